@@ -1,4 +1,4 @@
-"""A model that says what a test wrote down, and a stage for the handlers that ask it."""
+"""A scripted model, and a worker for the handlers that use it."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from worker.features.model.checker.checker import Checker
 from worker.features.model.types import CANCELED, ChatRequest, Completion, Sink, ToolCall, Usage
 from worker.registry import Registry
 
-#: Two seconds of processor time may take long on a busy machine.
-PATIENCE_S = 60.0
+#: Two seconds of CPU time may take long on a busy machine.
+TIMEOUT_S = 60.0
 
 
 class Hang:
-    """An answer that begins and then waits to be canceled."""
+    """An answer that begins and then waits for cancellation."""
 
     def __init__(self, text: str) -> None:
         self.text = text
 
 
-#: What is said; what is said until the job is canceled; an answer as it is; what goes wrong.
+#: One answer: a text, a text followed by hanging, a completion, or an error.
 Line = str | Hang | Completion | Exception
 
 
 class ScriptedModel:
-    """Stands where the model's client would."""
+    """Takes the place of the model client."""
 
     def __init__(self, *lines: Line) -> None:
         self.name = "scripted"
         self.lines = list(lines)
         self.requests: list[ChatRequest] = []
-        #: Set when an answer that hangs has been begun.
+        #: Set when a hanging answer has begun.
         self.hanging = asyncio.Event()
 
     async def complete(self, context: JobContext, request: ChatRequest, sink: Sink) -> Completion:
@@ -60,17 +60,17 @@ class ScriptedModel:
         return Completion(text, reason, self.name, Usage(7, len(words)), "", (), 5, 50, 20.0)
 
     def said(self, number: int) -> str:
-        """The last message of a request; the first is 0."""
+        """The last message of a request; numbers count from 0."""
         return str(self.requests[number].messages[-1]["content"])
 
 
 def cut_off(text: str) -> Completion:
-    """An answer for which there were too few tokens."""
+    """An answer cut off by the token limit."""
     return Completion(text, "length", "scripted", Usage(7, 16))
 
 
 def wants(*calls: ToolCall) -> Completion:
-    """An answer that wants functions called."""
+    """An answer that calls functions."""
     return Completion("", "tool_calls", "scripted", Usage(7, 9), tool_calls=calls)
 
 
@@ -83,25 +83,25 @@ class Stage:
         self._task = task
 
     async def run(self, **payload: Any) -> tuple[dict[str, Any], list[tuple[str, str, Any]]]:
-        """Do a job that ends well; its result and its events."""
+        """Run a job that succeeds; returns its result and its events."""
         outcome, job_id = await self._execute(payload)
         record = await self.rig.job(job_id)
         assert outcome is Outcome.DONE, record[b"error"]
         return json.loads(record[b"result"]), await self.rig.story(job_id)
 
     async def fail(self, **payload: Any) -> dict[str, Any]:
-        """Do a job that ends in an error, which is returned."""
+        """Run a job that fails; returns its error."""
         outcome, job_id = await self._execute(payload)
         assert outcome is Outcome.ERROR
         return await self.rig.error(job_id)
 
     async def _execute(self, payload: dict[str, Any]) -> tuple[Outcome, str]:
         attempt = await self.rig.attempt(dumps(payload), self._task)
-        outcome = await asyncio.wait_for(self.rig.executor.run(attempt), PATIENCE_S)
+        outcome = await asyncio.wait_for(self.rig.executor.run(attempt), TIMEOUT_S)
         return outcome, attempt.lease.job_id
 
     async def cancel_in_the_middle(self, **payload: Any) -> dict[str, Any]:
-        """Cancel a job whose answer hangs; what is kept of it."""
+        """Cancel a job whose answer hangs; returns its partial result."""
         self.rig.start()
         [job_id] = await self.rig.post(task=self._task, payload=dumps(payload))
         await asyncio.wait_for(self.model.hanging.wait(), 10)
@@ -111,7 +111,7 @@ class Stage:
         return kept
 
 
-#: Lets a handler be registered with what it needs.
+#: Registers a handler with its dependencies.
 Registering = Callable[[Registry, ScriptedModel, Checker], None]
 StageMaker = Callable[..., Stage]
 
@@ -119,7 +119,7 @@ StageMaker = Callable[..., Stage]
 async def stage_maker(
     make: RigMaker, task: str, registering: Registering
 ) -> AsyncIterator[StageMaker]:
-    """Makes stages; what they share is closed."""
+    """Creates stages and closes what they share."""
     checker = Checker()
 
     def stage(*lines: Line) -> Stage:
@@ -132,7 +132,7 @@ async def stage_maker(
 
 
 def joined(story: list[tuple[str, str, Any]], step: str) -> str:
-    """The deltas of the last round, which are the text."""
+    """The deltas of the last round, joined."""
     deltas = [data for type, at, data in story if (type, at) == ("message", step)]
     assert [data["n"] for data in deltas] == list(range(1, len(deltas) + 1))
     last = max((data.get("round", 1) for data in deltas), default=1)

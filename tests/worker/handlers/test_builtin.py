@@ -1,4 +1,4 @@
-"""The features that come with Sluice, all registered in one registry."""
+"""The built-in features, all registered in one registry."""
 
 from __future__ import annotations
 

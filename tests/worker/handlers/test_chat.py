@@ -1,4 +1,4 @@
-"""The task `chat`: words in, words out, and JSON that is what was asked for."""
+"""The task `chat`: text, conversations, tool calls and JSON answers."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ async def test_a_conversation_and_every_parameter_reach_the_model(stage: StageMa
         ({"messages": [{"role": "user", "content": "a", "mood": 1}]}, ["messages.0.mood"]),
         ({"messages": [{"role": "user"}]}, ["content is missing"]),
         ({"messages": [{"role": "tool", "content": "a"}]}, ["tool_call_id"]),
-        ({"messages": [{"role": "system", "content": "a"}], "system": "b"}, ["twice"]),
+        ({"messages": [{"role": "system", "content": "a"}], "system": "b"}, ["not both"]),
         ({"text": "a", "max_tokens": True}, ["max_tokens"]),
         ({"text": "a", "temperature": "1"}, ["temperature"]),
         ({"text": "a", "temperature": 3}, ["temperature"]),
@@ -129,7 +129,7 @@ async def test_a_conversation_and_every_parameter_reach_the_model(stage: StageMa
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
-async def test_what_is_wrong_with_a_payload_is_named(
+async def test_errors_of_a_payload_are_named(
     stage: StageMaker, payload: dict[str, Any], named: list[str]
 ) -> None:
     on = stage()
@@ -139,14 +139,14 @@ async def test_what_is_wrong_with_a_payload_is_named(
     assert on.model.requests == []
 
 
-async def test_there_is_one_model(stage: StageMaker) -> None:
+async def test_another_model_name_is_refused(stage: StageMaker) -> None:
     error = await stage().fail(text="a", model="gpt-5")
     assert error["kind"] == "model_refused"
     assert "'gpt-5'" in error["message"]
     assert "'scripted'" in error["message"]
 
 
-async def test_wanted_calls_are_handed_over(stage: StageMaker) -> None:
+async def test_tool_calls_are_returned(stage: StageMaker) -> None:
     on = stage(wants(ToolCall("c1", "f", '{"a":1}')))
     tool = {"type": "function", "function": {"name": "f"}}
     result, _ = await on.run(text="a", tools=[tool], response_format=form(PERSON))
@@ -157,7 +157,7 @@ async def test_wanted_calls_are_handed_over(stage: StageMaker) -> None:
     assert "json" not in result
 
 
-async def test_thoughts_and_broken_characters_are_kept_as_json_can_hold_them(
+async def test_reasoning_and_surrogates_are_kept_as_valid_json(
     stage: StageMaker,
 ) -> None:
     said = Completion("so \ud83d\ude00 \ud83d", "stop", "scripted", Usage(), "hm \ud83d")
@@ -166,7 +166,7 @@ async def test_thoughts_and_broken_characters_are_kept_as_json_can_hold_them(
     assert joined(story, "worker.chat") == result["text"]
 
 
-async def test_canceled_in_the_middle_keeps_what_there_was(stage: StageMaker) -> None:
+async def test_a_canceled_job_keeps_its_partial_answer(stage: StageMaker) -> None:
     kept = await stage(Hang("Once upon a")).cancel_in_the_middle(
         text="a tale", response_format=form(PERSON)
     )
@@ -175,7 +175,7 @@ async def test_canceled_in_the_middle_keeps_what_there_was(stage: StageMaker) ->
     assert "json" not in kept
 
 
-async def test_another_attempt_is_told_apart(stage: StageMaker) -> None:
+async def test_events_carry_the_attempt(stage: StageMaker) -> None:
     on = stage(ModelFailed("hiccup"), "fine now")
     on.rig.start()
     [job_id] = await on.rig.post(payload=b'{"text":"a"}')
@@ -207,7 +207,7 @@ async def test_json_is_found_wherever_it_stands(stage: StageMaker, said: str) ->
     assert on.model.requests[0].response_format == form(PERSON, strict=True)
 
 
-async def test_an_answer_that_does_not_fit_is_asked_for_again(stage: StageMaker) -> None:
+async def test_an_invalid_answer_is_requested_again(stage: StageMaker) -> None:
     on = stage('{"name": "Eva", "age": -1}', '{"name": "Eva", "age": 7}')
     result, story = await on.run(text="who?", response_format=form(PERSON))
     assert result["json"] == EVA
@@ -225,7 +225,7 @@ async def test_an_answer_that_does_not_fit_is_asked_for_again(stage: StageMaker)
     assert [type for type, _, _ in story].count("usage") == 1
 
 
-async def test_a_server_that_refuses_the_form_is_asked_in_words(stage: StageMaker) -> None:
+async def test_if_the_format_is_refused_it_goes_into_the_prompt(stage: StageMaker) -> None:
     on = stage(ModelRefused("no grammars here", 400), "Eva is seven.", '{"name":"Eva","age":7}')
     result, story = await on.run(text="who?", system="be brief", response_format=form(PERSON))
     assert result["json"] == EVA
@@ -236,7 +236,7 @@ async def test_a_server_that_refuses_the_form_is_asked_in_words(stage: StageMake
     assert joined(story, "worker.chat") == result["text"]
 
 
-async def test_unless_it_refuses_that_too(stage: StageMaker) -> None:
+async def test_if_the_prompt_is_refused_too_the_job_fails(stage: StageMaker) -> None:
     on = stage(ModelRefused("too long", 400), ModelRefused("still too long", 400))
     error = await on.fail(text="who?", response_format=form(PERSON))
     assert (error["kind"], error["message"]) == ("model_refused", "too long")
@@ -244,7 +244,7 @@ async def test_unless_it_refuses_that_too(stage: StageMaker) -> None:
     assert (await on.fail(text="who?", response_format=form(PERSON)))["kind"] == "model_refused"
 
 
-async def test_and_not_a_third_time(stage: StageMaker) -> None:
+async def test_an_invalid_answer_is_requested_again_only_once(stage: StageMaker) -> None:
     on = stage("I do not know", '{"name": "Eva"}')
     error = await on.fail(text="who?", response_format=form(PERSON))
     assert error["kind"] == "model_answer_invalid"
@@ -304,13 +304,13 @@ async def test_a_hostile_schema_is_refused_before_the_model_is_asked(
     assert named in error["message"]
 
 
-async def test_a_catastrophic_pattern_does_not_hold_the_worker(stage: StageMaker) -> None:
+async def test_a_catastrophic_pattern_does_not_block_the_worker(stage: StageMaker) -> None:
     on = stage('"' + "a" * 64 + '!"', '"aaa"')
     endless = form({"type": "string", "pattern": "^(a+)+$"})
     error = await on.fail(text="a", response_format=endless)
     assert error["kind"] == "invalid_payload"
     assert "more than 2 s" in error["message"]
-    outcome, _ = await on.rig.execute(b'{"text":"a"}')  # still there
+    outcome, _ = await on.rig.execute(b'{"text":"a"}')  # still running
     assert outcome.value == "done"
 
 

@@ -1,4 +1,4 @@
-"""The task `code`: the program taken out of what a model says about it."""
+"""The task `code`: programs extracted from a model's answer."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def test_nothing_is_checked_unless_asked(stage: StageMaker) -> None:
     assert not [name for name in result if name.startswith("syntax")]
 
 
-async def test_bad_syntax_is_told(stage: StageMaker) -> None:
+async def test_syntax_errors_are_reported(stage: StageMaker) -> None:
     result, _ = await stage(fenced("x = 1\ndef f(:\n  pass", "py")).run(prompt="a", check=True)
     assert (result["language"], result["syntax_ok"]) == ("python", False)
     assert result["syntax_error"].startswith("line 2: ")
@@ -59,9 +59,7 @@ async def test_a_program_is_never_run(stage: StageMaker, tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize("source", ["-" * 50_000 + "1", "(" * 50_000, "a" + ".b" * 50_000, "a\0"])
-async def test_a_program_that_brings_parsers_down_is_just_wrong(
-    stage: StageMaker, source: str
-) -> None:
+async def test_a_program_that_crashes_the_parser_is_invalid(stage: StageMaker, source: str) -> None:
     result, _ = await stage(fenced(source)).run(prompt="a", check=True)
     assert result["syntax_ok"] is False
     assert result["syntax_error"]
@@ -73,7 +71,7 @@ async def test_json_is_checked_too(stage: StageMaker, source: str, fine: bool) -
     assert result["syntax_ok"] is fine
 
 
-async def test_other_languages_are_not_and_it_says_so(stage: StageMaker) -> None:
+async def test_other_languages_are_not_checked(stage: StageMaker) -> None:
     result, _ = await stage(fenced("fn main() {}", "rs")).run(prompt="a", check=True)
     assert result["language"] == "rust"
     assert "syntax_ok" not in result
@@ -83,7 +81,7 @@ async def test_other_languages_are_not_and_it_says_so(stage: StageMaker) -> None
     assert "unknown language" in result["syntax_note"]
 
 
-async def test_an_answer_without_code_is_asked_for_again(stage: StageMaker) -> None:
+async def test_an_answer_without_code_is_requested_again(stage: StageMaker) -> None:
     on = stage("I would use a loop for that.", fenced(PROGRAM))
     result, story = await on.run(prompt="a")
     assert result["code"] == PROGRAM
@@ -109,7 +107,7 @@ async def test_canceled_in_the_middle(stage: StageMaker) -> None:
         ({"prompt": "a", "run": True}, "run: Extra"),
     ],
 )
-async def test_what_is_wrong_with_a_payload_is_named(
+async def test_errors_of_a_payload_are_named(
     stage: StageMaker, payload: dict[str, Any], named: str
 ) -> None:
     error = await stage().fail(**payload)
@@ -120,7 +118,7 @@ async def test_what_is_wrong_with_a_payload_is_named(
 # -- finding programs -----------------------------------------------------------------------------
 
 
-def test_blocks_are_found_as_markdown_has_them() -> None:
+def test_fenced_blocks_are_found() -> None:
     text = "a\n```py title=x\none\n```\n~~~\ntwo\n```\n~~~~\n````md\n```\ninner\n```\n````\n```\n"
     assert fenced_blocks(text) == [
         FencedBlock("py", "one"),
@@ -132,7 +130,7 @@ def test_blocks_are_found_as_markdown_has_them() -> None:
     assert fenced_blocks("```python\ncut of") == [FencedBlock("python", "cut of")]
 
 
-def test_the_longest_block_of_the_wanted_language_wins() -> None:
+def test_the_longest_block_of_the_language_is_used() -> None:
     install = "```bash\npip install everything-there-is\n```\n"
     text = f"{install}```py\na = 1\n```\n```python\nlonger = 22\n```"
     assert find_code(text, "python") == ("longer = 22", "python")
@@ -174,7 +172,7 @@ def test_code_without_a_fence_is_code(text: str) -> None:
         "Yes.",
     ],
 )
-def test_prose_is_not(text: str) -> None:
+def test_prose_is_not_code(text: str) -> None:
     assert not looks_like_code(text)
     assert find_code(text) is None
 

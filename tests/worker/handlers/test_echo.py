@@ -1,4 +1,4 @@
-"""The echo worker, by the letter of the contract, and the order of its writes."""
+"""The echo worker as in the contract, and the order of its writes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def test_echo_as_the_contract_says(rig: RigMaker, task: str) -> None:
     assert await worker.without_ttl() == []
 
 
-async def test_a_payload_that_is_no_json_becomes_raw(rig: RigMaker) -> None:
+async def test_a_payload_that_is_not_json_becomes_raw(rig: RigMaker) -> None:
     worker = rig()
     worker.start()
     for payload, shown in ((b"{nope", "{nope"), (b"[1]", "[1]"), (b"\xff", "\ufffd")):
@@ -88,7 +88,7 @@ async def monitored(worker: Rig, action: object) -> list[list[str]]:
 @pytest.mark.one_server
 async def test_monitor_enqueue_writes_hash_event_queue(real_rig: RigMaker) -> None:
     worker = real_rig()
-    await worker.post()  # connected, script loaded
+    await worker.post()  # connect and load the script
     jobs: list[str] = []
 
     async def post() -> None:

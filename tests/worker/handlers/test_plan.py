@@ -1,4 +1,4 @@
-"""The task `plan`: whatever a model says, a plan is one that can be followed."""
+"""The task `plan`: valid plans from any answer of a model."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def test_a_plan_of_one_step_depends_on_nothing(stage: StageMaker) -> None:
     assert list(step["properties"]) == step["required"] == ["title", "detail"]
 
 
-async def test_a_bad_plan_is_asked_for_again(stage: StageMaker) -> None:
+async def test_an_invalid_plan_is_requested_again(stage: StageMaker) -> None:
     circle = {"steps": [{"title": "a", "depends_on": [2]}, {"title": "b", "depends_on": [1]}]}
     on = stage(json.dumps(circle), json.dumps(TEA))
     result, story = await on.run(goal="tea")
@@ -70,7 +70,7 @@ async def test_a_bad_plan_is_asked_for_again(stage: StageMaker) -> None:
     assert joined(story, "worker.plan") == result["text"] == json.dumps(TEA)
 
 
-async def test_what_makes_no_sense_twice_is_left_out_and_told(stage: StageMaker) -> None:
+async def test_a_second_invalid_plan_is_repaired_with_warnings(stage: StageMaker) -> None:
     odd = json.dumps(
         {
             "steps": [
@@ -100,7 +100,7 @@ async def test_too_many_steps_twice_are_cut(stage: StageMaker) -> None:
 
 
 @pytest.mark.parametrize("said", ["I would rather not.", '{"steps": []}', '{"a": 1}', "[[]]"])
-async def test_what_is_no_plan_twice_is_an_error(stage: StageMaker, said: str) -> None:
+async def test_two_answers_without_a_plan_are_an_error(stage: StageMaker, said: str) -> None:
     error = await stage(said, said).fail(goal="tea")
     assert error["kind"] == "model_answer_invalid"
     assert said in error["message"]
@@ -128,7 +128,7 @@ async def test_canceled_in_the_middle(stage: StageMaker) -> None:
         ({"goal": "a", "aim": 1}, "aim: Extra"),
     ],
 )
-async def test_what_is_wrong_with_a_payload_is_named(
+async def test_errors_of_a_payload_are_named(
     stage: StageMaker, payload: dict[str, Any], named: str
 ) -> None:
     error = await stage().fail(**payload)
@@ -143,7 +143,7 @@ def titles(text: str) -> list[tuple[str, str, str]]:
     return [(step.id, step.title, step.detail) for step in parse_plan(text, 50).steps]
 
 
-def test_ids_of_the_models_own_are_kept_where_they_are_unique() -> None:
+def test_ids_of_the_model_are_kept_if_unique() -> None:
     said = [
         {"id": "buy", "title": "Buy tea"},
         {"id": 2, "title": "Brew", "depends_on": ["buy"]},
@@ -162,7 +162,7 @@ def test_steps_follow_those_they_depend_on() -> None:
     assert [step.title for step in parse_plan(json.dumps(said), 8).steps] == ["a", "b", "c"]
 
 
-def test_a_step_without_a_title_has_its_detail_for_one() -> None:
+def test_a_step_without_a_title_uses_its_detail() -> None:
     said = [{"title": " ", "detail": "Boil\nwater"}, {"title": "", "detail": ""}, "Brew"]
     assert titles(json.dumps(said)) == [("1", "Boil water", ""), ("2", "Brew", "")]
 
@@ -199,7 +199,7 @@ anything = st.recursive(
 
 
 @given(anything, st.integers(1, 5), st.booleans())
-def test_a_plan_can_be_followed_whatever_was_said(value: Any, most: int, lenient: bool) -> None:
+def test_any_answer_gives_a_valid_plan_or_an_error(value: Any, most: int, lenient: bool) -> None:
     try:
         made = parse_plan(json.dumps({"steps": value}), most, lenient)
     except InvalidPlan:
@@ -214,6 +214,6 @@ def test_a_plan_can_be_followed_whatever_was_said(value: Any, most: int, lenient
 
 
 @given(st.text())
-def test_any_text_is_a_plan_or_none(text: str) -> None:
+def test_any_text_gives_a_plan_or_an_error(text: str) -> None:
     with contextlib.suppress(InvalidPlan):
         assert parse_plan(text, 50, lenient=True).steps

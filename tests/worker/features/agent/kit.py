@@ -1,4 +1,4 @@
-"""An agent in a worker: a model that says what it is told to, and tools whose calls are counted."""
+"""An agent in a worker, with a scripted model and tools that count their calls."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from worker.features.tools.tool import Call
 from worker.registry import Registry
 
 QUESTION = [{"role": "user", "content": "How many?"}]
-#: What a scripted model does: an answer, an error, or something of a test's own.
+#: One turn of the scripted model: an answer, an error, or a function.
 Turn = Completion | Exception | Callable[[JobContext, ChatRequest, Sink], Any]
 
 
@@ -30,7 +30,7 @@ def says(text: str, finish_reason: str = "stop", **more: Any) -> Completion:
 
 
 def calls(*wanted: tuple[str, Any], text: str = "", id: str = "c") -> Completion:
-    """An answer that wants tools called."""
+    """An answer that calls tools."""
     made = tuple(
         ToolCall(f"{id}{number}", name, args if isinstance(args, str) else json.dumps(args))
         for number, (name, args) in enumerate(wanted)
@@ -39,7 +39,7 @@ def calls(*wanted: tuple[str, Any], text: str = "", id: str = "c") -> Completion
 
 
 class ScriptedModel:
-    """Answers in turn; streams the text word by word."""
+    """Gives its answers in order; streams the text word by word."""
 
     def __init__(self, *turns: Turn) -> None:
         self.turns = list(turns)
@@ -60,14 +60,14 @@ class ScriptedModel:
 
 
 async def hang(context: JobContext, request: ChatRequest, sink: Sink) -> Completion:
-    """Says a word, then nothing until the job is canceled."""
+    """Emits one word, then nothing until the job is canceled."""
     await sink.text("so far")
     await context.wait_for_cancel()
     return says("so far", CANCELED)
 
 
 class Bench:
-    """A registry whose `chat` is an agent."""
+    """A registry whose `chat` task is an agent."""
 
     def __init__(
         self, *turns: Turn, names: list[str] | None = None, limits: AgentLimits | None = None
@@ -115,7 +115,7 @@ class Bench:
 
 
 async def answer(rig: Rig, job_id: str) -> dict[str, Any]:
-    """What a finished job holds."""
+    """The result of a finished job."""
     record = await rig.job(job_id)
     assert record[b"error"] == b"", record
     result: dict[str, Any] = json.loads(record[b"result"])

@@ -1,4 +1,4 @@
-"""Canceling an agent: at once, wherever it is, and what it has is kept."""
+"""Canceling an agent at any point ends it at once and keeps its partial result."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.worker.kit import Rig, RigMaker, within
 from worker.execution.executor import Outcome
 from worker.features.model.types import ChatRequest, Completion
 
-#: From the request to the end of the job. The machine may be busy with something else: the best
-#: of so many tries counts.
+#: Limit from the cancel request to the end of the job. The best of TRIES counts, because the
+#: machine may be busy.
 PROMPTLY_S, TRIES = 0.25, 3
 
 
@@ -66,7 +66,9 @@ async def time_to_cancel(worker: Rig, running: asyncio.Event) -> tuple[float, di
 
 
 @pytest.mark.parametrize("where", ["model", "tool", "thread", "stubborn tool"])
-async def test_it_ends_at_once_with_what_there_is(real_rig: RigMaker, where: str) -> None:
+async def test_cancel_ends_the_job_at_once_with_its_partial_result(
+    real_rig: RigMaker, where: str
+) -> None:
     best_s = float("inf")
     for _ in range(TRIES):
         running = asyncio.Event()
@@ -81,7 +83,7 @@ async def test_it_ends_at_once_with_what_there_is(real_rig: RigMaker, where: str
     assert best_s < PROMPTLY_S
 
 
-async def test_between_two_steps_nothing_more_is_begun(fake_rig: RigMaker) -> None:
+async def test_cancel_between_two_steps_starts_nothing_more(fake_rig: RigMaker) -> None:
     async def ends_it(call: Any, arguments: Any) -> Any:
         worker.executor.cancel(call.job_id)
         return "too late"

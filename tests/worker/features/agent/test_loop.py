@@ -1,4 +1,4 @@
-"""The agent's run: rounds and calls, repair, loops, limits, what is told of it all."""
+"""The agent loop: rounds and calls, repair, repetition, limits and events."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ async def test_a_tool_with_a_dot_in_its_name(fake_rig: RigMaker) -> None:
     assert offered["function"]["name"] == "files__read"
 
 
-async def test_names_that_are_none_end_the_job_before_the_model_is_asked(
+async def test_unknown_tools_fail_the_job_before_the_model_is_asked(
     fake_rig: RigMaker,
 ) -> None:
     bench = Bench(names=["calculator", "hammer"])
@@ -127,7 +127,7 @@ async def test_names_that_are_none_end_the_job_before_the_model_is_asked(
 # -- arguments ------------------------------------------------------------------------------------
 
 
-async def test_wrong_arguments_are_told_once_and_repaired(fake_rig: RigMaker) -> None:
+async def test_the_model_can_correct_invalid_arguments(fake_rig: RigMaker) -> None:
     bench = Bench(calls(("twice", {"n": "two"})), calls(("twice", {"n": 2})), says("4"))
     bench.add("twice", parameters=TWICE)
     bench.names = ["twice"]
@@ -141,12 +141,12 @@ async def test_wrong_arguments_are_told_once_and_repaired(fake_rig: RigMaker) ->
     assert result["text"] == "4"
 
 
-#: It can be read, and not written.
+#: It can be decoded but not encoded.
 DEEP = '{"a":' * 300 + "1" + "}" * 300
 
 
 @pytest.mark.parametrize("arguments", ["{", "[1]", "5", '"x"', "null", "nonsense", DEEP])
-async def test_arguments_that_are_no_object(fake_rig: RigMaker, arguments: str) -> None:
+async def test_arguments_must_be_an_object(fake_rig: RigMaker, arguments: str) -> None:
     bench = Bench(calls(("effect", arguments)), says("ok"))
     await run(fake_rig, bench)
     assert bench.calls == []
@@ -198,16 +198,16 @@ async def test_without_any_tool_left_the_model_may_not_call(fake_rig: RigMaker) 
     assert [request.tool_choice for request in bench.model.asked] == [None, None, "none"]
 
 
-async def test_a_tool_that_is_none_is_told_to_the_model(fake_rig: RigMaker) -> None:
+async def test_the_model_is_informed_about_an_unknown_tool(fake_rig: RigMaker) -> None:
     bench = Bench(calls(("hammer", {})), calls(("calculator", {"expression": "1"})), says("ok"))
     await run(fake_rig, bench)
-    for request in bench.model.asked[1:]:  # one that exists, but was not offered
+    for request in bench.model.asked[1:]:  # it exists, but was not offered
         told = request.messages[-1]["content"]
         assert "unknown_tool" in told
         assert told.endswith("there are: effect")
 
 
-async def test_arguments_of_any_length_are_survived(fake_rig: RigMaker) -> None:
+async def test_arguments_that_are_too_long_are_refused(fake_rig: RigMaker) -> None:
     long = {"text": "\x00" * 20_000}
     bench = Bench(calls(("effect", long), ("effect", {"a": 1}), text="x" * 100_000), says("ok"))
     _, _, result = await run(fake_rig, bench)
@@ -237,7 +237,7 @@ async def test_odd_ids_are_made_usable(fake_rig: RigMaker) -> None:
 @pytest.mark.parametrize(
     ("error", "kind"), [(ValueError("no"), "tool_failed"), (ToolUnavailable("gone"), None)]
 )
-async def test_a_failure_is_told_to_the_model(
+async def test_the_model_is_informed_about_a_failure(
     fake_rig: RigMaker, error: Exception, kind: str | None
 ) -> None:
     async def fails(call: Any, arguments: Any) -> Any:
@@ -255,10 +255,10 @@ async def test_a_failure_is_told_to_the_model(
     ("repeatable", "kinds"),
     [(True, ["tool_timeout"] * 2), (False, ["tool_timeout", "tool_call_repeated"])],
 )
-async def test_a_tool_that_takes_too_long_is_told_to_the_model(
+async def test_the_model_is_informed_about_a_timeout(
     fake_rig: RigMaker, repeatable: bool, kinds: list[str]
 ) -> None:
-    """The same call may be tried again after such a failure, unless it may do its deed twice."""
+    """After a timeout the same call is allowed again only if repeating it is safe."""
 
     async def slow(call: Any, arguments: Any) -> Any:
         await asyncio.sleep(60)
@@ -284,7 +284,7 @@ async def test_long_outputs_are_cut(fake_rig: RigMaker) -> None:
 # -- loops and limits -----------------------------------------------------------------------------
 
 
-async def test_the_same_call_again_is_told_once_then_it_is_over(fake_rig: RigMaker) -> None:
+async def test_a_repeated_call_is_warned_about_once_then_ends_the_run(fake_rig: RigMaker) -> None:
     same = calls(("effect", {"b": 1, "a": 2}))
     turned = calls(("effect", '{"a":2,  "b":1}'))
     bench = Bench(same, turned, same, says("never"))
@@ -314,7 +314,7 @@ async def test_rounds_are_limited(fake_rig: RigMaker) -> None:
     _, _, result = await run(fake_rig, bench)
     assert result["finish_reason"] == "max_rounds"
     assert result["text"] == "Round 2."
-    assert bench.arguments == [{"n": 0}, {"n": 1}]  # nobody could be told of a third
+    assert bench.arguments == [{"n": 0}, {"n": 1}]  # the result of a third could not be used
     assert [request.tool_choice for request in bench.model.asked] == [None, None, "none"]
 
 
@@ -324,7 +324,7 @@ async def test_an_answer_in_the_last_round_is_an_answer(fake_rig: RigMaker) -> N
     assert (result["text"], result["finish_reason"]) == ("there", "stop")
 
 
-async def test_calls_are_limited_and_the_model_answers_with_what_it_has(
+async def test_after_the_limit_of_calls_the_model_still_answers(
     fake_rig: RigMaker,
 ) -> None:
     many = calls(*[("effect", {"n": n}) for n in range(5)])
@@ -338,7 +338,7 @@ async def test_calls_are_limited_and_the_model_answers_with_what_it_has(
     assert bench.model.asked[1].tool_choice == "none"
 
 
-async def test_a_model_that_calls_on_is_stopped(fake_rig: RigMaker) -> None:
+async def test_a_model_that_ignores_the_limit_is_stopped(fake_rig: RigMaker) -> None:
     turns = [calls(("effect", {"n": n})) for n in range(5)]
     bench = Bench(*turns, limits=AgentLimits(calls=2))
     _, _, result = await run(fake_rig, bench)
@@ -362,11 +362,11 @@ async def test_time_is_limited_while_a_tool_works(fake_rig: RigMaker) -> None:
     began = time.monotonic()
     _, _, result = await run(fake_rig, bench)
     assert result["finish_reason"] == "max_time"
-    assert time.monotonic() - began < 30  # half of what the tool takes
+    assert time.monotonic() - began < 30  # half of the tool's duration
     assert result["steps"][0]["error"]["kind"] == "tool_timeout"
 
 
-async def test_the_attempts_own_time_is_a_limit_too(fake_rig: RigMaker) -> None:
+async def test_the_timeout_of_the_attempt_applies_too(fake_rig: RigMaker) -> None:
     bench = Bench(hang)
     bench.registry.add("chat", bench.chat, timeout_s=1.0)
     _, _, result = await run(fake_rig, bench)

@@ -1,4 +1,4 @@
-"""An agent whose worker dies, at every step: the next attempt goes on, nothing happens twice."""
+"""Crash recovery: after a crash at any step the next attempt continues and repeats no effect."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from worker.features.agent.types import AgentLimits
 from worker.features.model.types import ChatRequest, Completion, Sink
 from worker.queue.claim import ClaimedJob
 
-#: What the model says, by how many answers of its own it is shown.
+#: The model's answers, by the number of its answers in the request.
 SCRIPT = [
     calls(("once", {"n": 1}), ("calculator", {"expression": "1+1"}), text="First."),
     calls(("keyed", {"n": 2}), ("once", {"n": 3}), text="Second."),
@@ -37,7 +37,7 @@ def bench() -> Bench:
 
 
 class Dying:
-    """Lets the first attempt end at the so-manyeth save, before or after it, as kill -9 would."""
+    """Ends the first attempt before or after its n-th save, as SIGKILL would."""
 
     def __init__(self, bench: Bench, at: int, after: bool) -> None:
         self.saves: list[str] = []
@@ -86,20 +86,22 @@ async def test_a_run_without_a_crash_saves_every_step(real_rig: RigMaker) -> Non
     assert made.calls == [f"{job_id}:agent.{step}" for step in ("1.0", "2.0", "2.1")]
 
 
-#: Which saves are intents, after which the call may or may not have been made.
+#: Saves that are intents, after which the call may or may not have run.
 INTENTS = {2: "1.0", 7: "2.1"}
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("at", range(1, 9))
-async def test_whatever_step_it_dies_at(real_rig: RigMaker, at: int, after: bool) -> None:
+async def test_a_crash_at_any_step_repeats_nothing(
+    real_rig: RigMaker, at: int, after: bool
+) -> None:
     made = bench()
     Dying(made, at, after)
     worker = real_rig(registry=made.registry)
     job_id, result = await run_twice(worker)
     assert (result["text"], result["finish_reason"]) == ("All done.", "stop")
     assert [step["name"] for step in result["steps"]] == ["once", "calculator", "keyed", "once"]
-    # A call that is made once at most: not at all, if its intent was the last that was heard.
+    # A call that runs at most once: not at all, if its intent was the last save.
     for step in ("1.0", "2.1"):
         made_times = made.calls.count(f"{job_id}:agent.{step}")
         dead_in_intent = INTENTS.get(at) == step and after
@@ -110,10 +112,10 @@ async def test_whatever_step_it_dies_at(real_rig: RigMaker, at: int, after: bool
             assert told["error"]["kind"] == "tool_outcome_unknown"
         else:
             assert told["output"] == "once done"
-    # One with a key is made again, with the same key, only if its result was not heard of.
+    # A call with a key is repeated with the same key, only if its result was not saved.
     again = at == 6 and not after
     assert made.calls.count(f"{job_id}:agent.2.0") == (2 if again else 1)
-    # Answers that were heard of are not asked for again.
+    # Saved answers are not requested again.
     heard = 3 + (1 if at in (1, 5) and not after else 0)
     assert len(made.model.asked) == heard
     assert result["rounds"] == 3
@@ -123,7 +125,7 @@ def _id(step: str) -> str:
     return f"c{step[-1]}"
 
 
-async def test_what_is_told_after_a_crash_is_what_was_told_before(real_rig: RigMaker) -> None:
+async def test_messages_after_a_crash_equal_those_before_it(real_rig: RigMaker) -> None:
     made = bench()
     Dying(made, 6, after=True)  # the keyed call of the second round is done
     worker = real_rig(registry=made.registry)
@@ -148,7 +150,7 @@ async def test_what_is_told_after_a_crash_is_what_was_told_before(real_rig: RigM
     assert result["usage"]["total_tokens"] == 45
 
 
-async def test_a_model_that_fails_in_the_second_round_is_asked_only_that_again(
+async def test_only_the_failed_round_is_requested_again(
     real_rig: RigMaker,
 ) -> None:
     made = bench()
@@ -167,7 +169,7 @@ async def test_loops_and_repairs_are_remembered(real_rig: RigMaker) -> None:
     same = calls(("once", {}))
     made = Bench(same, same, same, names=["once"])
     made.add("once")
-    Dying(made, 5, after=True)  # agent.1, intent, result, agent.2, "made before"
+    Dying(made, 5, after=True)  # agent.1, intent, result, agent.2, repeated call
     worker = real_rig(registry=made.registry)
     _, result = await run_twice(worker)
     assert result["finish_reason"] == "tool_loop"
@@ -211,7 +213,7 @@ async def test_time_is_counted_over_all_attempts(real_rig: RigMaker) -> None:
     assert len(made.model.asked) == 1
 
 
-async def test_a_lost_attempt_can_save_nothing_and_calls_nothing(real_rig: RigMaker) -> None:
+async def test_a_lost_attempt_saves_and_calls_nothing(real_rig: RigMaker) -> None:
     made = bench()
     worker = real_rig(registry=made.registry)
     first = await worker.attempt()

@@ -1,4 +1,4 @@
-"""Calls that a model writes as text."""
+"""Tool calls that a model writes as text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from worker.features.model.types import NullSink
 CALL = '<tool_call>\n{"name": "effect", "arguments": {"a": [1, "}"]}}\n</tool_call>'
 
 
-class Ear(NullSink):
+class TextSink(NullSink):
     def __init__(self) -> None:
         self.heard: list[str] = []
 
@@ -25,7 +25,7 @@ class Ear(NullSink):
 
 
 async def listen(text: str, size: int, names: Any = ("effect",)) -> tuple[str, list[Any]]:
-    ear = Ear()
+    ear = TextSink()
     listening = ToolCallSink(ear, names)
     for start in range(0, len(text), size):
         await listening.text(text[start : start + size])
@@ -69,17 +69,17 @@ async def test_several_calls_and_missing_ends(size: int) -> None:
     ],
 )
 @pytest.mark.parametrize("size", [1, 1000])
-async def test_what_is_no_call_is_text(text: str, size: int) -> None:
+async def test_text_that_is_not_a_call_is_forwarded(text: str, size: int) -> None:
     if len(text) > 1000 and size == 1:
         size = 997
     assert await listen(text, size) == (text, [])
 
 
-async def test_where_no_tools_are_offered_everything_is_text() -> None:
+async def test_without_tools_all_text_is_forwarded() -> None:
     assert await listen(CALL, 3, names=()) == (CALL, [])
 
 
-async def test_an_agent_makes_spoken_calls(fake_rig: RigMaker) -> None:
+async def test_the_agent_runs_calls_written_as_text(fake_rig: RigMaker) -> None:
     bench = Bench(says(f"Let me see. {CALL}"), says("There."))
     worker = fake_rig(registry=bench.registry)
     outcome, job_id = await worker.execute()

@@ -1,4 +1,4 @@
-"""The installed weights, and a vocabulary for where there are none."""
+"""The installed weights, and a small vocabulary for tests without them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from worker.features.embedding.wordpiece import CLASSIFY, SEPARATOR, SPECIAL_TOK
 
 
 def weights() -> Path:
-    """The folder of the installed model, or the test is skipped (fails in CI)."""
+    """The folder of the installed model; skips the test if it is missing (fails in CI)."""
     folder = models_dir() / EMBED_DIRECTORY
     if not (folder / WEIGHTS_FILE).exists():
         missing("no embedding model is installed; run `sluice model install`")
@@ -27,7 +27,7 @@ def weights() -> Path:
 
 
 def small_vocabulary() -> dict[str, int]:
-    """Some words, some pieces, most of ASCII and a little of the rest."""
+    """Some words and pieces, most of ASCII and a few other characters."""
     words = ["the", "job", "jobs", "run", "worker", "stream", "un", "cafe", "naive", "東", "й"]
     pieces = ["##ning", "##er", "##believ", "##able", "##ed", "##ing", "##й"]
     letters = [*string.ascii_lowercase, *string.digits]
@@ -39,7 +39,7 @@ def small_vocabulary() -> dict[str, int]:
 
 
 def reference(vocabulary: dict[str, int]) -> Any:
-    """The same as others do it."""
+    """The reference tokenizer with the same vocabulary."""
     tokenizer = Tokenizer(
         WordPiece(vocabulary, unk_token=UNKNOWN, max_input_chars_per_word=100)  # type: ignore[call-arg]
     )

@@ -19,7 +19,10 @@ from worker.registry import Registry
 
 
 class Lengths:
-    """Vectors say how long texts are; a few texts at a time. `hang` keeps it from ending."""
+    """Vectors contain the length of the text; works in small batches.
+
+    `hang` keeps it from ending.
+    """
 
     name = "lengths-2"
     ready = True
@@ -103,7 +106,7 @@ async def test_many_texts_with_progress(worker_of: Rig) -> None:
     assert all(data["total"] == 200 and data["attempt"] == 1 for data in told)
 
 
-async def test_few_texts_without(worker_of: Rig) -> None:
+async def test_few_texts_without_progress(worker_of: Rig) -> None:
     _, story = await result_of(worker_of, input=["a"] * (embed.PROGRESS_MIN_TEXTS - 1))
     assert "progress" not in [type for type, _, _ in story]
 
@@ -127,7 +130,7 @@ async def test_few_texts_without(worker_of: Rig) -> None:
         ({"input": "a", "size": 3}, "size: Extra inputs are not permitted"),
     ],
 )
-async def test_what_is_refused(
+async def test_invalid_payloads_are_refused(
     fake_rig: RigMaker, embedder: Lengths, payload: dict[str, Any], told: str
 ) -> None:
     registry = Registry()
@@ -138,7 +141,7 @@ async def test_what_is_refused(
     assert len(error["message"]) < 2000
 
 
-async def test_where_nobody_makes_vectors(fake_rig: RigMaker) -> None:
+async def test_without_an_embedder_the_job_fails(fake_rig: RigMaker) -> None:
     registry = Registry()
     embed.add_handler(registry, NullEmbedder("nothing is installed; run `sluice model install`"))
     error = await error_of(fake_rig(registry=registry), input="a")
@@ -146,7 +149,7 @@ async def test_where_nobody_makes_vectors(fake_rig: RigMaker) -> None:
     assert error["message"] == "nothing is installed; run `sluice model install`"
 
 
-async def test_a_cancel_stops_it_at_once(worker_of: Rig, embedder: Lengths) -> None:
+async def test_cancel_stops_the_work_at_once(worker_of: Rig, embedder: Lengths) -> None:
     embedder.hang = True
     worker_of.start()
     [job_id] = await worker_of.post(task="embed", payload=dumps({"input": ["a", "b"]}))

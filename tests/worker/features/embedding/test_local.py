@@ -1,4 +1,4 @@
-"""The offline embedder with its real weights: in a worker's life, and in time."""
+"""The local embedder with its real weights."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from worker.features.embedding.local import LocalEmbedder
 from worker.features.embedding.types import NoEmbedder, WrongDimensions
 
 ROOT = Path(__file__).parents[4]
-#: Far more than a short query takes, for a machine that does ten other things.
+#: Far more than a short query takes, for a busy machine.
 AMPLE_S = 5.0
 
 
@@ -32,7 +32,7 @@ async def embedder() -> AsyncIterator[LocalEmbedder]:
     await embedder.close()
 
 
-def house() -> Any:
+def services() -> Any:
     return SimpleNamespace(heartbeat_fields={})
 
 
@@ -45,13 +45,13 @@ async def test_vectors_of_many_texts(embedder: LocalEmbedder) -> None:
     cat, kitten, _, engine, _ = made.vectors
     assert dot(cat, kitten) > dot(cat, engine) + 0.2
     assert dot(cat, cat) == pytest.approx(1, abs=1e-5)
-    # As few digits as tell the same.
+    # No more digits than float32 needs.
     assert all(len(repr(abs(number))) <= 10 or abs(number) < 1e-4 for number in cat)
 
 
-async def test_a_query_is_quick_and_the_loop_never_waits(embedder: LocalEmbedder) -> None:
+async def test_a_query_is_quick_and_does_not_block_the_loop(embedder: LocalEmbedder) -> None:
     query = "how do I cancel a running job and free the model?"
-    await embedder.embed([query])  # loads
+    await embedder.embed([query])  # loads the model
     longest, last = 0.0, time.monotonic()
     working = asyncio.ensure_future(embedder.embed([query] * 20))
     while not working.done():
@@ -76,7 +76,7 @@ async def test_the_model_is_loaded_when_it_is_needed() -> None:
     folder = weights()
     lazy, eager = LocalEmbedder(folder), LocalEmbedder(folder, eager=True)
     for embedder in (lazy, eager):
-        rooms = house()
+        rooms = services()
         await embedder.start(rooms)
         assert rooms.heartbeat_fields["embedder"]() == MODEL_NAME
     assert lazy._thread._model is None
@@ -88,7 +88,7 @@ async def test_the_model_is_loaded_when_it_is_needed() -> None:
 async def test_a_damaged_model(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"half a file")
     embedder = LocalEmbedder(tmp_path)
-    await embedder.start(house())
+    await embedder.start(services())
     with pytest.raises(NoEmbedder, match="run `sluice model install` again"):
         await embedder.embed(["a"])
     await embedder.close()
@@ -96,11 +96,13 @@ async def test_a_damaged_model(tmp_path: Path) -> None:
     with pytest.raises(
         SettingsError, match=r"EMBEDDER=minilm: .* run `sluice model install` again"
     ):
-        await eager.start(house())
+        await eager.start(services())
     await eager.close()
 
 
-def test_what_keeps_it_from_being_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_problems_that_make_the_model_unusable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert "run `sluice model install`" in find_model_problem(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"")
     assert "cannot be read" in find_model_problem(tmp_path)
@@ -109,8 +111,8 @@ def test_what_keeps_it_from_being_used(tmp_path: Path, monkeypatch: pytest.Monke
     assert "numpy is not installed" in find_model_problem(weights())
 
 
-def test_nothing_is_imported_before_it_is_used() -> None:
-    """A worker that makes no vectors does not pay for them; one that does gets one thread."""
+def test_numpy_is_imported_on_demand() -> None:
+    """A worker without embeddings does not import numpy; others use one BLAS thread."""
     code = f"""
 import asyncio, os, sys
 from pathlib import Path
@@ -132,7 +134,7 @@ print(len(os.listdir("/proc/self/task")))
         env={MODELS_DIR_VARIABLE: str(models_dir()), "PATH": ""},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) <= 3  # the main thread, and what asyncio.to_thread keeps
+    assert int(done.stdout) <= 3  # the main thread, and the pool of asyncio.to_thread
 
 
 def dot(left: list[float], right: list[float]) -> float:

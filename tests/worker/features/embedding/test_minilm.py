@@ -1,4 +1,4 @@
-"""The numpy model gives the vectors that others get from the same weights."""
+"""The numpy model gives the same vectors as sentence-transformers with the same weights."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from worker.features.embedding.minilm import Array, MiniLM, Workspace, gelu
 from worker.features.embedding.types import DamagedModel
 from worker.features.embedding.wordpiece import WordPiece
 
-#: Every 48th number of the vectors that sentence-transformers 6.2 on torch 2.13 makes, and the sum
-#: of all 384.
+#: Every 48th number of the vectors of sentence-transformers 6.2 on torch 2.13, and the sum of all
+#: 384.
 GOLDEN = {
     "A job is taken by one worker at a time.": (
         [-0.098691, 0.017512, 0.010043, 0.035873, 0.037461, 0.067813, 0.007767, 0.014936],
@@ -37,7 +37,7 @@ GOLDEN = {
         [-0.115744, -0.059836, 0.027896, 0.001137, 0.028696, 0.105218, -0.040465, 0.008098],
         0.0016,
     ),
-    # More than the model reads.
+    # Longer than the model's limit.
     "The quick brown fox jumps over the lazy dog. " * 60: (
         [0.062278, -0.063252, 0.057741, 0.025365, 0.120579, 0.087119, -0.047842, -0.031233],
         -0.47718,
@@ -54,7 +54,7 @@ GOLDEN = {
 
 
 class Reader:
-    """Text to vectors."""
+    """Tokenizer and model."""
 
     def __init__(self, folder: Path) -> None:
         self.words = WordPiece.load(folder)
@@ -77,7 +77,7 @@ def test_vectors_are_those_of_the_reference(read: Reader) -> None:
         assert np.linalg.norm(vector) == pytest.approx(1, abs=1e-6)
 
 
-def test_company_makes_no_difference(read: Reader) -> None:
+def test_other_texts_in_a_batch_make_no_difference(read: Reader) -> None:
     texts = sorted(GOLDEN, key=len)[:-1]
     together = read(*texts)
     for text, vector in zip(texts, together):
@@ -95,12 +95,14 @@ def test_company_makes_no_difference(read: Reader) -> None:
         ("Wie heißt die Hauptstadt von Japan?", "Tokyo, Japan", "database indexes"),
     ],
 )
-def test_meaning_is_near_to_meaning(read: Reader, question: str, near: str, far: str) -> None:
+def test_similar_meanings_have_near_vectors(
+    read: Reader, question: str, near: str, far: str
+) -> None:
     asked, one, other = read(question, near, far)
     assert asked @ one > asked @ other + 0.1
 
 
-def test_the_wide_step_to_the_last_digit() -> None:
+def test_gelu_is_accurate_to_the_last_digit() -> None:
     x = np.linspace(-12, 12, 12_000, dtype=np.float32).reshape(-1, 30)
     wanted = [value * (1 + math.erf(value / math.sqrt(2))) / 2 for value in x.ravel().tolist()]
     assert gelu(x.copy(), Workspace()).ravel() == pytest.approx(wanted, abs=1e-6)

@@ -1,4 +1,4 @@
-"""A file of weights is not believed before it is checked."""
+"""Files of weights are validated before use."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ HEADER: dict[str, Any] = {
 
 
 def write(path: Path, header: object = HEADER, data: bytes = NUMBERS) -> Path:
-    told = header if isinstance(header, bytes) else json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(told)) + told + data)
+    message = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(message)) + message + data)
     return path
 
 
@@ -46,7 +46,7 @@ def test_arrays_are_found_by_name_and_shape(path: Path) -> None:
     file.close()
 
 
-def test_what_is_not_there_is_named(path: Path) -> None:
+def test_the_error_names_the_missing_tensor(path: Path) -> None:
     file = TensorFile(write(path))
     with pytest.raises(DamagedModel, match="has no c of 32-bit floats"):
         file.find("c", 2)
@@ -58,7 +58,7 @@ def test_what_is_not_there_is_named(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("header", "told"),
+    ("header", "message"),
     [
         (with_a(data_offsets=[0, 32]), "has a beyond the end of the file"),
         (with_a(data_offsets=[16, 0]), "has a beyond the end of the file"),
@@ -77,14 +77,14 @@ def test_what_is_not_there_is_named(path: Path) -> None:
         (b"{]", "has a header that is not valid JSON"),
     ],
 )
-def test_a_header_that_lies(path: Path, header: object, told: str) -> None:
-    with pytest.raises(DamagedModel, match=told) as caught:
+def test_an_invalid_header_is_rejected(path: Path, header: object, message: str) -> None:
+    with pytest.raises(DamagedModel, match=message) as caught:
         TensorFile(write(path, header))
     assert str(path) in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         (b"", "cannot be read"),
         (b"1234567", "is too short"),
@@ -93,9 +93,9 @@ def test_a_header_that_lies(path: Path, header: object, told: str) -> None:
         (b"version https://git-lfs.github.com/spec/v1\n", "declares a header of"),
     ],
 )
-def test_a_file_that_is_none(path: Path, content: bytes, told: str) -> None:
+def test_an_invalid_file_is_rejected(path: Path, content: bytes, message: str) -> None:
     path.write_bytes(content)
-    with pytest.raises(DamagedModel, match=told):
+    with pytest.raises(DamagedModel, match=message):
         TensorFile(path)
 
 

@@ -1,4 +1,4 @@
-"""Vectors from a server: whose, with which key, and made one long."""
+"""The server embedder: which server and key it uses, and normalisation."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ Opener = Callable[..., Any]
 
 @asynccontextmanager
 async def living(**given: Any) -> AsyncIterator[tuple[Any, WorkerServices]]:
-    """What a worker with these settings embeds by, alive together with its model."""
+    """The embedder and the services of a worker with these settings, started with its model."""
     settings = WorkerSettings(**given)
     model = ModelClient(settings)
     embedder = choose_embedder(settings, model)
-    house = WorkerServices(
+    services = WorkerServices(
         *(cast(Any, each) for each in (None, FakeLimits(), None, None, None, None))
     )
     services = (model, embedder)
     for service in services:
-        await service.start(house)
+        await service.start(services)
     running = [asyncio.ensure_future(service.run()) for service in services]
     try:
-        yield embedder, house
+        yield embedder, services
     finally:
         await cancel(*running)
         for service in services:
@@ -50,7 +50,7 @@ async def living(**given: Any) -> AsyncIterator[tuple[Any, WorkerServices]]:
 
 @pytest.fixture
 async def open_embedder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Opener]:
-    """Opens embedders where no model is installed."""
+    """Opens embedders without an installed model."""
     monkeypatch.setenv(MODELS_DIR_VARIABLE, str(tmp_path / "models"))
     async with AsyncExitStack() as stack:
 
@@ -75,41 +75,41 @@ async def embeds() -> AsyncIterator[ModelServer]:
 
 
 async def test_the_model_server_does_both(open_embedder: Opener, chats: ModelServer) -> None:
-    embedder, house = await open_embedder(embedder="server", model_url=chats.url)
+    embedder, services = await open_embedder(embedder="server", model_url=chats.url)
     assert await embedder.embed(["a b", "c"]) == [vector_of("a b"), vector_of("c")]
     assert embedder.ready
-    assert embedder.name == "scripted-1" == house.heartbeat_fields["embedder"]()
+    assert embedder.name == "scripted-1" == services.heartbeat_fields["embedder"]()
     made = await embedder.embed_all(["a b", "c"])
     assert (made.tokens, made.truncated) == (3, 0)
 
 
 async def test_another_model_of_the_same_server(open_embedder: Opener, chats: ModelServer) -> None:
-    embedder, house = await open_embedder(
+    embedder, services = await open_embedder(
         embedder="server", model_url=chats.url, embed_url=f"{chats.url}/", embed_name="small"
     )
     await embedder.embed(["a"])
-    assert chats.requests[0].body["model"] == "small" == house.heartbeat_fields["embedder"]()
+    assert chats.requests[0].body["model"] == "small" == services.heartbeat_fields["embedder"]()
 
 
-async def test_a_server_of_its_own(
+async def test_a_separate_embedding_server(
     open_embedder: Opener, chats: ModelServer, embeds: ModelServer
 ) -> None:
     chats.api_key, embeds.api_key = "chat-secret", "embed-secret"
-    embedder, house = await open_embedder(
+    embedder, services = await open_embedder(
         embedder="server", model_url=chats.url, model_api_key="chat-secret",
         embed_url=embeds.url, embed_api_key="embed-secret",
     )  # fmt: skip
     assert await embedder.embed(["a"]) == [vector_of("a")]
     assert embeds.requests[0].headers["authorization"] == "Bearer embed-secret"
     assert not chats.requests
-    assert house.heartbeat_fields["embedder"]() == "embedder-1"
-    # It is not the model that chats wait for.
-    assert house.heartbeat_fields["model"]().name == "scripted-1"
+    assert services.heartbeat_fields["embedder"]() == "embedder-1"
+    # Chats do not wait for the embedding server.
+    assert services.heartbeat_fields["model"]().name == "scripted-1"
     await embeds.stop()
-    assert house.heartbeat_fields["model"]().state.value == "ready"
+    assert services.heartbeat_fields["model"]().state.value == "ready"
 
 
-async def test_the_models_key_is_for_the_model_only(
+async def test_the_key_of_the_model_is_not_sent_elsewhere(
     open_embedder: Opener, embeds: ModelServer
 ) -> None:
     embedder, _ = await open_embedder(model_api_key="chat-secret", embed_url=embeds.url)
@@ -133,7 +133,7 @@ async def test_many_texts_go_a_few_at_a_time(open_embedder: Opener, embeds: Mode
     assert await embedder.embed([]) == []
 
 
-async def test_vectors_are_made_one_long(open_embedder: Opener, embeds: ModelServer) -> None:
+async def test_vectors_are_normalised(open_embedder: Opener, embeds: ModelServer) -> None:
     def answer(body: dict[str, Any]) -> Answer:
         return body_answer({"data": [{"index": 0, "embedding": [3.0, -4.0]}]})
 
@@ -153,7 +153,7 @@ async def test_a_server_may_shorten_or_not(open_embedder: Opener, embeds: ModelS
     assert (await embedder.embed_all(["a"], 2)).vectors == [[0.6, 0.8]]
 
 
-# -- who it is -----------------------------------------------------------------------------------
+# -- choice of the embedder ----------------------------------------------------------------------
 
 
 def chosen(tmp_path: Path, **given: Any) -> Any:
@@ -163,7 +163,7 @@ def chosen(tmp_path: Path, **given: Any) -> Any:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where a model would be installed."""
+    """Directory in which a model would be installed."""
     monkeypatch.setenv(MODELS_DIR_VARIABLE, str(tmp_path))
     folder = tmp_path / "all-minilm-l6-v2"
     folder.mkdir()
@@ -177,7 +177,7 @@ def install(folder: Path) -> None:
 URL = "http://127.0.0.1:1"
 
 
-def test_the_installed_one_goes_first(folder: Path, tmp_path: Path) -> None:
+def test_the_installed_model_has_precedence(folder: Path, tmp_path: Path) -> None:
     install(folder)
     assert isinstance(chosen(tmp_path), LocalEmbedder)
     assert isinstance(chosen(tmp_path, embed_url=URL), LocalEmbedder)
@@ -186,14 +186,14 @@ def test_the_installed_one_goes_first(folder: Path, tmp_path: Path) -> None:
     assert isinstance(chosen(tmp_path, embedder="off", embed_url=URL), NullEmbedder)
 
 
-async def test_where_nothing_is_installed(folder: Path, tmp_path: Path) -> None:
+async def test_without_an_installed_model(folder: Path, tmp_path: Path) -> None:
     assert isinstance(chosen(tmp_path, embed_url=URL), ServerEmbedder)
-    # A server for chats need not make vectors.
-    nobody = chosen(tmp_path, model_url=URL)
-    assert isinstance(nobody, NullEmbedder)
-    assert not nobody.ready
-    assert nobody.name == ""
-    for asking in (nobody.embed, nobody.embed_all):
+    # A chat server need not support embeddings.
+    unavailable = chosen(tmp_path, model_url=URL)
+    assert isinstance(unavailable, NullEmbedder)
+    assert not unavailable.ready
+    assert unavailable.name == ""
+    for asking in (unavailable.embed, unavailable.embed_all):
         with pytest.raises(NoEmbedder, match="run `sluice model install`, or set EMBED_URL"):
             await asking(["a"])
     with pytest.raises(NoEmbedder, match="EMBEDDER=off"):
@@ -210,16 +210,14 @@ async def test_where_nothing_is_installed(folder: Path, tmp_path: Path) -> None:
         ({"embedder": "server"}, "EMBEDDER=server needs a server: set EMBED_URL, or MODEL_URL"),
     ],
 )
-def test_what_cannot_be_is_refused(
+def test_unavailable_embedders_are_refused(
     folder: Path, tmp_path: Path, given: dict[str, Any], told: str
 ) -> None:
     with pytest.raises(SettingsError, match=told):
         chosen(tmp_path, **given)
 
 
-def test_damaged_weights_are_no_reason_to_stop_unless_they_are_wanted(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_damaged_weights_fail_start_up_only_if_configured(folder: Path, tmp_path: Path) -> None:
     (folder / "model.safetensors").write_bytes(b"half")
     assert isinstance(chosen(tmp_path), NullEmbedder)
     with pytest.raises(SettingsError, match="is too short; run `sluice model install` again"):

@@ -1,4 +1,4 @@
-"""One thread for everybody: fair, quick to give up, never in the loop's way."""
+"""The embedding thread: fair, quick to cancel, and it does not block the loop."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ from worker.features.embedding.wordpiece import EncodedText
 
 
 class SlowModel:
-    """A text is as long as its number of letters; its vector says that. Batches can be held up."""
+    """The length of a text is its number of letters, which is also its vector.
+
+    Batches can be held.
+    """
 
     def __init__(self) -> None:
         self.done: list[list[int]] = []
@@ -47,11 +50,11 @@ class SlowModel:
         return [[float(len(ids))] for ids in batch]
 
     def hold(self) -> None:
-        """Let no batch end until it is allowed to."""
+        """Let no batch end until allowed."""
         self._held = True
 
     def allow(self, batches: int = 1000) -> None:
-        """Let so many end."""
+        """Let this many batches end."""
         self._permits.release(batches)
 
     async def busy(self) -> None:
@@ -151,7 +154,7 @@ async def test_long_lists_are_read_a_part_at_a_time(
     assert model.read == 3 * READ_AHEAD
 
 
-async def test_trouble_is_that_of_one_request(thread: EmbeddingThread, model: SlowModel) -> None:
+async def test_an_error_affects_only_one_request(thread: EmbeddingThread, model: SlowModel) -> None:
     model.fault = ValueError("bad numbers")
     with pytest.raises(ValueError, match="bad numbers"):
         await asyncio.wait_for(result_of(put(thread, "a", "b")), 20)
@@ -190,7 +193,7 @@ async def test_closing_ends_after_the_batch_under_way(model: SlowModel) -> None:
     assert model.done == [[256]]
     with pytest.raises(RuntimeError, match="closed"):
         put(thread, "a")
-    EmbeddingThread(lambda: model).close()  # one that never ran
+    EmbeddingThread(lambda: model).close()  # never started
 
 
 # -- as an embedder ------------------------------------------------------------------------------
@@ -207,7 +210,7 @@ async def embedder(
     await embedder.close()
 
 
-async def test_who_is_canceled_stops_the_work(embedder: LocalEmbedder, model: SlowModel) -> None:
+async def test_a_cancellation_stops_the_work(embedder: LocalEmbedder, model: SlowModel) -> None:
     model.hold()
     task = asyncio.ensure_future(embedder.embed([LONG] * 50))
     await model.busy()
@@ -219,7 +222,7 @@ async def test_who_is_canceled_stops_the_work(embedder: LocalEmbedder, model: Sl
     assert model.done == [[256], [2]]
 
 
-async def test_progress_is_told(embedder: LocalEmbedder, model: SlowModel) -> None:
+async def test_progress_is_reported(embedder: LocalEmbedder, model: SlowModel) -> None:
     told: list[int] = []
 
     async def on_done(done: int) -> None:
@@ -233,7 +236,9 @@ async def test_progress_is_told(embedder: LocalEmbedder, model: SlowModel) -> No
     assert told == [1, 2, 3, 4]
 
 
-async def test_who_is_told_may_stop_it(embedder: LocalEmbedder, model: SlowModel) -> None:
+async def test_an_error_in_the_progress_callback_stops_the_work(
+    embedder: LocalEmbedder, model: SlowModel
+) -> None:
     async def on_done(done: int) -> None:
         raise ValueError("enough")
 
@@ -251,7 +256,7 @@ async def test_no_texts_are_no_work(embedder: LocalEmbedder, model: SlowModel) -
     assert not model.done
 
 
-async def test_a_crowd_waits_for_its_turn(embedder: LocalEmbedder, model: SlowModel) -> None:
+async def test_many_requests_wait_in_a_queue(embedder: LocalEmbedder, model: SlowModel) -> None:
     many = [
         asyncio.ensure_future(embedder.embed([f"{'a' * (number + 1)}"])) for number in range(90)
     ]

@@ -1,4 +1,4 @@
-"""Our WordPiece reads every text as the `tokenizers` package does."""
+"""The WordPiece tokenizer gives the same tokens as the `tokenizers` package."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NO_LIMIT = 10**9
 
 
 class Pair(NamedTuple):
-    """Ours and theirs, of one vocabulary."""
+    """Sluice's tokenizer and the reference, with one vocabulary."""
 
     ours: WordPiece
     theirs: Any
@@ -74,7 +74,7 @@ TEXTS = [
 
 
 @pytest.mark.parametrize("text", TEXTS, ids=lambda text: ascii(text[:12]))
-def test_known_troublemakers(pair: Pair, text: str) -> None:
+def test_difficult_texts(pair: Pair, text: str) -> None:
     pair.check(text)
 
 
@@ -92,7 +92,7 @@ def test_every_character(pair: Pair) -> None:
 @pytest.mark.parametrize(
     "path", sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]), ids=attrgetter("name")
 )
-def test_our_own_documents(pair: Pair, path: Path) -> None:
+def test_the_documentation(pair: Pair, path: Path) -> None:
     pair.check(path.read_text())
 
 
@@ -116,7 +116,7 @@ _PAIRS: list[Pair] = []
 
 
 def pairs() -> list[Pair]:
-    """For Hypothesis, which likes no fixtures; the installed one where there is one."""
+    """For Hypothesis, which cannot use fixtures; with the installed vocabulary, if any."""
     if not _PAIRS:
         vocabulary = small_vocabulary()
         _PAIRS.append(Pair(WordPiece(vocabulary), reference(vocabulary)))
@@ -151,7 +151,7 @@ def test_no_more_than_the_model_reads(small: Pair) -> None:
         small.theirs.no_truncation()
 
 
-def test_what_is_cut_off_is_not_even_looked_at(
+def test_text_beyond_the_limit_is_not_processed(
     small: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[str] = []
@@ -165,7 +165,7 @@ def test_what_is_cut_off_is_not_even_looked_at(
     assert sum(map(len, seen)) <= 2 * PIECE_CHARS
 
 
-def test_half_a_surrogate_pair_is_nothing(small: Pair) -> None:
+def test_unpaired_surrogates_are_dropped(small: Pair) -> None:
     assert small.ours.encode("a\ud800b", 9).ids == small.ours.encode("ab", 9).ids
 
 
@@ -180,7 +180,7 @@ def test_both_files_hold_the_vocabulary(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"model": {"vocab": 3}}', '{"model": null}'])
-def test_a_damaged_vocabulary_is_said_to_be(tmp_path: Path, content: str) -> None:
+def test_a_damaged_vocabulary_is_reported(tmp_path: Path, content: str) -> None:
     with pytest.raises(DamagedModel, match="vocabulary"):
         WordPiece.load(tmp_path)
     (tmp_path / "tokenizer.json").write_text(content)
@@ -188,7 +188,7 @@ def test_a_damaged_vocabulary_is_said_to_be(tmp_path: Path, content: str) -> Non
         WordPiece.load(tmp_path)
 
 
-def test_a_vocabulary_without_its_marks(tmp_path: Path) -> None:
+def test_a_vocabulary_without_special_tokens(tmp_path: Path) -> None:
     (tmp_path / "vocab.txt").write_text("a\nb\n")
     with pytest.raises(DamagedModel, match=re.escape(", ".join(SPECIAL_TOKENS))):
         WordPiece.load(tmp_path)

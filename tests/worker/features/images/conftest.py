@@ -1,4 +1,4 @@
-"""Fixtures of the tests of images in a worker."""
+"""Fixtures of the image tests of the worker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.worker.features.images.kit import ImageMaker, image_maker
 async def imagers(
     backend: Backend, keys: JobKeys, worker: WorkerIdentity, tmp_path: Path
 ) -> AsyncIterator[ImageMaker]:
-    """Makes workers with images, on an empty Redis of every kind."""
+    """Creates workers with images, on an empty Redis of every kind."""
     async for make in image_maker(backend, keys, worker, tmp_path):
         yield make
 
@@ -26,6 +26,6 @@ async def imagers(
 async def fake_imagers(
     fake_backend: Backend, keys: JobKeys, worker: WorkerIdentity, tmp_path: Path
 ) -> AsyncIterator[ImageMaker]:
-    """The same, on fakeredis only."""
+    """Creates workers with images, on fakeredis only."""
     async for make in image_maker(fake_backend, keys, worker, tmp_path):
         yield make

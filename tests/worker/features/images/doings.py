@@ -1,4 +1,4 @@
-"""What a process may do with an image instead of processing it, for tests. Found by name there."""
+"""Replacements for the processing of an image in a child process, found there by name."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from worker.features.images.pixels.types import ProcessingRequest, ProcessingRes
 
 
 def _beside(order: ProcessingRequest, name: str) -> Path:
-    """A file in the spool's parent that test and process agree on."""
+    """A file in the parent directory of the spool, for signals between test and process."""
     return Path(order.path).parent.parent / name
 
 
 def crash(order: ProcessingRequest) -> ProcessingResult:
-    """Die in the middle of decoding."""
+    """Crash while decoding."""
     note(Stage.VALIDATING)
     note(Stage.DECODING)
     time.sleep(0.05)
@@ -28,7 +28,7 @@ def crash(order: ProcessingRequest) -> ProcessingResult:
 
 
 def crash_once(order: ProcessingRequest) -> ProcessingResult:
-    """The same, the first time only."""
+    """Crash while decoding, the first time only."""
     mark = _beside(order, "crashed")
     if not mark.exists():
         mark.touch()
@@ -45,7 +45,7 @@ def hang(order: ProcessingRequest) -> ProcessingResult:
 
 
 def take_all_memory(order: ProcessingRequest) -> ProcessingResult:
-    """Want more than there is."""
+    """Allocate more than the memory limit."""
     note(Stage.VALIDATING)
     note(Stage.DECODING)
     bytearray(64 << 30)
@@ -53,7 +53,7 @@ def take_all_memory(order: ProcessingRequest) -> ProcessingResult:
 
 
 def wait_for_go(order: ProcessingRequest) -> ProcessingResult:
-    """Go on once the test says so."""
+    """Continue when the test gives the signal."""
     note(Stage.VALIDATING)
     _beside(order, f"began-{Path(order.path).name}").touch()
     while not _beside(order, "go").exists():
@@ -62,10 +62,10 @@ def wait_for_go(order: ProcessingRequest) -> ProcessingResult:
 
 
 def break_down(order: ProcessingRequest) -> ProcessingResult:
-    """Fail as only a mistake of ours does."""
+    """Fail with an unexpected exception."""
     raise RuntimeError("a mistake of ours")
 
 
 def find_no_room(order: ProcessingRequest) -> ProcessingResult:
-    """Fail as a full disk does."""
+    """Fail as on a full disk."""
     raise OSError(28, "No space left on device")

@@ -1,4 +1,4 @@
-"""A worker that does images, inside the test's own process, with real children."""
+"""A worker that processes images within the test's process, with real child processes."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ STAGES = ["validating", "decoding", "processing", "encoding", "uploading"]
 
 
 def photo(kind: str = "jpeg", seed: int = 7, size: tuple[int, int] = (640, 480)) -> bytes:
-    """A photograph as a camera would make it."""
+    """A photograph as from a camera."""
     return photos.encoded(photos.scene(*size, seed=seed), kind)
 
 
 def image_settings(home: Path, **given: Any) -> WorkerSettings:
-    """A worker's settings below a directory; nobody looks for faces unless that is said."""
+    """Settings of a worker below a directory; no face detection unless configured."""
     given.setdefault("image_detector", "none")
     return WorkerSettings(sluice_data_dir=str(home), image_parallel=2, **given)
 
 
 def registry_of(settings: WorkerSettings) -> Registry:
-    """A registry that does images, and nothing else."""
+    """A registry that only processes images."""
     registry = Registry()
     tool.add_handler(registry)
     image_service.add_service(registry, settings)
@@ -54,7 +54,7 @@ def registry_of(settings: WorkerSettings) -> Registry:
 
 
 class ImageRig(Rig):
-    """A worker with images, and what the gateway does with them."""
+    """A worker with images, and the gateway's operations on them."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class ImageRig(Rig):
         keep_file: bool = True,
         **new: Any,
     ) -> str:
-        """An image whose job is on the queue; returns its id."""
+        """Create an image whose job is queued; returns its id."""
         image_id = image_id or await self.create(**new)
         upload_id = uuid.uuid4().hex[:16]
         claimed = await self.images.claim(image_id, upload_id, 60_000)
@@ -134,7 +134,7 @@ class ImageRig(Rig):
         assert submitted.answer is ImageAnswer.OK, submitted
         return image_id
 
-    # -- what came of it -------------------------------------------------------------------
+    # -- results ---------------------------------------------------------------------------
 
     async def record(self, image_id: str) -> ImageRecord:
         record = await self.image_reader.record(image_id)
@@ -142,7 +142,7 @@ class ImageRig(Rig):
         return record
 
     async def image_ended(self, image_id: str, timeout_s: float = 30.0) -> ImageRecord:
-        """Wait for an image's end; and for that of its job."""
+        """Wait for the end of an image and of its job."""
 
         async def ended() -> ImageRecord | None:
             record = await self.record(image_id)
@@ -162,14 +162,14 @@ class ImageRig(Rig):
         return {name.decode(): value.decode() for name, value in found.items()}
 
     async def entries(self, image_id: str = "") -> list[dict[str, str]]:
-        """Entries of the result stream, about one image or all."""
+        """Entries of the result stream, of one image or all."""
         found = [
             {name.decode(): value.decode() for name, value in fields.items()}
             for _, fields in await self.client.xrange(self.images.keys.results)
         ]
         return [entry for entry in found if image_id in ("", entry["image_id"])]
 
-    async def stages_told(self, job_id: str) -> list[tuple[str, int]]:
+    async def stage_events(self, job_id: str) -> list[tuple[str, int]]:
         """Stages in the events of a core job, with the attempt that wrote them."""
         return [
             (data["stage"], data["attempt"])
@@ -194,7 +194,7 @@ class ImageRig(Rig):
         return path.read_bytes() if path.exists() else None
 
     async def failed(self, image_id: str, code: str) -> ImageRecord:
-        """An image that has failed: every place says the same."""
+        """An image that has failed: checks that record, status and stream agree."""
         record = await self.image_ended(image_id)
         assert record.failure is not None, record
         assert record.failure.error_code == code, record.failure
@@ -216,7 +216,7 @@ ImageMaker = Callable[..., Any]
 async def image_maker(
     backend: Backend, keys: JobKeys, worker: WorkerIdentity, home: Path
 ) -> AsyncIterator[ImageMaker]:
-    """Makes and opens workers with images, and closes them all."""
+    """Creates and opens workers with images, and closes them all."""
     made: list[ImageRig] = []
 
     async def make(

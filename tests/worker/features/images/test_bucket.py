@@ -1,4 +1,4 @@
-"""Images of a worker that keeps them in a bucket."""
+"""Images in an S3 bucket."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.worker.features.images.kit import ImageMaker, photo
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[dict[str, Any]]:
-    """Settings for a bucket on loopback."""
+    """Settings of a bucket on loopback."""
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
@@ -56,7 +56,7 @@ async def test_record_and_bucket_agree(fake_imagers: ImageMaker, s3: dict[str, A
     assert entry["etag"] == record.result.etag
 
 
-async def test_a_bucket_that_is_not_there_fails_the_upload_and_says_so(
+async def test_a_missing_bucket_fails_the_image_with_a_reason(
     fake_imagers: ImageMaker, s3: dict[str, Any]
 ) -> None:
     rig = await fake_imagers(**{**s3, "image_s3_bucket": "nobodys-bucket"})

@@ -1,4 +1,4 @@
-"""Every way in which nothing comes of an image: its record says which, and nothing is left."""
+"""All failures of an image: the record has the reason, and no files remain."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Instead = Callable[[Any], None]
 
 @pytest.fixture
 def instead(monkeypatch: pytest.MonkeyPatch) -> Instead:
-    """Let processes do something else."""
+    """Replace the processing in child processes."""
 
     def do(what: Any) -> None:
         monkeypatch.setattr(processor, "process", what)
@@ -56,13 +56,13 @@ async def test_a_bad_image_fails_by_its_stage(
     assert rig.telling["images"]().failed == 1
 
 
-async def test_a_file_that_is_too_large_is_the_seeds_own_example(fake_imagers: ImageMaker) -> None:
+async def test_a_file_that_is_too_large(fake_imagers: ImageMaker) -> None:
     rig = await fake_imagers(image_max_bytes=1024)
     record = await rig.failed(await rig.upload(photo()), "VALIDATION_FAILED")
     assert record.failure.error_message == "file too large"
 
 
-async def test_the_clients_own_limit_counts_too(fake_imagers: ImageMaker) -> None:
+async def test_the_limit_of_the_client_applies_too(fake_imagers: ImageMaker) -> None:
     rig = await fake_imagers()
     record = await rig.failed(await rig.upload(photo(), max_bytes=1000), "VALIDATION_FAILED")
     assert record.failure.error_message == "file too large"
@@ -73,9 +73,9 @@ async def test_a_crash_costs_one_attempt(imagers: ImageMaker, instead: Instead) 
     rig = await imagers()
     record = await rig.process(photo())
     assert record.status.value == "processed"
-    told = await rig.stages_told(record.job_id)
-    assert told[:2] == [("validating", 1), ("decoding", 1)]
-    assert [stage for stage, attempt in told if attempt == 2] == [
+    stages = await rig.stage_events(record.job_id)
+    assert stages[:2] == [("validating", 1), ("decoding", 1)]
+    assert [stage for stage, attempt in stages if attempt == 2] == [
         *("validating", "decoding", "processing", "encoding", "uploading")
     ]
     assert len(await rig.entries(record.image_id)) == 1
@@ -139,7 +139,7 @@ async def test_one_whose_file_is_gone(imagers: ImageMaker) -> None:
     assert "IMAGE_SPOOL_DIR" in record.failure.error_message
 
 
-async def test_without_pillow_it_says_which_extra(
+async def test_without_pillow_the_error_names_the_extra(
     fake_imagers: ImageMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = "images need the package Pillow; install sluice[images]"
@@ -149,14 +149,14 @@ async def test_without_pillow_it_says_which_extra(
     assert record.failure.error_message == words
 
 
-async def test_a_mistake_of_ours(fake_imagers: ImageMaker, instead: Instead) -> None:
+async def test_an_unexpected_exception(fake_imagers: ImageMaker, instead: Instead) -> None:
     instead(doings.break_down)
     rig = await fake_imagers()
     record = await rig.failed(await rig.upload(photo()), "INTERNAL_ERROR")
     assert "a mistake of ours" in record.failure.error_message
 
 
-async def test_a_full_disk_is_tried_again_and_then_told(
+async def test_a_full_disk_is_retried_and_then_reported(
     fake_imagers: ImageMaker, instead: Instead
 ) -> None:
     instead(doings.find_no_room)
@@ -166,7 +166,7 @@ async def test_a_full_disk_is_tried_again_and_then_told(
     assert (await rig.error(record.job_id))["attempt"] == rig.worker.max_attempts
 
 
-async def test_a_store_that_is_away_for_a_while(
+async def test_a_store_that_is_unavailable_for_a_while(
     imagers: ImageMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig = await imagers()
@@ -180,11 +180,11 @@ async def test_a_store_that_is_away_for_a_while(
     monkeypatch.setattr(rig.service.storage, "put", sometimes)
     record = await rig.process(photo())
     assert record.status.value == "processed"
-    assert {attempt for _, attempt in await rig.stages_told(record.job_id)} == {1, 2, 3}
+    assert {attempt for _, attempt in await rig.stage_events(record.job_id)} == {1, 2, 3}
     assert len(await rig.entries()) == 1
 
 
-async def test_a_store_that_stays_away(
+async def test_a_store_that_stays_unavailable(
     fake_imagers: ImageMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig = await fake_imagers()
@@ -198,7 +198,7 @@ async def test_a_store_that_stays_away(
 
 
 @pytest.mark.parametrize("args", [{}, {"image_id": "../x", "upload_id": "1"}, {"image_id": 1}])
-async def test_what_only_a_stranger_writes_is_refused(
+async def test_invalid_arguments_are_refused(
     fake_imagers: ImageMaker, args: dict[str, Any]
 ) -> None:
     rig = await fake_imagers()

@@ -1,4 +1,4 @@
-"""Whoever lost an image, an upload or an attempt writes nothing, and leaves nothing behind."""
+"""Fencing: an attempt that lost its image, upload or job writes nothing and leaves no files."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def test_one_deleted_after_it_was_stored(
 async def test_one_deleted_and_canceled_about_when_it_is_stored(
     imagers: ImageMaker, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    """What writes the object cannot be stopped: somebody waits for it."""
+    """A put cannot be stopped; its object is removed when it has ended."""
     rig = await imagers()
     put, begun, on = rig.service.storage.put, asyncio.Event(), asyncio.Event()
 
@@ -102,8 +102,8 @@ async def test_one_deleted_and_canceled_about_when_it_is_stored(
     await eventually(lambda: rig.spooled() == [])
 
 
-async def test_an_upload_that_counts_no_more(imagers: ImageMaker) -> None:
-    """Somebody has failed and opened the image again: another upload takes its place."""
+async def test_a_superseded_upload(imagers: ImageMaker) -> None:
+    """The image was failed and reopened, and another upload replaced this one."""
     rig = await imagers()
     image_id = await rig.upload(photo(seed=1))
     former = await begun(rig, image_id)
@@ -122,10 +122,10 @@ async def test_an_upload_that_counts_no_more(imagers: ImageMaker) -> None:
 
 
 @pytest.mark.parametrize("replaced", ["upload", "attempt"])
-async def test_whoever_comes_late_to_the_store_leaves_what_is_there(
+async def test_a_stalled_worker_does_not_overwrite_a_later_object(
     imagers: ImageMaker, monkeypatch: pytest.MonkeyPatch, replaced: str
 ) -> None:
-    """A worker that stood still on its way to the store, while another one did its work."""
+    """A worker that was stalled before its put, while another one completed the job."""
     rig = await imagers()
     put, halted, on, late = rig.service.storage.put, asyncio.Event(), asyncio.Event(), [True]
 
@@ -154,17 +154,17 @@ async def test_whoever_comes_late_to_the_store_leaves_what_is_there(
         counting = hashlib.sha256(b"another's").hexdigest()
     on.set()
 
-    async def given_up() -> bool:
+    async def abandoned() -> bool:
         return rig.consumer.slots.busy == 0
 
-    await eventually(given_up, 20)
+    await eventually(abandoned, 20)
     assert hashlib.sha256(rig.stored(image_id) or b"").hexdigest() == counting
 
 
-async def test_one_that_has_ended_on_the_way_to_the_store(
+async def test_an_image_that_ended_before_the_put(
     imagers: ImageMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first end counts: here somebody says that it has failed."""
+    """The first end counts; here it is a failure."""
     rig = await imagers()
     put = rig.service.storage.put
 
@@ -192,17 +192,17 @@ async def test_an_attempt_that_was_taken_over_writes_nothing(imagers: ImageMaker
     before = await rig.shown(image_id)
     go(rig.home)
 
-    async def given_up() -> bool:
+    async def abandoned() -> bool:
         return rig.consumer.slots.busy == 0
 
-    await eventually(given_up, 20)
+    await eventually(abandoned, 20)
     assert await rig.shown(image_id) == before
     assert await rig.entries() == []
     assert (await rig.record(image_id)).status.value == "processing"
     assert rig.spooled() == [f"{image_id}.{record.upload_id}"]
 
 
-async def test_a_worker_that_stops_hands_its_image_back(imagers: ImageMaker, worker: Any) -> None:
+async def test_a_stopping_worker_releases_its_image(imagers: ImageMaker, worker: Any) -> None:
     first = await imagers()
     image_id = await first.upload(photo())
     record = await begun(first, image_id)

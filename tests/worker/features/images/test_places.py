@@ -1,4 +1,4 @@
-"""Images do not take the places of other jobs, nor those of other workers."""
+"""Images do not take the slots of other jobs or workers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from worker.handlers import echo
 from worker.queue.messages import Message, limit_key_of
 
 
-def test_a_job_is_counted_by_its_task_or_by_a_tool_of_ours() -> None:
+def test_jobs_are_counted_by_task_or_internal_tool() -> None:
     assert limit_key_of("chat", b'{"tool":"image.process"}') == "chat"
     assert limit_key_of("tool", b'{"tool":"image.process","args":{}}') == "image.process"
     assert limit_key_of("tool", b'{"args":{},"tool":"image.process"}') == "image.process"
@@ -25,7 +25,7 @@ def test_a_job_is_counted_by_its_task_or_by_a_tool_of_ours() -> None:
     assert limit_key_of("tool", b"") == "tool"
 
 
-async def test_a_flood_of_images_leaves_room_for_others(
+async def test_many_images_leave_slots_for_other_jobs(
     imagers: ImageMaker, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     monkeypatch.setattr(processor, "process", doings.wait_for_go)
@@ -38,12 +38,12 @@ async def test_a_flood_of_images_leaves_room_for_others(
         return (await rig.consumer.wait_queue._wait_queues.count()).get("image.process") == 8
 
     await eventually(eight_wait)
-    assert rig.consumer.slots.busy == 4  # two with a process, two beside them
+    assert rig.consumer.slots.busy == 4  # two with a process, two in addition
     reading = rig.telling["images"]()
     assert (reading.places, reading.busy) == (2, 2)
     [chat] = await rig.post(task="chat")
     assert await rig.settled(chat) == b"done"
-    # One that waits can be canceled, and does not run.
+    # A waiting job can be canceled and does not run.
     last = await rig.record(ids[-1])
     await rig.cancel(last.job_id)
     (rig.home / "go").touch()
@@ -54,7 +54,7 @@ async def test_a_flood_of_images_leaves_room_for_others(
     assert await rig.pending() == 0
 
 
-async def test_whoever_has_a_place_takes_the_next(
+async def test_a_worker_with_a_free_slot_takes_the_next_image(
     imagers: ImageMaker, monkeypatch: pytest.MonkeyPatch, worker: Any
 ) -> None:
     monkeypatch.setattr(processor, "process", doings.wait_for_go)

@@ -15,7 +15,7 @@ from tests.worker.features.images.kit import RESULT_FIELDS, STAGES, ImageMaker, 
 from worker.features.images.pixels.formats import FORMATS
 
 
-async def test_an_image_is_processed_and_everybody_agrees_on_it(imagers: ImageMaker) -> None:
+async def test_record_status_and_result_of_a_processed_image_agree(imagers: ImageMaker) -> None:
     rig = await imagers()
     record = await rig.process(photo("jpeg"))
     image_id = record.image_id
@@ -45,7 +45,7 @@ async def test_an_image_is_processed_and_everybody_agrees_on_it(imagers: ImageMa
     assert details == record.detail()
     assert (details["source_format"], details["detector"]) == ("jpeg", "none")
     assert list(details["timings_ms"]) == STAGES
-    assert await rig.stages_told(record.job_id) == [(stage, 1) for stage in STAGES]
+    assert await rig.stage_events(record.job_id) == [(stage, 1) for stage in STAGES]
     assert rig.spooled() == []
     assert await rig.client.zcard(rig.images.keys.inflight) == 0
     assert rig.telling["images"]().processed == 1
@@ -66,12 +66,12 @@ async def test_stages_are_seen_in_their_order(imagers: ImageMaker) -> None:
     rig.images.advance = watched  # type: ignore[method-assign]
     await rig.open()
     await rig.process(photo("png"), "image/png")
-    # The last one is asked for again before anything is stored, and is not written again.
+    # The last stage is checked again before the put, but not written again.
     assert [*dict.fromkeys(seen)] == list(zip(STAGES, ("10", "30", "55", "75", "90")))
     assert len(seen) == len(STAGES) + 1
 
 
-async def test_many_at_once_are_no_more_than_there_are_processes(imagers: ImageMaker) -> None:
+async def test_concurrency_is_bounded_by_the_processes(imagers: ImageMaker) -> None:
     rig = await imagers(rig={"max_inflight": 16})
     ids = [await rig.upload(photo("jpeg", seed)) for seed in range(12)]
     for image_id in ids:
@@ -83,7 +83,7 @@ async def test_many_at_once_are_no_more_than_there_are_processes(imagers: ImageM
 
 
 async def test_a_real_photograph_in_every_format(fake_imagers: ImageMaker) -> None:
-    """What is stored is the photograph, whatever it came as."""
+    """The stored image is the photograph, in any source format."""
     rig = await fake_imagers(image_formats=",".join(FORMATS))
     for kind in FORMATS:
         source = photos.encoded(astronaut(), kind)
@@ -100,7 +100,7 @@ async def test_a_real_photograph_in_every_format(fake_imagers: ImageMaker) -> No
         assert max(ImageStat.Stat(unlike).mean) < (16 if kind == "gif" else 6), kind
 
 
-async def test_faces_are_found_and_told(fake_imagers: ImageMaker) -> None:
+async def test_faces_are_found_and_recorded(fake_imagers: ImageMaker) -> None:
     rig = await fake_imagers(image_detector="auto")
     await rig.service.self_test.outcome()
     made = io.BytesIO()

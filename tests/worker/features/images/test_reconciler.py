@@ -1,4 +1,4 @@
-"""Images whose core job ended without them: none stays where it is."""
+"""The reconciler ends images whose core job has ended without them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHA = "ab" * 32
 
 
 async def stranded(rig: ImageRig, **job: str) -> tuple[str, str]:
-    """An image whose job nobody takes, which says something else now; their ids."""
+    """An image whose job was never taken and has these fields; returns both ids."""
     image_id = await rig.upload(photo())
     job_id = (await rig.record(image_id)).job_id
     if job:
@@ -29,7 +29,7 @@ async def stranded(rig: ImageRig, **job: str) -> tuple[str, str]:
 
 
 async def ended_with(rig: ImageRig, image_id: str, code: str) -> str:
-    """It has failed so, and nothing is left; its message."""
+    """Check that it failed with this code and left nothing; returns its message."""
     record = await rig.record(image_id)
     assert record.failure is not None, record
     assert record.failure.error_code == code
@@ -74,7 +74,7 @@ async def test_a_job_that_ended_badly(
 
 
 async def test_a_job_that_ended_well(imagers: ImageMaker) -> None:
-    """Its own result ends the image, even if the stream has lost it."""
+    """The job's own result ends the image, even if the stream has lost it."""
     rig = await imagers(read=False)
     image_id, job_id = await stranded(rig, status="done", result="{}")
     values = (image_id, "processed", f"images/{image_id}.webp", SHA, "etag", "10", "image/webp")
@@ -87,7 +87,7 @@ async def test_a_job_that_ended_well(imagers: ImageMaker) -> None:
     assert record.result.sha256 == SHA
     assert [entry["status"] for entry in await rig.entries()] == ["processed"]
     assert rig.spooled() == []
-    # The result of another image is none of this one's.
+    # The result of another image does not apply.
     other, other_job = await stranded(rig, status="done", result=json.dumps(result))
     del other_job
     await rig.client.delete(rig.images.keys.reconciler)
@@ -95,7 +95,7 @@ async def test_a_job_that_ended_well(imagers: ImageMaker) -> None:
     await ended_with(rig, other, "INTERNAL_ERROR")
 
 
-async def test_who_waits_or_runs_is_left_alone(imagers: ImageMaker) -> None:
+async def test_waiting_and_running_images_are_left_alone(imagers: ImageMaker) -> None:
     rig = await imagers(read=False)
     waiting = await rig.upload(photo())
     running, _ = await stranded(rig, status="running")
@@ -106,7 +106,7 @@ async def test_who_waits_or_runs_is_left_alone(imagers: ImageMaker) -> None:
     assert await rig.entries() == []
 
 
-async def test_one_worker_at_a_time_looks(imagers: ImageMaker, worker: Any) -> None:
+async def test_one_worker_at_a_time_reconciles(imagers: ImageMaker, worker: Any) -> None:
     rig = await imagers(read=False, image_reconcile_s=60)
     other = await imagers(read=False, image_reconcile_s=60, identity=worker._replace(consumer="c2"))
     await rig.service.run_once()
@@ -119,7 +119,7 @@ async def test_one_worker_at_a_time_looks(imagers: ImageMaker, worker: Any) -> N
     await ended_with(rig, image_id, "INTERNAL_ERROR")
 
 
-async def test_it_looks_by_itself(imagers: ImageMaker) -> None:
+async def test_it_runs_periodically(imagers: ImageMaker) -> None:
     rig = await imagers(read=False, image_reconcile_s=0.05)
     image_id, _ = await stranded(rig)
     running = asyncio.create_task(rig.service.run())
@@ -131,7 +131,7 @@ async def test_it_looks_by_itself(imagers: ImageMaker) -> None:
     await cancel(running)
 
 
-async def test_one_image_that_is_something_else_does_not_hold_up_the_others(
+async def test_a_corrupt_image_does_not_block_the_others(
     imagers: ImageMaker,
 ) -> None:
     rig = await imagers(read=False)
@@ -147,7 +147,7 @@ async def test_one_image_that_is_something_else_does_not_hold_up_the_others(
 async def test_a_redis_that_refuses_has_not_lost_a_job(
     fake_imagers: ImageMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As one does that is still loading: what it does not tell is not lost."""
+    """For example a Redis that is loading: an error does not mean that the job is lost."""
     rig = await fake_imagers(read=False)
     image_id = await rig.upload(photo())
     find, loading = rig.client.pipeline, ResponseError("LOADING Redis is loading the dataset")

@@ -1,4 +1,4 @@
-"""An echo worker does no images, and says so."""
+"""An echo worker rejects images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker with images says at its start, and of itself."""
+"""Start-up of a worker with images, and its heartbeat."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tests.worker.features.images.kit import ImageMaker, image_settings, photo, 
 from worker.features.images import service as image_service
 
 
-def test_formats_that_nobody_knows_stop_the_worker(tmp_path: Path) -> None:
+def test_unknown_formats_stop_the_worker(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="IMAGE_FORMATS"):
         registry_of(image_settings(tmp_path, image_formats="jpeg,bmp"))
 
 
-def test_a_detector_that_is_named_and_missing_stops_the_worker(
+def test_a_configured_but_missing_detector_stops_the_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLUICE_MODELS_DIR", str(tmp_path))
@@ -26,7 +26,7 @@ def test_a_detector_that_is_named_and_missing_stops_the_worker(
 
 
 @pytest.mark.parametrize("setting", ["image_model_path", "image_plate_model"])
-async def test_a_named_model_that_is_none_stops_the_worker(
+async def test_a_configured_but_invalid_model_stops_the_worker(
     fake_imagers: ImageMaker, tmp_path: Path, setting: str
 ) -> None:
     model = tmp_path / "model.onnx"
@@ -36,7 +36,7 @@ async def test_a_named_model_that_is_none_stops_the_worker(
         await rig.open(read=False)
 
 
-async def test_an_installed_model_that_is_none_is_nobody_and_that_is_told(
+async def test_an_invalid_installed_model_is_reported(
     fake_imagers: ImageMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLUICE_MODELS_DIR", str(tmp_path))
@@ -49,7 +49,7 @@ async def test_an_installed_model_that_is_none_is_nobody_and_that_is_told(
     assert "centerface.onnx" in reading.detector_why
 
 
-async def test_without_a_model_that_is_told(
+async def test_a_missing_model_is_reported(
     fake_imagers: ImageMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLUICE_MODELS_DIR", str(tmp_path))
@@ -73,7 +73,7 @@ async def test_a_model_for_plates(fake_imagers: ImageMaker, tmp_path: Path) -> N
     assert (found["kind"], found["x"], found["y"], found["width"]) == ("plate", 80, 80, 160)
 
 
-async def test_without_pillow_the_worker_starts_and_says_so(
+async def test_without_pillow_the_worker_starts_with_a_warning(
     fake_imagers: ImageMaker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(image_service, "missing_package", lambda formats: "install sluice[images]")

@@ -1,4 +1,4 @@
-"""Files that nobody needs go; all others stay."""
+"""Clean-up removes unneeded files and keeps all others."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def test_uploads_of_images_that_ended_or_were_deleted_go(imagers: ImageMak
     aged(ended, 2 * MINUTES)
     aged(deleted, 2 * MINUTES)
     assert await rig.service.cleaner.clean_spool() == 1
-    # Redis may be somebody else's for a while: without a record a day must pass.
+    # This may be the wrong Redis: without a record, a file is kept for a day.
     assert (ended.exists(), deleted.exists(), fresh.exists()) == (False, True, True)
     aged(deleted, 20 * HOURS)
     assert await rig.service.cleaner.clean_spool() == 0
@@ -53,7 +53,7 @@ async def test_uploads_of_images_that_ended_or_were_deleted_go(imagers: ImageMak
     assert not deleted.exists()
 
 
-async def test_uploads_of_another_time_go(imagers: ImageMaker) -> None:
+async def test_superseded_uploads_go(imagers: ImageMaker) -> None:
     rig = await imagers(read=False)
     file = await uploads(rig)
     image_id = file.name.split(".")[0]
@@ -64,7 +64,7 @@ async def test_uploads_of_another_time_go(imagers: ImageMaker) -> None:
     assert file.exists()
 
 
-async def test_an_upload_that_was_never_submitted_goes_after_an_hour(imagers: ImageMaker) -> None:
+async def test_an_unsubmitted_upload_goes_after_an_hour(imagers: ImageMaker) -> None:
     rig = await imagers(read=False)
     image_id = await rig.create()
     await rig.images.claim(image_id, "0123456789abcdef", 60_000)
@@ -76,7 +76,7 @@ async def test_an_upload_that_was_never_submitted_goes_after_an_hour(imagers: Im
     assert await rig.service.cleaner.clean_spool() == 1
 
 
-async def test_parts_go_once_nobody_can_be_writing_to_them(imagers: ImageMaker) -> None:
+async def test_partial_files_go_once_they_are_abandoned(imagers: ImageMaker) -> None:
     rig = await imagers(read=False)
     image_id = await rig.create()
     half = rig.spool.create(image_id, "0123456789abcdef")
@@ -114,14 +114,14 @@ async def test_objects_without_a_record_go_after_a_day(imagers: ImageMaker) -> N
 
 
 async def old_objects(rig: ImageRig, *image_ids: str) -> list[Path]:
-    """Objects of the day before yesterday."""
+    """Objects that are two days old."""
     for image_id in image_ids:
         await rig.service.storage.put(f"images/{image_id}.webp", b"x", "image/webp")
     images = rig.home / "store" / "images"
     return [aged(images / f"{image_id}.webp", 2 * DAYS) for image_id in image_ids]
 
 
-async def test_an_emptied_redis_is_no_reason_to_remove_anything(
+async def test_an_emptied_redis_removes_nothing(
     imagers: ImageMaker, caplog: pytest.LogCaptureFixture
 ) -> None:
     rig = await imagers(read=False)
@@ -130,23 +130,23 @@ async def test_an_emptied_redis_is_no_reason_to_remove_anything(
     store_id = (rig.home / "store" / STORE_ID_FILE).read_text().strip()
     [kept] = await old_objects(rig, await rig.create())
     await rig.client.flushall()
-    # Also where new images have come since.
+    # The same after new images were created.
     await old_objects(rig, await rig.create())
     for _ in range(2):
         await sweeper.claim_store()
         assert await sweeper.clean_store(storage) == 0
     assert kept.exists()
     assert f"redis-cli SADD {rig.images.keys.stores} {store_id}" in caplog.text
-    # Somebody knows that it was meant so.
+    # An operator confirms that it was intended.
     await rig.client.sadd(rig.images.keys.stores, store_id)
     assert await sweeper.clean_store(storage) == 1
     assert not kept.exists()
 
 
-async def test_nor_is_a_directory_without_an_id(
+async def test_a_directory_without_an_id_removes_nothing(
     imagers: ImageMaker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Somebody else's, as far as anybody can tell: unless this Redis knows every image."""
+    """It may belong to another Redis, unless this one has a record of every image."""
     rig = await imagers(read=False)
     sweeper, storage = rig.service.cleaner, rig.service.storage
     known, strange = await old_objects(rig, await rig.create(), "somebodys")

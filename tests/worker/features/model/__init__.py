@@ -1,1 +1,1 @@
-"""The way to a model, against scripted servers."""
+"""Tests of the model client with scripted servers."""

@@ -1,4 +1,4 @@
-"""Fixtures of these tests."""
+"""Fixtures of the model tests."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 
 from tests.support.model_server import ModelServer
-from tests.worker.features.model.kit import Box, box_of, settings_for
+from tests.worker.features.model.kit import ClientRig, open_client, settings_for
 
 
 @pytest.fixture
 async def server() -> AsyncIterator[ModelServer]:
-    """A scripted server that is up."""
+    """A running scripted server."""
     async with ModelServer() as started:
         yield started
 
 
 @pytest.fixture
-async def box(server: ModelServer, tmp_path: Path) -> AsyncIterator[Box]:
-    """A client at that server, with the usual settings."""
-    async with box_of(settings_for(server, tmp_path)) as started:
+async def client_rig(server: ModelServer, tmp_path: Path) -> AsyncIterator[ClientRig]:
+    """A client of that server, with default settings."""
+    async with open_client(settings_for(server, tmp_path)) as started:
         yield started

@@ -1,4 +1,4 @@
-"""What the tests of the model client share: a client at a scripted server, and a job that asks."""
+"""Helpers of the model tests: a client of a scripted server, and a fake job."""
 
 from __future__ import annotations
 
@@ -20,43 +20,43 @@ from worker.registry import WorkerServices
 
 
 class FakeLimits:
-    """Remembers what it is told; every change can be waited for."""
+    """Records the limits set; every change can be awaited."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[int | None, str]] = []
+        self.history: list[tuple[int | None, str]] = []
         self.tasks: frozenset[str] = frozenset()
 
     @property
-    def places(self) -> int | None:
-        return self.told[-1][0]
+    def slots(self) -> int | None:
+        return self.history[-1][0]
 
-    def set_limit(self, tasks: frozenset[str], places: int | None, why: str = "") -> None:
+    def set_limit(self, tasks: frozenset[str], slots: int | None, why: str = "") -> None:
         self.tasks = tasks
-        self.told.append((places, why))
+        self.history.append((slots, why))
 
 
 class FakeJob:
-    """As much of a JobContext as a client looks at."""
+    """The part of a JobContext that the client uses."""
 
     def __init__(self, task: str = "chat") -> None:
         self.task = task
         self.traceparent: str | None = None
         self.remaining_s: float | None = None
-        self._asked = asyncio.Event()
+        self._cancel = asyncio.Event()
 
     def cancel(self) -> None:
-        self._asked.set()
+        self._cancel.set()
 
     async def wait_for_cancel(self) -> None:
-        await self._asked.wait()
+        await self._cancel.wait()
 
     @property
     def context(self) -> JobContext:
         return cast(JobContext, self)
 
 
-class Notes:
-    """A sink that writes everything down; each piece can be waited for."""
+class RecordingSink:
+    """A sink that records everything; each piece can be awaited."""
 
     def __init__(self) -> None:
         self.pieces: list[tuple[str, Any]] = []
@@ -75,12 +75,12 @@ class Notes:
         self.pieces.append(("progress", (done, total)))
 
     async def some(self, number: int = 1) -> None:
-        """Wait for so many pieces."""
+        """Wait for this many pieces."""
         await eventually(lambda: len(self.pieces) >= number)
 
 
 def settings_for(server: ModelServer | None, data_dir: Path, **more: Any) -> WorkerSettings:
-    """A worker's settings; `server` None for no MODEL_URL."""
+    """Settings of a worker; `server` is None for no MODEL_URL."""
     given: dict[str, Any] = {"sluice_data_dir": str(data_dir), **more}
     given.setdefault("model_connect_timeout_s", 20.0)  # the machine may be busy
     if server is not None:
@@ -88,34 +88,36 @@ def settings_for(server: ModelServer | None, data_dir: Path, **more: Any) -> Wor
     return WorkerSettings(**given)
 
 
-class Box:
-    """A started client, and the house it was started in."""
+class ClientRig:
+    """A started client, and its services."""
 
-    def __init__(self, client: ModelClient, limits: FakeLimits, house: WorkerServices) -> None:
+    def __init__(self, client: ModelClient, limits: FakeLimits, services: WorkerServices) -> None:
         self.client = client
         self.limits = limits
-        self.house = house
+        self.services = services
 
     async def ask(self, prompt: str = "hi", sink: Any = None, job: FakeJob | None = None) -> Any:
         job = job or FakeJob()
         request = ChatRequest([{"role": "user", "content": prompt}])
-        return await self.client.complete(job.context, request, sink or Notes())
+        return await self.client.complete(job.context, request, sink or RecordingSink())
 
     async def is_in(self, state: ModelState) -> None:
-        """Wait until the model is seen to be so."""
+        """Wait until the model has this state."""
         await eventually(lambda: self.client.state is state)
 
 
 @contextlib.asynccontextmanager
-async def box_of(settings: WorkerSettings, *, watching: bool = True) -> AsyncIterator[Box]:
-    """A client that lives as one in a worker does."""
+async def open_client(
+    settings: WorkerSettings, *, watching: bool = True
+) -> AsyncIterator[ClientRig]:
+    """A client that is started and stopped as in a worker."""
     limits = FakeLimits()
-    house = WorkerServices(*(cast(Any, each) for each in (None, limits, None, None, None, None)))
+    services = WorkerServices(*(cast(Any, each) for each in (None, limits, None, None, None, None)))
     client = ModelClient(settings)
-    await client.start(house)
+    await client.start(services)
     running = asyncio.ensure_future(client.run()) if watching else None
     try:
-        yield Box(client, limits, house)
+        yield ClientRig(client, limits, services)
     finally:
         if running is not None:
             await cancel(running)

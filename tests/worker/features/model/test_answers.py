@@ -1,4 +1,4 @@
-"""Answers as they come: text, thoughts, tool calls, numbers, in a stream or in one piece."""
+"""Parsing of answers: text, reasoning, tool calls and usage, streamed or in one piece."""
 
 from __future__ import annotations
 
@@ -18,15 +18,21 @@ from tests.support.model_answers import (
     tool_call_answer,
 )
 from tests.support.model_server import Dialect, ModelServer
-from tests.worker.features.model.kit import Box, FakeJob, Notes, box_of, settings_for
+from tests.worker.features.model.kit import (
+    ClientRig,
+    FakeJob,
+    RecordingSink,
+    open_client,
+    settings_for,
+)
 from worker.features.model.errors import ModelAnswerInvalid
 from worker.features.model.types import ChatRequest, ToolCall, Usage
 
 
-async def test_a_streamed_answer(server: ModelServer, box: Box) -> None:
+async def test_a_streamed_answer(server: ModelServer, client_rig: ClientRig) -> None:
     server.add_text("Hello there, friend.")
-    notes = Notes()
-    answer = await box.ask("one two", notes)
+    notes = RecordingSink()
+    answer = await client_rig.ask("one two", notes)
     assert answer.text == notes.said == "Hello there, friend."
     assert len(notes.pieces) == 3
     assert answer.finish_reason == "stop"
@@ -37,7 +43,7 @@ async def test_a_streamed_answer(server: ModelServer, box: Box) -> None:
     assert not answer.canceled
 
 
-async def test_what_is_asked(server: ModelServer, box: Box) -> None:
+async def test_the_request_body(server: ModelServer, client_rig: ClientRig) -> None:
     server.add_text("ok")
     job = FakeJob()
     job.traceparent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -49,7 +55,7 @@ async def test_what_is_asked(server: ModelServer, box: Box) -> None:
         tools=[{"type": "function", "function": {"name": "f"}}],
         tool_choice="auto",
     )
-    await box.client.complete(job.context, request, Notes())
+    await client_rig.client.complete(job.context, request, RecordingSink())
     seen = server.requests[0]
     assert seen.headers["traceparent"] == job.traceparent
     assert "authorization" not in seen.headers
@@ -67,39 +73,43 @@ async def test_what_is_asked(server: ModelServer, box: Box) -> None:
     }
 
 
-async def test_another_model_of_the_same_server(server: ModelServer, box: Box) -> None:
+async def test_another_model_of_the_same_server(server: ModelServer, client_rig: ClientRig) -> None:
     server.add_text("ok")
     request = ChatRequest([{"role": "user", "content": "hi"}], model="other")
-    answer = await box.client.complete(FakeJob().context, request, Notes())
+    answer = await client_rig.client.complete(FakeJob().context, request, RecordingSink())
     assert server.requests[0].body["model"] == answer.model == "other"
 
 
 @pytest.mark.parametrize("member", ["reasoning_content", "reasoning"])
-async def test_thoughts_come_first(server: ModelServer, box: Box, member: str) -> None:
+async def test_reasoning_comes_first(
+    server: ModelServer, client_rig: ClientRig, member: str
+) -> None:
     server.add_answers(reasoning_answer("let me see", "four", member))
-    notes = Notes()
-    answer = await box.ask(sink=notes)
+    notes = RecordingSink()
+    answer = await client_rig.ask(sink=notes)
     assert (answer.reasoning, answer.text) == ("let me see", "four")
     assert [kind for kind, _ in notes.pieces] == ["reasoning"] * 3 + ["text"]
 
 
-async def test_progress_while_the_prompt_is_read(server: ModelServer, box: Box) -> None:
+async def test_progress_while_the_prompt_is_read(
+    server: ModelServer, client_rig: ClientRig
+) -> None:
     reading: list[Any] = [
         {"choices": [], "prompt_progress": {"total": 30, "cache": 0, "processed": done}}
         for done in (10, 30)
     ]
     server.add_answers(Answer([*reading, *tokens("yes")]))
-    notes = Notes()
-    answer = await box.ask(sink=notes)
+    notes = RecordingSink()
+    answer = await client_rig.ask(sink=notes)
     assert notes.pieces == [("progress", (10, 30)), ("progress", (30, 30)), ("text", "yes")]
     assert answer.text == "yes"
 
 
-async def test_tool_calls_in_pieces(server: ModelServer, box: Box) -> None:
+async def test_tool_calls_in_pieces(server: ModelServer, client_rig: ClientRig) -> None:
     server.add_answers(
         tool_call_answer(("clock", {"zone": "utc"}), ("add", {"a": 1, "b": 2}), text="Let me look.")
     )
-    answer = await box.ask()
+    answer = await client_rig.ask()
     assert answer.finish_reason == "tool_calls"
     assert answer.text == "Let me look."
     assert answer.tool_calls == (
@@ -108,8 +118,8 @@ async def test_tool_calls_in_pieces(server: ModelServer, box: Box) -> None:
     )
 
 
-async def test_tool_calls_that_are_numbered_badly(server: ModelServer, box: Box) -> None:
-    """All with index 0, or with none; arguments as an object; no finish reason that tells."""
+async def test_tool_calls_with_wrong_indexes(server: ModelServer, client_rig: ClientRig) -> None:
+    """All with index 0, or without; arguments as an object; no useful finish reason."""
 
     def piece(**more: Any) -> dict[str, Any]:
         return {"tool_calls": [more]}
@@ -126,7 +136,7 @@ async def test_tool_calls_that_are_numbered_badly(server: ModelServer, box: Box)
             finish=None,
         )
     )
-    answer = await box.ask()
+    answer = await client_rig.ask()
     assert answer.tool_calls == (
         ToolCall("a", "f", '{"x":1}'),
         ToolCall("b", "g", '{"y":2}'),
@@ -135,56 +145,56 @@ async def test_tool_calls_that_are_numbered_badly(server: ModelServer, box: Box)
     assert answer.finish_reason == "tool_calls"
 
 
-async def test_numbers_of_llama_server(server: ModelServer, box: Box) -> None:
+async def test_usage_of_llama_server(server: ModelServer, client_rig: ClientRig) -> None:
     timings = {"cache_n": 8, "prompt_n": 2, "predicted_n": 4, "predicted_per_second": 107.234}
     server.add_answers(replace(text_answer("a b"), usage={}, timings=timings))
-    answer = await box.ask()
+    answer = await client_rig.ask()
     assert answer.usage == Usage(10, 4, 8)
     assert answer.tokens_per_s == 107.23
 
 
-async def test_numbers_that_are_missing(server: ModelServer, box: Box) -> None:
+async def test_missing_usage(server: ModelServer, client_rig: ClientRig) -> None:
     server.add_answers(text_answer("a b c", 0.02, usage={}))
-    answer = await box.ask()
+    answer = await client_rig.ask()
     assert answer.usage == Usage(0, 3)
     assert answer.tokens_per_s is not None
     assert 0 < answer.tokens_per_s < 100
 
 
-async def test_numbers_that_make_no_sense_are_no_reason_to_fail(
-    server: ModelServer, box: Box
-) -> None:
+async def test_invalid_usage_is_ignored(server: ModelServer, client_rig: ClientRig) -> None:
     usage = {"prompt_tokens": "many", "completion_tokens": -1, "prompt_tokens_details": 3}
     server.add_answers(
         replace(text_answer("a"), usage=usage, timings={"predicted_per_second": "fast"})
     )
-    answer = await box.ask()
+    answer = await client_rig.ask()
     assert (answer.text, answer.usage, answer.tokens_per_s) == ("a", Usage(), None)
 
 
-async def test_a_server_that_does_not_stream(server: ModelServer, box: Box) -> None:
+async def test_a_server_that_does_not_stream(server: ModelServer, client_rig: ClientRig) -> None:
     server.add_answers(replace(text_answer("all at once"), streams=False))
     server.add_answers(replace(tool_call_answer(("f", {"x": 1})), streams=False))
-    notes = Notes()
-    answer = await box.ask(sink=notes)
+    notes = RecordingSink()
+    answer = await client_rig.ask(sink=notes)
     assert notes.pieces == [("text", "all at once")]
     assert (answer.text, answer.finish_reason) == ("all at once", "stop")
     assert answer.usage.completion_tokens == 3
-    answer = await box.ask()
+    answer = await client_rig.ask()
     assert answer.tool_calls == (ToolCall("call_0", "f", '{"x": 1}'),)
 
 
-async def test_only_the_first_of_several_choices(server: ModelServer, box: Box) -> None:
+async def test_only_the_first_of_several_choices(
+    server: ModelServer, client_rig: ClientRig
+) -> None:
     def chunk(*texts: str) -> dict[str, Any]:
         return {"choices": [{"index": n, "delta": {"content": t}} for n, t in enumerate(texts)]}
 
     server.add_answers(Answer([chunk("a", "x"), chunk("b", "y")]))
-    assert (await box.ask()).text == "ab"
+    assert (await client_rig.ask()).text == "ab"
 
 
-async def test_an_empty_answer_is_one(server: ModelServer, box: Box) -> None:
+async def test_an_empty_answer_is_valid(server: ModelServer, client_rig: ClientRig) -> None:
     server.add_answers(Answer([]))
-    answer = await box.ask()
+    answer = await client_rig.ask()
     assert (answer.text, answer.finish_reason, answer.first_token_ms) == ("", "stop", None)
 
 
@@ -212,16 +222,18 @@ async def test_an_empty_answer_is_one(server: ModelServer, box: Box) -> None:
         ),
     ],
 )
-async def test_habits_of_servers(server: ModelServer, box: Box, answer: Answer) -> None:
+async def test_peculiarities_of_servers(
+    server: ModelServer, client_rig: ClientRig, answer: Answer
+) -> None:
     server.add_answers(answer)
-    assert (await box.ask()).text == "a b"
+    assert (await client_rig.ask()).text == "a b"
 
 
-async def test_halves_of_an_emoji_are_taken(server: ModelServer, box: Box) -> None:
+async def test_split_surrogates_are_accepted(server: ModelServer, client_rig: ClientRig) -> None:
     halves = [rb'data: {"choices":[{"delta":{"content":"\ud83d"}}]}' + b"\n\n"]
     halves += [rb'data: {"choices":[{"delta":{"content":"\ude00"}}]}' + b"\n\n"]
     server.add_answers(Answer(halves))
-    assert (await box.ask()).text.encode("utf-16", "surrogatepass").decode("utf-16") == "😀"
+    assert (await client_rig.ask()).text.encode("utf-16", "surrogatepass").decode("utf-16") == "😀"
 
 
 def page(text: bytes) -> Answer:
@@ -260,24 +272,26 @@ def page(text: bytes) -> Answer:
         pytest.param(Answer([{"content": "x" * 900_000}] * 5), "more than", id="endless"),
     ],
 )
-async def test_garbage_is_told_as_such(
-    server: ModelServer, box: Box, answer: Answer, words: str
+async def test_invalid_answers_are_reported(
+    server: ModelServer, client_rig: ClientRig, answer: Answer, words: str
 ) -> None:
     server.add_answers(answer)
     with pytest.raises(ModelAnswerInvalid, match=words) as caught:
-        await box.ask()
+        await client_rig.ask()
     assert caught.value.kind == "model_answer_invalid"
     assert len(server.requests) == 1
     server.add_text("fine again")
-    assert (await box.ask()).text == "fine again"
+    assert (await client_rig.ask()).text == "fine again"
 
 
-async def test_a_server_that_refuses_what_it_does_not_know(server: ModelServer, box: Box) -> None:
+async def test_a_server_that_refuses_unknown_members(
+    server: ModelServer, client_rig: ClientRig
+) -> None:
     server.strict = True
     server.add_text("one")
     server.add_text("two")
-    assert (await box.ask()).text == "one"
-    assert (await box.ask()).text == "two"
+    assert (await client_rig.ask()).text == "one"
+    assert (await client_rig.ask()).text == "two"
     asked = [set(seen.body) for seen in server.requests]
     assert ["return_progress" in members for members in asked] == [True, False, False]
 
@@ -289,15 +303,15 @@ async def test_other_servers_get_no_members_of_llama_server(
     async with ModelServer(dialect=dialect) as server:
         server.strict = True
         server.add_text("hello")
-        async with box_of(settings_for(server, tmp_path)) as box:
-            assert box.client.name == "scripted-1"
-            assert box.limits.told == [(1, "")]
-            assert (await box.ask()).text == "hello"
+        async with open_client(settings_for(server, tmp_path)) as client_rig:
+            assert client_rig.client.name == "scripted-1"
+            assert client_rig.limits.history == [(1, "")]
+            assert (await client_rig.ask()).text == "hello"
         assert len(server.requests) == 1
 
 
 async def test_connections_are_kept(server: ModelServer, tmp_path: Path) -> None:
-    async with box_of(settings_for(server, tmp_path), watching=False) as box:
+    async with open_client(settings_for(server, tmp_path), watching=False) as client_rig:
         for _ in range(4):
-            await box.ask("count to 3")
+            await client_rig.ask("count to 3")
         assert server.connections == 1

@@ -1,4 +1,4 @@
-"""Slow servers: each budget has its own error, which names its setting and its value."""
+"""Slow servers: each timeout has its own error with its setting and value."""
 
 from __future__ import annotations
 
@@ -15,7 +15,13 @@ from common.aio import STALL_THRESHOLD_S
 from tests.conftest import eventually
 from tests.support.model_answers import Answer, text_answer, tokens
 from tests.support.model_server import ModelServer
-from tests.worker.features.model.kit import Box, FakeJob, Notes, box_of, settings_for
+from tests.worker.features.model.kit import (
+    ClientRig,
+    FakeJob,
+    RecordingSink,
+    open_client,
+    settings_for,
+)
 from worker.errors import NotNow
 from worker.features.model.errors import (
     FirstTokenTimeout,
@@ -26,14 +32,14 @@ from worker.features.model.errors import (
 )
 from worker.features.model.timeouts import TRAILER_TIMEOUT_S, ModelTimeouts, Stopwatch
 
-#: One short budget each: on a machine that stands still another one must not ring before it.
+#: One short timeout each, so that on a stalled machine no other one expires first.
 FIRST = {"model_first_token_timeout_s": 0.9}
 IDLE = {"model_idle_timeout_s": 0.6}
 TOTAL = {"model_total_timeout_s": 2.5}
 
 
 class Clock:
-    """Time of stopwatches, which passes when a test says so."""
+    """Clock of stopwatches, advanced by the test."""
 
     now = 0.0
 
@@ -98,7 +104,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
         ),
     ],
 )
-async def test_each_budget(
+async def test_each_timeout(
     server: ModelServer,
     tmp_path: Path,
     budget: dict[str, float],
@@ -106,22 +112,22 @@ async def test_each_budget(
     error: type[ModelTooSlow],
     words: str,
 ) -> None:
-    async with box_of(settings_for(server, tmp_path, **budget)) as box:
+    async with open_client(settings_for(server, tmp_path, **budget)) as client_rig:
         server.add_answers(answer)
         with pytest.raises(error, match=words) as caught:
-            await box.ask()
+            await client_rig.ask()
         assert not caught.value.permanent
         seen = server.requests[0]
         await asyncio.wait_for(seen.over.wait(), 10)
         assert seen.hung_up, "the server is told"
-        box.client._requester._timeouts = ModelTimeouts()  # this one may take its time
+        client_rig.client._requester._timeouts = ModelTimeouts()  # not limited in this test
         server.add_text("fine again")
-        assert (await box.ask()).text == "fine again"
+        assert (await client_rig.ask()).text == "fine again"
         assert len(server.requests) == 2, "slow is not asked twice"
 
 
-class StandsStill(Notes):
-    """The whole process does, after the first word, until long after the model's time is up."""
+class StallingSink(RecordingSink):
+    """Stalls the whole process after the first word, until after the timeout."""
 
     async def text(self, delta: str) -> None:
         if not self.pieces:
@@ -130,49 +136,51 @@ class StandsStill(Notes):
         await super().text(delta)
 
 
-async def test_what_came_while_we_stood_still_is_read_first(
+async def test_tokens_received_during_a_stall_are_read_first(
     server: ModelServer, tmp_path: Path
 ) -> None:
     server.add_text("one two", 0.1)
-    async with box_of(settings_for(server, tmp_path, **IDLE)) as box:
-        assert (await box.ask(sink=StandsStill())).text == "one two"
+    async with open_client(settings_for(server, tmp_path, **IDLE)) as client_rig:
+        assert (await client_rig.ask(sink=StallingSink())).text == "one two"
 
 
-async def test_after_a_standstill_silence_is_given_up_on_all_the_same(
+async def test_after_a_stall_an_idle_server_still_times_out(
     server: ModelServer, tmp_path: Path
 ) -> None:
     server.add_answers(Answer([*tokens("one"), 30.0]))
-    async with box_of(settings_for(server, tmp_path, **IDLE)) as box:
+    async with open_client(settings_for(server, tmp_path, **IDLE)) as client_rig:
         with pytest.raises(IdleTimeout):
-            await asyncio.wait_for(box.ask(sink=StandsStill()), 20)
+            await asyncio.wait_for(client_rig.ask(sink=StallingSink()), 20)
 
 
-async def test_a_server_that_never_says_goodbye(server: ModelServer, box: Box) -> None:
+async def test_a_server_that_does_not_close_the_stream(
+    server: ModelServer, client_rig: ClientRig
+) -> None:
     end: dict[str, Any] = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
     server.add_answers(Answer([*tokens("a b"), end, 30.0], finish=None, done=False))
-    answer = await asyncio.wait_for(box.ask(), TRAILER_TIMEOUT_S + 18)
+    answer = await asyncio.wait_for(client_rig.ask(), TRAILER_TIMEOUT_S + 18)
     assert (answer.text, answer.finish_reason) == ("a b", "stop")
 
 
 async def test_a_slow_sink_is_not_the_servers_fault(
     server: ModelServer, tmp_path: Path, clock: Clock
 ) -> None:
-    class Slow(Notes):
+    class Slow(RecordingSink):
         async def text(self, delta: str) -> None:
             await super().text(delta)
-            clock.now += 1.0  # longer than the idle budget
-            await asyncio.sleep(0.2)  # an alarm that is set would look by now
+            clock.now += 1.0  # longer than the idle timeout
+            await asyncio.sleep(0.2)  # an armed timer would fire by now
 
     server.add_text("one two")
-    async with box_of(settings_for(server, tmp_path, model_idle_timeout_s=0.05)) as box:
-        assert (await box.ask(sink=Slow())).text == "one two"
+    async with open_client(settings_for(server, tmp_path, model_idle_timeout_s=0.05)) as client_rig:
+        assert (await client_rig.ask(sink=Slow())).text == "one two"
 
 
 async def test_a_host_that_takes_no_connections(tmp_path: Path) -> None:
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))
         deaf.listen(0)
-        # What its backlog holds is never accepted; then connections time out.
+        # Connections in its backlog are never accepted; further ones time out.
         taken = [socket.socket() for _ in range(8)]
         for each in taken:
             each.setblocking(False)
@@ -180,11 +188,11 @@ async def test_a_host_that_takes_no_connections(tmp_path: Path) -> None:
         url = f"http://127.0.0.1:{deaf.getsockname()[1]}"
         settings = settings_for(None, tmp_path, model_url=url, model_connect_timeout_s=0.2)
         try:
-            async with box_of(settings, watching=False) as box:
-                assert box.limits.places == 0
-                box.client._monitor._set_state(box.client._monitor.state.READY, "")
+            async with open_client(settings, watching=False) as client_rig:
+                assert client_rig.limits.slots == 0
+                client_rig.client._monitor._set_state(client_rig.client._monitor.state.READY, "")
                 with pytest.raises(ModelConnectTimeout, match="MODEL_CONNECT_TIMEOUT_S") as caught:
-                    await box.ask()
+                    await client_rig.ask()
                 assert isinstance(caught.value, NotNow)
                 assert "0.2 s" in str(caught.value)
         finally:
@@ -192,24 +200,24 @@ async def test_a_host_that_takes_no_connections(tmp_path: Path) -> None:
                 each.close()
 
 
-async def test_waiting_for_a_slot_is_not_the_models_time(
+async def test_waiting_for_a_slot_does_not_count(
     server: ModelServer, tmp_path: Path, clock: Clock
 ) -> None:
     go = asyncio.Event()
     server.slots = 2
     server.set_default(Answer(tokens("a b c"), before=go))
     short = {"model_first_token_timeout_s": 0.05, "model_total_timeout_s": 0.05}
-    async with box_of(settings_for(server, tmp_path, **short)) as box:
+    async with open_client(settings_for(server, tmp_path, **short)) as client_rig:
         async with contextlib.AsyncExitStack() as taken:
             for _ in range(server.slots):
-                await taken.enter_async_context(box.client._monitor.semaphore)
-            asking = [asyncio.ensure_future(box.ask()) for _ in range(8)]
-            await eventually(lambda: box.client.reading().waiting == len(asking))
-            clock.now += 1.0  # longer than any budget
-            await asyncio.sleep(0.2)  # an alarm that is set would look by now
+                await taken.enter_async_context(client_rig.client._monitor.semaphore)
+            asking = [asyncio.ensure_future(client_rig.ask()) for _ in range(8)]
+            await eventually(lambda: client_rig.client.reading().waiting == len(asking))
+            clock.now += 1.0  # longer than any timeout
+            await asyncio.sleep(0.2)  # an armed timer would fire by now
             assert not any(asked.done() for asked in asking)
         await server.wait_for_request(2)
-        assert box.client.reading().waiting == 6
+        assert client_rig.client.reading().waiting == 6
         go.set()
         answers = await asyncio.gather(*asking)
     assert {answer.text for answer in answers} == {"a b c"}
@@ -217,18 +225,18 @@ async def test_waiting_for_a_slot_is_not_the_models_time(
     assert {answer.ms for answer in answers} == {0}
 
 
-async def test_a_job_that_asks_again_does_not_wait_beyond_its_time(
-    server: ModelServer, box: Box
+async def test_retries_do_not_exceed_the_timeout_of_the_job(
+    server: ModelServer, client_rig: ClientRig
 ) -> None:
     job = FakeJob()
     job.remaining_s = 0.05
     await server.stop()
     with pytest.raises(NotNow):
-        await box.ask(job=job)
+        await client_rig.ask(job=job)
     assert server.paths.count("/v1/chat/completions") == 0
 
 
-def test_a_stopwatch_says_what_is_next() -> None:
+def test_a_stopwatch_returns_the_next_deadline() -> None:
     now = [100.0]
     watch = Stopwatch(ModelTimeouts(1, 10, 3, 60), lambda: now[0])
     assert watch.left_s is None

@@ -1,4 +1,4 @@
-"""Canceling an answer stops the server's work at once, whoever wants it stopped."""
+"""Canceling an answer stops the server's work at once."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ import pytest
 from tests.conftest import eventually
 from tests.support.model_answers import Answer, text_answer, tokens
 from tests.support.model_server import ModelServer
-from tests.worker.features.model.kit import Box, FakeJob, Notes
+from tests.worker.features.model.kit import ClientRig, FakeJob, RecordingSink
 
-#: From the wish to the server that sees it, on a machine that may stand still: much less than
-#: the answers here would take. `test_jobs` measures.
+#: Limit from the request to the server noticing it, on a machine that may stall: much less than the
+#: answers take. `test_jobs` measures it exactly.
 SOON_S = 10.0
 
 
-async def test_a_canceled_job_keeps_what_was_said(server: ModelServer, box: Box) -> None:
+async def test_a_canceled_job_keeps_its_partial_answer(
+    server: ModelServer, client_rig: ClientRig
+) -> None:
     read = {"choices": [], "prompt_progress": {"total": 30, "processed": 30}}
     server.add_answers(Answer([read, *tokens("word " * 6000, 0.01)]))
-    job, notes = FakeJob(), Notes()
-    asking = asyncio.ensure_future(box.ask(sink=notes, job=job))
+    job, notes = FakeJob(), RecordingSink()
+    asking = asyncio.ensure_future(client_rig.ask(sink=notes, job=job))
     await notes.some(6)
     began = time.monotonic()
     job.cancel()
@@ -44,12 +46,12 @@ async def test_a_canceled_job_keeps_what_was_said(server: ModelServer, box: Box)
         pytest.param(Answer([*tokens("a"), 60.0]), id="in a silence"),
     ],
 )
-async def test_canceled_while_the_server_is_silent(
-    server: ModelServer, box: Box, answer: Answer
+async def test_canceled_while_the_server_sends_nothing(
+    server: ModelServer, client_rig: ClientRig, answer: Answer
 ) -> None:
     server.add_answers(answer)
     job = FakeJob()
-    asking = asyncio.ensure_future(box.ask(job=job))
+    asking = asyncio.ensure_future(client_rig.ask(job=job))
     seen = await server.wait_for_request(1)
     await eventually(
         lambda: (
@@ -64,16 +66,18 @@ async def test_canceled_while_the_server_is_silent(
     assert seen.hung_up
 
 
-async def test_canceled_while_it_waits_for_a_slot(server: ModelServer, box: Box) -> None:
+async def test_canceled_while_it_waits_for_a_slot(
+    server: ModelServer, client_rig: ClientRig
+) -> None:
     server.set_default(Answer([60.0]))
     jobs = [FakeJob() for _ in range(3)]
-    asking = [asyncio.ensure_future(box.ask(job=job)) for job in jobs]
+    asking = [asyncio.ensure_future(client_rig.ask(job=job)) for job in jobs]
     await server.wait_for_request(2)
-    assert box.client.reading().waiting == 1
+    assert client_rig.client.reading().waiting == 1
     jobs[2].cancel()
     answer = await asyncio.wait_for(asking[2], SOON_S)
     assert (answer.canceled, answer.text) == (True, "")
-    assert (box.client.reading().busy, box.client.reading().waiting) == (2, 0)
+    assert (client_rig.client.reading().busy, client_rig.client.reading().waiting) == (2, 0)
     for job in jobs:
         job.cancel()
     await asyncio.gather(*asking)
@@ -81,12 +85,12 @@ async def test_canceled_while_it_waits_for_a_slot(server: ModelServer, box: Box)
 
 
 async def test_canceled_between_two_tries(
-    server: ModelServer, box: Box, monkeypatch: pytest.MonkeyPatch
+    server: ModelServer, client_rig: ClientRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("worker.features.model.requests.MOST_INLINE_WAIT_S", 60.0)
     server.set_default(Answer(status=503, body=b"busy", headers={"Retry-After": "60"}))
     job = FakeJob()
-    asking = asyncio.ensure_future(box.ask(job=job))
+    asking = asyncio.ensure_future(client_rig.ask(job=job))
     seen = await server.wait_for_request(1)
     await seen.over.wait()
     job.cancel()
@@ -94,21 +98,23 @@ async def test_canceled_between_two_tries(
     assert len(server.requests) == 1
 
 
-async def test_a_job_that_was_canceled_before_asks_nobody_for_long(
-    server: ModelServer, box: Box
+async def test_a_job_canceled_before_the_request(
+    server: ModelServer, client_rig: ClientRig
 ) -> None:
     server.add_answers(text_answer("word " * 1000, 0.01))
     job = FakeJob()
     job.cancel()
-    assert (await box.ask(job=job)).canceled
-    assert box.client.reading().busy == 0
+    assert (await client_rig.ask(job=job)).canceled
+    assert client_rig.client.reading().busy == 0
 
 
-async def test_half_a_tool_call_is_none(server: ModelServer, box: Box) -> None:
+async def test_an_incomplete_tool_call_is_dropped(
+    server: ModelServer, client_rig: ClientRig
+) -> None:
     piece = {"index": 0, "id": "a", "function": {"name": "rm", "arguments": '{"pa'}}
     server.add_answers(Answer([{"content": "so"}, {"tool_calls": [piece]}, 60.0]))
     job = FakeJob()
-    asking = asyncio.ensure_future(box.ask(job=job))
+    asking = asyncio.ensure_future(client_rig.ask(job=job))
     seen = await server.wait_for_request(1)
     await eventually(lambda: seen.tokens == 2)
     await asyncio.sleep(0.02)
@@ -117,11 +123,13 @@ async def test_half_a_tool_call_is_none(server: ModelServer, box: Box) -> None:
     assert (answer.canceled, answer.tool_calls, answer.text) == (True, (), "so")
 
 
-async def test_a_canceled_task_hangs_up_too(server: ModelServer, box: Box) -> None:
-    """A timeout, a lost attempt, a stopping worker: all cancel the handler's task."""
+async def test_a_canceled_task_closes_the_connection(
+    server: ModelServer, client_rig: ClientRig
+) -> None:
+    """A timeout, a lost attempt and a stopping worker all cancel the handler's task."""
     server.add_answers(text_answer("word " * 6000, 0.01))
-    notes = Notes()
-    asking = asyncio.ensure_future(box.ask(sink=notes))
+    notes = RecordingSink()
+    asking = asyncio.ensure_future(client_rig.ask(sink=notes))
     await notes.some(3)
     began = time.monotonic()
     asking.cancel()
@@ -131,20 +139,20 @@ async def test_a_canceled_task_hangs_up_too(server: ModelServer, box: Box) -> No
     await asyncio.wait_for(seen.over.wait(), SOON_S)
     assert seen.hung_up
     assert seen.ended - began < SOON_S
-    assert box.client.reading().busy == 0
-    assert (await box.ask("count to 1")).text == "1"
+    assert client_rig.client.reading().busy == 0
+    assert (await client_rig.ask("count to 1")).text == "1"
 
 
 async def test_a_hundred_canceled_answers_leave_nothing_behind(
-    server: ModelServer, box: Box
+    server: ModelServer, client_rig: ClientRig
 ) -> None:
     server.set_default(text_answer("word " * 1000, 0.01))
     for _ in range(100):
-        job, notes = FakeJob(), Notes()
-        asking = asyncio.ensure_future(box.ask(sink=notes, job=job))
+        job, notes = FakeJob(), RecordingSink()
+        asking = asyncio.ensure_future(client_rig.ask(sink=notes, job=job))
         await notes.some(1)
         job.cancel()
         assert (await asking).canceled
     await eventually(lambda: server.active == 0)
     assert all(seen.hung_up for seen in server.requests)
-    assert len(box.client._http.open()._transport._pool.connections) <= 2  # type: ignore[attr-defined]
+    assert len(client_rig.client._http.open()._transport._pool.connections) <= 2  # type: ignore[attr-defined]

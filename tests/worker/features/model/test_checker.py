@@ -1,4 +1,4 @@
-"""The process that checks what strangers wrote: it may die, the worker goes on."""
+"""The checker process may die; the worker continues."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def alive(pid: int) -> bool:
     return True
 
 
-async def test_faults_have_their_place(checker: Checker) -> None:
+async def test_problems_have_a_location(checker: Checker) -> None:
     schema = {"properties": {"a/b": {"items": {"type": "integer"}}}, "required": ["c"]}
     assert await checker.schema_faults(schema) == []
     assert await checker.value_faults(schema, {"a/b": [1], "c": None}) == []
@@ -51,13 +51,13 @@ async def test_faults_have_their_place(checker: Checker) -> None:
     ]
 
 
-async def test_a_few_short_faults_are_enough(checker: Checker) -> None:
+async def test_problems_are_limited_in_number_and_length(checker: Checker) -> None:
     faults = await checker.value_faults({"items": {"type": "null"}}, ["x" * 10_000] * 100)
     assert len(faults) == 5
     assert max(map(len, faults)) <= 300
 
 
-async def test_one_process_does_for_all(checker: Checker) -> None:
+async def test_all_checks_share_one_process(checker: Checker) -> None:
     await checker.python_faults("a = 1")
     first = pid_of(checker)
     found = await asyncio.gather(*(checker.python_faults(f"a = {n}") for n in range(20)))
@@ -65,8 +65,8 @@ async def test_one_process_does_for_all(checker: Checker) -> None:
     assert pid_of(checker) == first
 
 
-async def test_the_loop_turns_while_a_check_goes_round_in_circles(checker: Checker) -> None:
-    await checker.python_faults("")  # it is there
+async def test_the_loop_is_not_blocked_by_an_endless_check(checker: Checker) -> None:
+    await checker.python_faults("")  # start the process
     checking = asyncio.ensure_future(checker.value_faults(REDOS, HARD))
     turns = 0
     while not checking.done():
@@ -81,12 +81,12 @@ async def test_the_loop_turns_while_a_check_goes_round_in_circles(checker: Check
 async def test_the_time_counts_from_the_check_on(checker: Checker) -> None:
     await checker.python_faults("")
     first = pid_of(checker)
-    for _ in range(5):  # together longer than one may take
+    for _ in range(5):  # together longer than the limit of one
         assert await checker.value_faults({"uniqueItems": True}, list(map(str, range(1500)))) == []
     assert pid_of(checker) == first
 
 
-async def test_a_process_that_was_ended_is_replaced(checker: Checker) -> None:
+async def test_a_killed_process_is_replaced(checker: Checker) -> None:
     await checker.python_faults("")
     first = pid_of(checker)
     os.kill(first, 9)
@@ -95,7 +95,7 @@ async def test_a_process_that_was_ended_is_replaced(checker: Checker) -> None:
     assert pid_of(checker) != first
 
 
-async def test_it_is_let_go_when_nobody_needs_it(checker: Checker, monkeypatch: Any) -> None:
+async def test_an_idle_process_is_stopped(checker: Checker, monkeypatch: Any) -> None:
     monkeypatch.setattr(module, "IDLE_S", 0.05)
     await checker.python_faults("")
     pid = pid_of(checker)
@@ -113,7 +113,7 @@ async def test_nothing_is_left_behind() -> None:
     await checker.close()
 
 
-async def test_a_check_that_nobody_waits_for_does_no_harm(checker: Checker) -> None:
+async def test_an_abandoned_check_does_no_harm(checker: Checker) -> None:
     checking = asyncio.ensure_future(checker.value_faults(REDOS, HARD))
     await asyncio.sleep(0)
     checking.cancel()
@@ -122,23 +122,23 @@ async def test_a_check_that_nobody_waits_for_does_no_harm(checker: Checker) -> N
     assert await checker.python_faults("a = 1") == []
 
 
-async def test_a_stopped_process_is_given_up(checker: Checker, monkeypatch: Any) -> None:
+async def test_a_stopped_process_is_abandoned(checker: Checker, monkeypatch: Any) -> None:
     monkeypatch.setattr(module, "WALL_S", 0.3)
     checker._child = confine.start_process(checker_child.__name__)
     os.kill(pid_of(checker), 19)  # SIGSTOP
     began = time.monotonic()
     with pytest.raises(CheckLimitExceeded):
         await checker.python_faults("a = 1")
-    assert time.monotonic() - began < 20  # less than it has elsewhere
+    assert time.monotonic() - began < 20  # less than in production
 
 
-async def test_no_process_to_be_had(checker: Checker, monkeypatch: Any) -> None:
+async def test_a_process_that_cannot_be_started(checker: Checker, monkeypatch: Any) -> None:
     monkeypatch.setattr(confine.sys, "executable", "/does/not/exist")
     with pytest.raises(TransientError):
         await checker.python_faults("a = 1")
 
 
-async def test_it_sees_nothing_of_the_workers_surroundings(
+async def test_the_process_gets_no_environment_of_the_worker(
     checker: Checker, monkeypatch: Any
 ) -> None:
     monkeypatch.setenv("MODEL_API_KEY", "secret")

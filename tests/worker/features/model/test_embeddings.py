@@ -1,4 +1,4 @@
-"""Vectors from a model server: in order, complete, and made of numbers."""
+"""Embeddings from a model server: in order, complete and numeric."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.model_answers import Answer, body_answer, error_answer, vector_of
 from tests.support.model_server import LOADING, ModelServer
-from tests.worker.features.model.kit import Box, box_of, settings_for
+from tests.worker.features.model.kit import ClientRig, open_client, settings_for
 from worker.errors import NotNow
 from worker.features.model.errors import (
     FirstTokenTimeout,
@@ -23,9 +23,9 @@ from worker.features.model.errors import (
 from worker.features.model.types import Usage
 
 
-async def test_one_vector_a_text_in_their_order(server: ModelServer, box: Box) -> None:
+async def test_one_vector_a_text_in_their_order(server: ModelServer, client_rig: ClientRig) -> None:
     texts = ["one", "two words", "three"]
-    vectors, usage = await box.client.embeddings(texts)
+    vectors, usage = await client_rig.client.embeddings(texts)
     assert vectors == [vector_of(text) for text in texts], "the server sends them backwards"
     assert usage == Usage(4)
     assert server.requests[0].body == {
@@ -35,13 +35,13 @@ async def test_one_vector_a_text_in_their_order(server: ModelServer, box: Box) -
     }
 
 
-async def test_nothing_costs_nothing(server: ModelServer, box: Box) -> None:
-    assert await box.client.embeddings([]) == ([], Usage())
+async def test_no_texts_no_request(server: ModelServer, client_rig: ClientRig) -> None:
+    assert await client_rig.client.embeddings([]) == ([], Usage())
     assert not server.requests
 
 
-async def test_another_model_for_vectors(server: ModelServer, box: Box) -> None:
-    await box.client.embeddings(["a"], model="embedder")
+async def test_another_model_for_vectors(server: ModelServer, client_rig: ClientRig) -> None:
+    await client_rig.client.embeddings(["a"], model="embedder")
     assert server.requests[0].body["model"] == "embedder"
 
 
@@ -68,40 +68,44 @@ def data(*vectors: Any, **more: Any) -> Answer:
         pytest.param(data([1.0], [1e999]), "no JSON|numbers", id="infinite"),
     ],
 )
-async def test_garbage_is_no_vector(
-    server: ModelServer, box: Box, answer: Answer, words: str
+async def test_invalid_vectors_are_rejected(
+    server: ModelServer, client_rig: ClientRig, answer: Answer, words: str
 ) -> None:
     server.embeddings = lambda body: answer
     with pytest.raises(ModelAnswerInvalid, match=words):
-        await box.client.embeddings(["a", "b"])
+        await client_rig.client.embeddings(["a", "b"])
 
 
-async def test_what_may_pass_is_asked_again(server: ModelServer, box: Box) -> None:
+async def test_temporary_failures_are_retried(server: ModelServer, client_rig: ClientRig) -> None:
     answers = [error_answer(500), error_answer(503, "busy"), data([1.0])]
     server.embeddings = lambda body: answers.pop(0)
-    assert (await box.client.embeddings(["a"]))[0] == [[1.0]]
+    assert (await client_rig.client.embeddings(["a"]))[0] == [[1.0]]
 
 
-async def test_what_will_not_pass(server: ModelServer, box: Box) -> None:
+async def test_permanent_failures_are_not_retried(
+    server: ModelServer, client_rig: ClientRig
+) -> None:
     server.embeddings = lambda body: error_answer(501, "Start it with `--embeddings`")
     with pytest.raises(ModelRefused, match="Start it with `--embeddings`"):
-        await box.client.embeddings(["a"])
+        await client_rig.client.embeddings(["a"])
     server.embeddings = lambda body: body_answer({"error": {"code": 400, "message": "too long"}})
     with pytest.raises(ModelRefused, match="too long"):
-        await box.client.embeddings(["a"])
+        await client_rig.client.embeddings(["a"])
     server.embeddings = lambda body: error_answer(500, "oops")
     with pytest.raises(ModelFailed, match="oops"):
-        await box.client.embeddings(["a"])
+        await client_rig.client.embeddings(["a"])
 
 
-async def test_down_loading_and_absent(server: ModelServer, box: Box, tmp_path: Path) -> None:
+async def test_down_loading_and_absent(
+    server: ModelServer, client_rig: ClientRig, tmp_path: Path
+) -> None:
     server.state = LOADING
     with pytest.raises(ModelUnavailable, match="Loading"):
-        await box.client.embeddings(["a"])
+        await client_rig.client.embeddings(["a"])
     await server.stop()
     with pytest.raises(NotNow):
-        await box.client.embeddings(["a"])
-    async with box_of(settings_for(None, tmp_path)) as without:
+        await client_rig.client.embeddings(["a"])
+    async with open_client(settings_for(None, tmp_path)) as without:
         with pytest.raises(NoModel):
             await without.client.embeddings(["a"])
 
@@ -109,25 +113,27 @@ async def test_down_loading_and_absent(server: ModelServer, box: Box, tmp_path: 
 async def test_slow(server: ModelServer, tmp_path: Path) -> None:
     server.embeddings = lambda body: Answer(body=b"{}", before=60.0)
     settings = settings_for(server, tmp_path, model_first_token_timeout_s=0.1)
-    async with box_of(settings) as box:
+    async with open_client(settings) as client_rig:
         with pytest.raises(FirstTokenTimeout, match=r"0\.1 s.*MODEL_FIRST_TOKEN_TIMEOUT_S"):
-            await box.client.embeddings(["a"])
+            await client_rig.client.embeddings(["a"])
         await asyncio.wait_for(server.requests[0].over.wait(), 10)
         assert server.requests[0].hung_up
 
 
-async def test_a_canceled_task_hangs_up(server: ModelServer, box: Box) -> None:
+async def test_a_canceled_task_closes_the_connection(
+    server: ModelServer, client_rig: ClientRig
+) -> None:
     server.embeddings = lambda body: Answer(body=b"{}", before=60.0)
-    asking = asyncio.ensure_future(box.client.embeddings(["a"]))
+    asking = asyncio.ensure_future(client_rig.client.embeddings(["a"]))
     seen = await server.wait_for_request(1)
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
     await asyncio.wait_for(seen.over.wait(), 10)
-    assert (seen.hung_up, box.client.reading().busy) == (True, 0)
+    assert (seen.hung_up, client_rig.client.reading().busy) == (True, 0)
 
 
-async def test_vectors_take_slots_too(server: ModelServer, box: Box) -> None:
+async def test_vectors_take_slots_too(server: ModelServer, client_rig: ClientRig) -> None:
     server.embeddings = lambda body: Answer(body=b'{"data":[{"embedding":[1]}]}', before=0.02)
-    await asyncio.gather(*(box.client.embeddings(["a"]) for _ in range(8)))
+    await asyncio.gather(*(client_rig.client.embeddings(["a"]) for _ in range(8)))
     assert server.most_active == 2

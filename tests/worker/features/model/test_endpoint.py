@@ -1,4 +1,4 @@
-"""Where the model is, and what of that may be shown."""
+"""Location of the model, and what of it may be shown."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def test_urls(url: str, base: str) -> None:
 
 
 @pytest.mark.parametrize("url", ["", "box:8090", "ftp://box", "http://"])
-def test_what_is_no_url(url: str) -> None:
-    with pytest.raises(ValueError, match=r"write http://127\.0\.0\.1:8090"):
+def test_invalid_urls(url: str) -> None:
+    with pytest.raises(ValueError, match=r"example: http://127\.0\.0\.1:8090"):
         parse_endpoint(url)
 
 
@@ -49,7 +49,7 @@ def test_credentials_go_with_requests_and_are_never_shown() -> None:
     assert "k-123" not in repr(endpoint)
 
 
-def test_what_servers_say_is_shown_in_one_line_without_secrets() -> None:
+def test_server_messages_are_one_line_without_secrets() -> None:
     said = "bad key k-123456789\n\tsent as Bearer k-123456789abc to http://a:b@c/ \x00" + "x" * 3000
     shown = sanitize_text(said, "k-123456789")
     assert "k-123456789" not in shown
@@ -58,9 +58,9 @@ def test_what_servers_say_is_shown_in_one_line_without_secrets() -> None:
     assert shown.isprintable()
 
 
-def announce(directory: Path, **told: object) -> None:
+def announce(directory: Path, **members: object) -> None:
     fresh = directory / "fresh"
-    fresh.write_text(json.dumps(told))
+    fresh.write_text(json.dumps(members))
     fresh.replace(directory / "model.json")
 
 
@@ -77,7 +77,7 @@ def test_the_announcement_of_a_served_model(tmp_path: Path) -> None:
     second = place.find()
     assert second is not None
     assert second.base == "http://127.0.0.1:22"
-    # One that is started again takes its file away for a moment.
+    # A restarting server removes its file for a moment.
     (tmp_path / "model.json").unlink()
     assert place.find() == second
     now[0] += RESTART_GRACE_S - 1
@@ -92,7 +92,7 @@ def test_the_announcement_of_a_served_model(tmp_path: Path) -> None:
     assert place.find() is None
 
 
-def test_settings_win_over_the_announcement(tmp_path: Path) -> None:
+def test_settings_override_the_announcement(tmp_path: Path) -> None:
     announce(tmp_path, url="http://127.0.0.1:1", model="small", pid=1)
     named = EndpointLocator(None, str(tmp_path), model="big").find()
     assert named is not None
@@ -103,7 +103,7 @@ def test_settings_win_over_the_announcement(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"url": 3}', '{"url": "x"}', "null"])
-def test_a_file_that_announces_nothing(tmp_path: Path, text: str) -> None:
+def test_an_invalid_announcement(tmp_path: Path, text: str) -> None:
     (tmp_path / "model.json").write_text(text)
     place = EndpointLocator(None, str(tmp_path))
     assert place.find() is None
@@ -113,7 +113,7 @@ def test_a_file_that_announces_nothing(tmp_path: Path, text: str) -> None:
     assert found.model == ""
 
 
-def test_a_key_from_a_file_ends_with_its_line() -> None:
+def test_a_trailing_newline_of_a_key_is_removed() -> None:
     assert parse_endpoint("http://box", SecretStr("k-123\n")).headers == {
         "Authorization": "Bearer k-123"
     }

@@ -1,4 +1,4 @@
-"""The model seen from outside: jobs on a real worker, while the server does whatever servers do."""
+"""Model jobs on a real worker, with all kinds of server failures."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from worker.features.model.client import ModelClient
 from worker.features.model.types import ChatRequest
 
 
-class Teller:
-    """A sink that makes an event of every piece."""
+class EventSink:
+    """A sink that emits an event for every piece."""
 
     def __init__(self, context: JobContext) -> None:
         self._context = context
@@ -49,7 +49,7 @@ async def working(
 
     async def handler(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
         messages = [{"role": "user", "content": payload.get("text", "hi")}]
-        answer = await model.complete(context, ChatRequest(messages), Teller(context))
+        answer = await model.complete(context, ChatRequest(messages), EventSink(context))
         return {"text": answer.text, "finish_reason": answer.finish_reason}
 
     terms = options.pop("terms", {})
@@ -65,7 +65,7 @@ async def working(
         await model.close()
 
 
-#: The budget that is short for the sake of an error; only that one, so that no other rings first.
+#: A short timeout to provoke an error; only one, so that no other expires first.
 SHORT = {
     "model_first_token_timeout": {"model_first_token_timeout_s": 1.5},
     "model_idle_timeout": {"model_idle_timeout_s": 1.0},
@@ -75,7 +75,7 @@ SHORT = {
 
 @pytest.fixture
 def calm(server: ModelServer, tmp_path: Path) -> Any:
-    """Settings of a worker with the usual patience."""
+    """Settings of a worker with the usual timeouts."""
     return settings_for(server, tmp_path)
 
 
@@ -93,7 +93,9 @@ async def retries(rig: Rig, job_id: str) -> list[dict[str, Any]]:
 
 
 async def nothing_is_stuck(rig: Rig, server: ModelServer, model: ModelClient) -> None:
-    """No message pending, no request open, no slot taken; and the next job goes through."""
+    """Checks that no message is pending, no request open and no slot taken, and that another job
+    runs.
+    """
     await rig.all_acked()
     await eventually(lambda: server.active == 0)
     await eventually(lambda: model.reading().busy == 0)
@@ -125,9 +127,9 @@ async def test_down_jobs_wait_and_then_run(
             assert "refused" in worker.consumer.limits.closed["chat"]
             for job_id in jobs:
                 assert (await worker.job(job_id))[b"status"] == b"queued"
-            told = [data for job_id in jobs for data in await retries(worker, job_id)]
-            assert told, "whoever found out was put off"
-            assert {data["kind"] for data in told} == {"model_unavailable"}
+            reported = [data for job_id in jobs for data in await retries(worker, job_id)]
+            assert reported, "whoever found out was put off"
+            assert {data["kind"] for data in reported} == {"model_unavailable"}
             began = time.monotonic()
             await server.start()
             assert await worker.ended(jobs) == {b"done"}
@@ -140,10 +142,10 @@ async def test_down_jobs_wait_and_then_run(
         await nothing_is_stuck(worker, server, model)
 
 
-async def test_a_server_without_time_costs_no_attempt(
+async def test_a_busy_server_costs_no_attempt(
     fake_rig: RigMaker, server: ModelServer, calm: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However often it says so."""
+    """However often it answers 503."""
     monkeypatch.setattr("worker.features.model.availability.HELD_TASK_RETRY_S", 0.01)
     monkeypatch.setattr("worker.features.model.requests.RETRY_DELAYS_S", ())
     monkeypatch.setattr("worker.features.model.availability.FIRST_PAUSE_S", 0.01)
@@ -152,10 +154,10 @@ async def test_a_server_without_time_costs_no_attempt(
         job_id = await post(worker)
         most = worker.worker.max_attempts
 
-        async def put_off() -> bool:
+        async def postponed() -> bool:
             return len(await retries(worker, job_id)) > most
 
-        await eventually(put_off)
+        await eventually(postponed)
         server.set_default(None)
         assert await worker.settled(job_id) == b"done"
 
@@ -183,10 +185,10 @@ async def test_other_tasks_do_not_wait_for_a_model(
     async with working(fake_rig, calm, "chat", "rag") as (worker, _):
         chat, rag = await post(worker, task="chat"), await post(worker, task="rag")
 
-        async def told() -> bool:
+        async def reported() -> bool:
             return bool(await retries(worker, rag))
 
-        await eventually(told)
+        await eventually(reported)
         assert await types(worker, chat) == ["queued"]
 
 
@@ -242,14 +244,12 @@ async def test_the_right_error_and_nothing_stuck(
         error = await worker.error(job_id)
         assert (error["kind"], error["attempt"]) == (kind, 1)
         story = await worker.story(job_id)
-        told = [data["delta"] for each, _, data in story if each == "message"]
-        assert said_before is None or told == said_before
+        reported = [data["delta"] for each, _, data in story if each == "message"]
+        assert said_before is None or reported == said_before
         await nothing_is_stuck(worker, server, model)
 
 
-async def test_500s_cost_attempts_until_there_are_none_left(
-    fake_rig: RigMaker, server: ModelServer, calm: Any
-) -> None:
+async def test_500s_use_up_the_attempts(fake_rig: RigMaker, server: ModelServer, calm: Any) -> None:
     async with working(fake_rig, calm, terms={"max_attempts": 2}) as (rig, model):
         server.set_default(error_answer(500, "grammar exploded"))
         job_id = await post(rig)
@@ -261,7 +261,7 @@ async def test_500s_cost_attempts_until_there_are_none_left(
         await nothing_is_stuck(rig, server, model)
 
 
-async def test_a_broken_answer_is_begun_again_where_that_was_asked_for(
+async def test_a_broken_answer_is_retried_if_attempts_are_configured(
     fake_rig: RigMaker, server: ModelServer, calm: Any
 ) -> None:
     async with working(fake_rig, calm, terms={"max_attempts": 3}) as (worker, model):
@@ -297,7 +297,7 @@ async def test_as_many_at_once_as_the_server_has_slots(
         assert model.reading().waiting == 0
 
 
-async def test_cancel_reaches_the_server_within_a_quarter_of_a_second(
+async def test_cancel_reaches_the_server_within_250_ms(
     rig: RigMaker, server: ModelServer, calm: Any
 ) -> None:
     async with working(rig, calm) as (worker, model):
@@ -320,7 +320,7 @@ async def test_cancel_reaches_the_server_within_a_quarter_of_a_second(
         await nothing_is_stuck(worker, server, model)
 
 
-async def test_a_job_whose_time_is_up_hangs_up(
+async def test_a_timed_out_job_closes_the_connection(
     fake_rig: RigMaker, server: ModelServer, tmp_path: Path
 ) -> None:
     settings = settings_for(server, tmp_path)
@@ -334,7 +334,7 @@ async def test_a_job_whose_time_is_up_hangs_up(
         await nothing_is_stuck(worker, server, model)
 
 
-async def test_a_stopping_worker_hangs_up_and_hands_the_job_back(
+async def test_a_stopping_worker_releases_the_job(
     fake_rig: RigMaker, server: ModelServer, tmp_path: Path
 ) -> None:
     server.set_default(text_answer("word " * 2000, 0.01))

@@ -1,4 +1,4 @@
-"""JSON in what models say."""
+"""Finding JSON in answers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ values = st.recursive(
         ('{"a": "\ud83d"}', {"a": "?"}),
     ],
 )
-def test_it_is_found(text: str, value: Any) -> None:
+def test_json_is_found(text: str, value: Any) -> None:
     assert find_json(text) == value
 
 
@@ -52,7 +52,7 @@ def test_it_is_found(text: str, value: Any) -> None:
         "[" * 65 + "]" * 65,
     ],
 )
-def test_or_it_is_not(text: str) -> None:
+def test_text_without_json(text: str) -> None:
     with pytest.raises(NoJsonFound):
         find_json(text)
 
@@ -62,11 +62,11 @@ def test_depth() -> None:
 
 
 @given(values, st.sampled_from(["{}", "```json\n{}\n```", "Well:\n\n```\n{}\n```\nThat is it."]))
-def test_whatever_it_is(value: Any, around: str) -> None:
+def test_any_value_in_any_text(value: Any, around: str) -> None:
     assert find_json(around.replace("{}", json.dumps(value))) == value
 
 
 @given(st.text(alphabet='[]{}",:1a \n`'))
-def test_no_text_is_too_odd(text: str) -> None:
+def test_any_text(text: str) -> None:
     with contextlib.suppress(NoJsonFound):
         json.dumps(find_json(text))

@@ -1,4 +1,4 @@
-"""No more requests at once than there are slots, and nobody is forgotten."""
+"""The semaphore and the circuit breaker of the model."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from worker.features.model.availability import (
 )
 
 
-class Guest:
-    """Somebody who stays inside until told to leave."""
+class Holder:
+    """A task that holds the semaphore until released."""
 
-    def __init__(self, places: ResizableSemaphore) -> None:
+    def __init__(self, semaphore: ResizableSemaphore) -> None:
         self.inside = False
         self._bye = asyncio.Event()
-        self.task = asyncio.ensure_future(self._stay(places))
+        self.task = asyncio.ensure_future(self._stay(semaphore))
 
-    async def _stay(self, places: ResizableSemaphore) -> None:
-        async with places:
+    async def _stay(self, semaphore: ResizableSemaphore) -> None:
+        async with semaphore:
             self.inside = True
             await self._bye.wait()
         self.inside = False
@@ -38,32 +38,32 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def guests(places: ResizableSemaphore, number: int) -> list[Guest]:
-    found = [Guest(places) for _ in range(number)]
+async def holders(semaphore: ResizableSemaphore, number: int) -> list[Holder]:
+    found = [Holder(semaphore) for _ in range(number)]
     await settle()
     return found
 
 
-async def test_they_enter_in_order() -> None:
-    places = ResizableSemaphore(2)
-    found = await guests(places, 4)
+async def test_waiters_enter_in_order() -> None:
+    semaphore = ResizableSemaphore(2)
+    found = await holders(semaphore, 4)
     assert [guest.inside for guest in found] == [True, True, False, False]
-    assert (places.busy, places.waiting) == (2, 2)
+    assert (semaphore.busy, semaphore.waiting) == (2, 2)
     await found[1].leave()
     await settle()
     assert [guest.inside for guest in found] == [True, False, True, False]
     for guest in (found[0], found[2], found[3]):
         await guest.leave()
-    assert (places.busy, places.waiting) == (0, 0)
+    assert (semaphore.busy, semaphore.waiting) == (0, 0)
 
 
-async def test_more_and_fewer_places() -> None:
-    places = ResizableSemaphore(1)
-    found = await guests(places, 4)
-    places.resize(3)
+async def test_the_size_can_grow_and_shrink() -> None:
+    semaphore = ResizableSemaphore(1)
+    found = await holders(semaphore, 4)
+    semaphore.resize(3)
     await settle()
     assert sum(guest.inside for guest in found) == 3
-    places.resize(1)
+    semaphore.resize(1)
     await found[0].leave()
     await found[1].leave()
     await settle()
@@ -74,27 +74,27 @@ async def test_more_and_fewer_places() -> None:
     await found[3].leave()
 
 
-async def test_who_gives_up_waiting_takes_nothing_along() -> None:
-    places = ResizableSemaphore(1)
-    first, second, third = await guests(places, 3)
+async def test_a_canceled_waiter_takes_no_slot() -> None:
+    semaphore = ResizableSemaphore(1)
+    first, second, third = await holders(semaphore, 3)
     await cancel(second.task)
-    assert places.waiting == 1
+    assert semaphore.waiting == 1
     await first.leave()
     await settle()
     assert third.inside
     await third.leave()
-    assert places.busy == 0
+    assert semaphore.busy == 0
 
 
-async def test_who_is_called_and_gives_up_at_once() -> None:
-    places = ResizableSemaphore(1)
-    first, second, third = await guests(places, 3)
-    await first.leave()  # calls the second, which has not run yet
+async def test_a_waiter_woken_and_canceled_at_once() -> None:
+    semaphore = ResizableSemaphore(1)
+    first, second, third = await holders(semaphore, 3)
+    await first.leave()  # wakes the second, which has not run yet
     second.task.cancel()
     await settle()
-    assert (third.inside, places.busy) == (True, 1)
+    assert (third.inside, semaphore.busy) == (True, 1)
     await third.leave()
-    assert places.busy == 0
+    assert semaphore.busy == 0
 
 
 def test_a_breaker() -> None:
@@ -108,7 +108,7 @@ def test_a_breaker() -> None:
         assert not breaker.is_open
         breaker.record_failure("oops")
     assert (breaker.is_open, breaker.on_trial, breaker.reason) == (True, False, "oops")
-    breaker.record_failure("late")  # was under way
+    breaker.record_failure("late")  # was in progress
     now[0] += FIRST_PAUSE_S
     assert (breaker.is_open, breaker.on_trial) == (False, True)
     breaker.record_failure("again")

@@ -1,4 +1,4 @@
-"""Events come out whole, however the wire cuts them."""
+"""Parsing of SSE, independent of how the data is split."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def parsed(*pieces: bytes) -> list[bytes]:
     return found + parser.end()
 
 
-def test_what_an_event_is() -> None:
+def test_parsing_of_events() -> None:
     stream = (
         b": hi\n\ndata: a\ndata: b\n\nid: 3\n\ndata:\n\nevent: x\ndata:c\n\nerror: d\n\ndata: e"
     )
@@ -70,7 +70,7 @@ def test_an_event_comes_as_soon_as_it_is_whole() -> None:
         [b"data: " + b"x" * 60, b"x" * 60],
     ],
 )
-def test_an_event_has_its_bounds(pieces: list[bytes]) -> None:
+def test_an_event_has_a_size_limit(pieces: list[bytes]) -> None:
     parser = SseParser(most_bytes=100)
     *first, last = pieces
     for piece in first:
@@ -79,7 +79,7 @@ def test_an_event_has_its_bounds(pieces: list[bytes]) -> None:
         parser.feed(last)
 
 
-def test_many_events_have_none() -> None:
+def test_the_number_of_events_is_not_limited() -> None:
     parser = SseParser(most_bytes=100)
     for _ in range(100):
         assert parser.feed(b"data: " + b"x" * 90 + b"\n\n") == [b"x" * 90]

@@ -1,4 +1,4 @@
-"""What becomes of a request that fails: asked again, put off, counted, or refused for good."""
+"""Failed requests: retried, postponed, counted, or refused permanently."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from common.settings.worker import WorkerSettings
 from tests.conftest import eventually
 from tests.support.model_answers import Answer, Cut, body_answer, error_answer, text_answer, tokens
 from tests.support.model_server import LOADING, ModelServer
-from tests.worker.features.model.kit import Box, Notes, box_of, settings_for
+from tests.worker.features.model.kit import ClientRig, RecordingSink, open_client, settings_for
 from worker.errors import JobError, NotNow, TransientError
 from worker.features.http_errors import parse_retry_after
 from worker.features.model.errors import (
@@ -31,17 +31,17 @@ from worker.features.model.requests import RETRY_DELAYS_S
 from worker.features.model.wire.http import MOST_RETRY_AFTER_S
 
 
-async def test_without_a_model_the_error_names_both_ways_to_get_one(tmp_path: Path) -> None:
-    async with box_of(settings_for(None, tmp_path)) as box:
-        assert box.client.state is ModelState.ABSENT
-        assert box.limits.told == [(None, "")]
+async def test_without_a_model_the_error_names_both_remedies(tmp_path: Path) -> None:
+    async with open_client(settings_for(None, tmp_path)) as client_rig:
+        assert client_rig.client.state is ModelState.ABSENT
+        assert client_rig.limits.history == [(None, "")]
         with pytest.raises(NoModel, match=r"MODEL_URL.*`sluice model serve`") as caught:
-            await box.ask()
+            await client_rig.ask()
         assert (caught.value.kind, caught.value.permanent) == ("no_model", True)
 
 
 @pytest.mark.parametrize(
-    "hiccup",
+    "failure",
     [
         pytest.param(error_answer(500, "slot lost"), id="500"),
         pytest.param(error_answer(502), id="502"),
@@ -58,111 +58,121 @@ async def test_without_a_model_the_error_names_both_ways_to_get_one(tmp_path: Pa
         pytest.param(body_answer({"error": {"code": 503, "message": "busy"}}), id="error as 200"),
     ],
 )
-async def test_what_may_pass_is_asked_again(server: ModelServer, box: Box, hiccup: Answer) -> None:
-    server.add_answers(hiccup)
+async def test_temporary_failures_are_retried(
+    server: ModelServer, client_rig: ClientRig, failure: Answer
+) -> None:
+    server.add_answers(failure)
     server.add_text("hello there")
-    notes = Notes()
-    answer = await box.ask(sink=notes)
+    notes = RecordingSink()
+    answer = await client_rig.ask(sink=notes)
     assert answer.text == notes.said == "hello there"
     assert len(server.requests) == 2
-    assert box.client.state is ModelState.READY
+    assert client_rig.client.state is ModelState.READY
 
 
-async def test_a_connection_that_was_closed_while_idle(server: ModelServer, box: Box) -> None:
-    await box.ask()
+async def test_a_connection_that_was_closed_while_idle(
+    server: ModelServer, client_rig: ClientRig
+) -> None:
+    await client_rig.ask()
     port = server.port
     await server.stop()
     await server.start()
     assert server.port == port
-    assert (await box.ask("count to 2")).text == "1 2"
+    assert (await client_rig.ask("count to 2")).text == "1 2"
 
 
-async def test_a_server_that_asks_for_patience_gets_it(server: ModelServer, box: Box) -> None:
+async def test_retry_after_is_respected(server: ModelServer, client_rig: ClientRig) -> None:
     server.add_answers(error_answer(429, "slow down", headers={"Retry-After": "0.3"}))
     server.add_text("now")
-    answer = await box.ask()
+    answer = await client_rig.ask()
     assert answer.text == "now"
     assert answer.ms >= 300
 
 
 @pytest.mark.parametrize("status", [429, 503])
 async def test_a_server_that_stays_busy_keeps_the_job_waiting(
-    server: ModelServer, box: Box, status: int
+    server: ModelServer, client_rig: ClientRig, status: int
 ) -> None:
     server.set_default(error_answer(status, "too many requests", headers={"Retry-After": "90"}))
     with pytest.raises(ModelUnavailable, match="too many requests") as caught:
-        await box.ask()
+        await client_rig.ask()
     assert caught.value.retry_after_s == 90
     assert isinstance(caught.value, NotNow)
     assert len(server.requests) == 1, "so long a wait is not spent in a slot"
 
 
-async def test_a_server_that_stays_busy_is_left_alone(server: ModelServer, box: Box) -> None:
+async def test_a_server_that_stays_busy_opens_the_circuit(
+    server: ModelServer, client_rig: ClientRig
+) -> None:
     server.set_default(error_answer(429, "quota exceeded", headers={"Retry-After": "90"}))
     for _ in range(3):
         with pytest.raises(ModelUnavailable):
-            await box.ask()
-    assert box.client.state is ModelState.DOWN
+            await client_rig.ask()
+    assert client_rig.client.state is ModelState.DOWN
 
 
-async def test_a_server_that_fails_at_this_request(server: ModelServer, box: Box) -> None:
+async def test_a_server_that_fails_at_this_request(
+    server: ModelServer, client_rig: ClientRig
+) -> None:
     server.set_default(error_answer(500, "grammar exploded"))
     with pytest.raises(ModelFailed, match="grammar exploded") as caught:
-        await box.ask()
+        await client_rig.ask()
     assert isinstance(caught.value, TransientError)
     assert not isinstance(caught.value, NotNow)
     assert caught.value.kind == "model_failed"
     assert len(server.requests) == 1 + len(RETRY_DELAYS_S)
 
 
-async def test_a_server_that_is_gone(server: ModelServer, box: Box) -> None:
+async def test_a_server_that_is_gone(server: ModelServer, client_rig: ClientRig) -> None:
     await server.stop()
     with pytest.raises(ModelUnavailable, match="refused") as caught:
-        await box.ask()
+        await client_rig.ask()
     assert isinstance(caught.value, NotNow)
     assert caught.value.kind == "model_unavailable"
     assert caught.value.retry_after_s
-    assert box.limits.places == 0
-    # From now on nobody has to find out for himself.
+    assert client_rig.limits.slots == 0
+    # Further requests fail at once.
     began = asyncio.get_running_loop().time()
     with pytest.raises(ModelUnavailable):
-        await box.ask()
+        await client_rig.ask()
     assert asyncio.get_running_loop().time() - began < 0.05
 
 
-async def test_a_gateway_before_a_server_that_is_gone(server: ModelServer, box: Box) -> None:
-    """It answers 502 to everything, probes too: nobody's fault."""
+async def test_a_gateway_before_a_server_that_is_gone(
+    server: ModelServer, client_rig: ClientRig
+) -> None:
+    """It answers 502 to everything, including probes; not the fault of the request."""
     server.state = "broken"
     with pytest.raises(ModelUnavailable, match="out of order"):
-        await box.ask()
-    assert box.client.state is ModelState.DOWN
+        await client_rig.ask()
+    assert client_rig.client.state is ModelState.DOWN
 
 
-async def test_a_request_that_kills_the_server_is_not_repeated_for_ever(
-    server: ModelServer, box: Box
+async def test_a_request_that_crashes_the_server_costs_attempts(
+    server: ModelServer, client_rig: ClientRig
 ) -> None:
-    """The first try breaks off, the next finds nobody: this attempt counts."""
+    """The first try breaks off, the next is refused: this attempt counts."""
     gate = asyncio.Event()
     server.add_answers(Answer([gate, Cut(reset=True)]))
-    asking = asyncio.ensure_future(box.ask())
+    asking = asyncio.ensure_future(client_rig.ask())
     await server.wait_for_request(1)
     server._server.close()  # type: ignore[union-attr]
     gate.set()
     with pytest.raises(ModelFailed) as caught:
         await asking
     assert not isinstance(caught.value, NotNow)
-    assert box.limits.places == 0
+    assert client_rig.limits.slots == 0
 
 
-async def test_loading_is_no_failure(server: ModelServer, box: Box) -> None:
+async def test_loading_is_no_failure(server: ModelServer, client_rig: ClientRig) -> None:
     server.state = LOADING
     with pytest.raises(ModelUnavailable, match="Loading model"):
-        await box.ask()
+        await client_rig.ask()
     assert len(server.requests) == 1
-    assert box.client.state is ModelState.LOADING
+    assert client_rig.client.state is ModelState.LOADING
     server.state = "ready"
-    await box.is_in(ModelState.READY)
-    assert (await box.ask("count to 2")).text == "1 2"
+    await client_rig.is_in(ModelState.READY)
+    assert (await client_rig.ask("count to 2")).text == "1 2"
 
 
 @pytest.mark.parametrize(
@@ -190,44 +200,44 @@ async def test_loading_is_no_failure(server: ModelServer, box: Box) -> None:
         ),
     ],
 )
-async def test_what_will_not_pass_is_refused_with_the_servers_own_words(
-    server: ModelServer, box: Box, answer: Answer, words: str
+async def test_permanent_failures_have_the_servers_message(
+    server: ModelServer, client_rig: ClientRig, answer: Answer, words: str
 ) -> None:
-    server.add_text("warm up")  # proves that it takes our optional members
-    await box.ask()
+    server.add_text("warm up")  # proves that it accepts the optional members
+    await client_rig.ask()
     server.add_answers(answer)
     with pytest.raises(ModelRefused, match=words) as caught:
-        await box.ask()
+        await client_rig.ask()
     assert (caught.value.kind, caught.value.permanent) == ("model_refused", True)
     assert "a:b@" not in str(caught.value)
     assert len(server.requests) == 2
-    assert box.client.state is ModelState.READY
+    assert client_rig.client.state is ModelState.READY
 
 
-async def test_a_first_request_that_is_refused_is_tried_without_our_members(
-    server: ModelServer, box: Box
+async def test_a_refused_first_request_is_tried_without_extras(
+    server: ModelServer, client_rig: ClientRig
 ) -> None:
     server.set_default(error_answer(400, "too long"))
     with pytest.raises(ModelRefused, match="too long"):
-        await box.ask()
+        await client_rig.ask()
     server.set_default(None)
-    await box.ask("count to 1")
+    await client_rig.ask("count to 1")
     with_members = ["stream_options" in seen.body for seen in server.requests]
     assert with_members == [True, False, True]
 
 
-async def test_the_key_goes_along_and_is_never_told(server: ModelServer, tmp_path: Path) -> None:
+async def test_the_key_is_sent_and_never_shown(server: ModelServer, tmp_path: Path) -> None:
     server.api_key = "sk-very-secret"
     settings = settings_for(server, tmp_path, model_api_key="sk-very-secret")
-    async with box_of(settings) as box:
-        assert (await box.ask("count to 1")).text == "1"
+    async with open_client(settings) as client_rig:
+        assert (await client_rig.ask("count to 1")).text == "1"
         server.add_answers(
             error_answer(400, "bad key sk-very-secret, sent as Bearer sk-very-secret")
         )
         with pytest.raises(ModelRefused) as caught:
-            await box.ask()
+            await client_rig.ask()
         assert "very-secret" not in str(caught.value)
-        assert "very-secret" not in repr(box.client.reading())
+        assert "very-secret" not in repr(client_rig.client.reading())
 
 
 @pytest.mark.parametrize(
@@ -238,20 +248,20 @@ async def test_the_key_goes_along_and_is_never_told(server: ModelServer, tmp_pat
     ],
 )
 async def test_a_server_that_is_not_there(tmp_path: Path, url: str, words: str) -> None:
-    async with box_of(settings_for(None, tmp_path, model_url=url)) as box:
-        assert box.limits.places == 0
+    async with open_client(settings_for(None, tmp_path, model_url=url)) as client_rig:
+        assert client_rig.limits.slots == 0
         with pytest.raises(ModelUnavailable, match=words):
-            await box.ask()
+            await client_rig.ask()
 
 
-async def test_a_url_that_nobody_can_ask(tmp_path: Path) -> None:
+async def test_an_unusable_url(tmp_path: Path) -> None:
     url = "http://x" + "y" * 70 + ".example:99999"
     with pytest.raises(SettingsError, match="MODEL_URL"):
         load_settings(WorkerSettings, model_url=url)
     url = "http://a\u2024b.example"
-    async with box_of(settings_for(None, tmp_path, model_url=url)) as box:
+    async with open_client(settings_for(None, tmp_path, model_url=url)) as client_rig:
         with pytest.raises(JobError, match=r"MODEL_URL|a.b\.example"):
-            await box.ask()
+            await client_rig.ask()
 
 
 async def test_a_server_that_does_not_speak_http(tmp_path: Path) -> None:
@@ -262,10 +272,12 @@ async def test_a_server_that_does_not_speak_http(tmp_path: Path) -> None:
 
     other = await asyncio.start_server(say, "127.0.0.1", 0)
     port = other.sockets[0].getsockname()[1]
-    async with box_of(settings_for(None, tmp_path, model_url=f"http://127.0.0.1:{port}")) as box:
-        assert box.client.state is ModelState.DOWN
+    async with open_client(
+        settings_for(None, tmp_path, model_url=f"http://127.0.0.1:{port}")
+    ) as client_rig:
+        assert client_rig.client.state is ModelState.DOWN
         with pytest.raises(ModelUnavailable):
-            await box.ask()
+            await client_rig.ask()
     other.close()
     await other.wait_closed()
 
@@ -282,13 +294,13 @@ async def test_a_server_that_does_not_speak_http(tmp_path: Path) -> None:
         pytest.param([], id="no end"),
     ],
 )
-async def test_an_answer_that_breaks_off_is_not_begun_again(
-    server: ModelServer, box: Box, end: list[Any]
+async def test_an_answer_that_breaks_off_is_not_retried(
+    server: ModelServer, client_rig: ClientRig, end: list[Any]
 ) -> None:
     server.add_answers(Answer([*tokens("one two"), *end], finish=None, done=False))
-    notes = Notes()
+    notes = RecordingSink()
     with pytest.raises(ModelBroken, match="after 2 pieces") as caught:
-        await box.ask(sink=notes)
+        await client_rig.ask(sink=notes)
     error = caught.value
     assert (error.kind, error.permanent) == ("model_stream_broken", False)
     assert not isinstance(error, TransientError)
@@ -296,28 +308,32 @@ async def test_an_answer_that_breaks_off_is_not_begun_again(
     assert len(server.requests) == 1
 
 
-async def test_thoughts_and_tool_calls_are_a_beginning_too(server: ModelServer, box: Box) -> None:
+async def test_reasoning_and_tool_calls_count_as_started(
+    server: ModelServer, client_rig: ClientRig
+) -> None:
     call = {"tool_calls": [{"index": 0, "id": "a", "function": {"name": "f"}}]}
     for step in ({"reasoning_content": "hm"}, call):
         server.add_answers(Answer([step, Cut()]))
         with pytest.raises(ModelBroken):
-            await box.ask()
+            await client_rig.ask()
 
 
-async def test_a_sink_that_fails_closes_the_stream(server: ModelServer, box: Box) -> None:
+async def test_a_sink_that_fails_closes_the_stream(
+    server: ModelServer, client_rig: ClientRig
+) -> None:
     class Lost(Exception):
         pass
 
-    class Bad(Notes):
+    class Bad(RecordingSink):
         async def text(self, delta: str) -> None:
             raise Lost
 
     server.add_answers(text_answer("word " * 100, 0.05))
     with pytest.raises(Lost):
-        await box.ask(sink=Bad())
+        await client_rig.ask(sink=Bad())
     await asyncio.wait_for(server.requests[0].over.wait(), 10)
     assert server.requests[0].hung_up
-    assert box.client.reading().busy == 0
+    assert client_rig.client.reading().busy == 0
 
 
 # -- the breaker -----------------------------------------------------------------------------------
@@ -331,34 +347,36 @@ async def test_a_sink_that_fails_closes_the_stream(server: ModelServer, box: Box
         pytest.param(lambda: body_answer(b"<html>"), id="garbage"),
     ],
 )
-async def test_a_server_that_fails_at_everything_is_left_alone_for_a_while(
-    server: ModelServer, box: Box, answer: Callable[[], Answer]
+async def test_repeated_failures_open_the_circuit(
+    server: ModelServer, client_rig: ClientRig, answer: Callable[[], Answer]
 ) -> None:
     server.set_default(answer())
     for _ in range(3):
         with pytest.raises(JobError):
-            await box.ask()
-    assert box.client.state is ModelState.DOWN
-    assert box.limits.places == 0
-    assert "one after the other" in box.limits.told[-1][1]
+            await client_rig.ask()
+    assert client_rig.client.state is ModelState.DOWN
+    assert client_rig.limits.slots == 0
+    assert "keep failing" in client_rig.limits.history[-1][1]
     asked = len(server.requests)
     with pytest.raises(ModelUnavailable):
-        await box.ask()
+        await client_rig.ask()
     assert len(server.requests) == asked
-    # Then one may try.
+    # Then one trial request passes.
     server.set_default(None)
-    await eventually(lambda: box.limits.places == 1)
-    assert (await box.ask("count to 1")).text == "1"
-    assert box.limits.places == 2
-    assert box.client.reading().reason == ""
+    await eventually(lambda: client_rig.limits.slots == 1)
+    assert (await client_rig.ask("count to 1")).text == "1"
+    assert client_rig.limits.slots == 2
+    assert client_rig.client.reading().reason == ""
 
 
-async def test_refusals_and_long_answers_are_no_failures(server: ModelServer, box: Box) -> None:
+async def test_refusals_and_long_answers_are_no_failures(
+    server: ModelServer, client_rig: ClientRig
+) -> None:
     server.set_default(replace(error_answer(404, "no such model")))
     for _ in range(5):
         with pytest.raises(ModelRefused):
-            await box.ask()
-    assert box.client.state is ModelState.READY
+            await client_rig.ask()
+    assert client_rig.client.state is ModelState.READY
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Fixtures of the tests with documents."""
+"""Fixtures of the document tests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ settings.load_profile("sluice")
 
 @pytest.fixture
 async def rag(backend: Backend, keys: JobKeys, worker: WorkerIdentity) -> AsyncIterator[RagMaker]:
-    """Makes workers with documents, on an empty Redis of every kind."""
+    """Creates workers with documents, on an empty Redis of every kind."""
     async for make in rag_maker(backend, keys, worker):
         yield make
 
@@ -27,6 +27,6 @@ async def rag(backend: Backend, keys: JobKeys, worker: WorkerIdentity) -> AsyncI
 async def fake_rag(
     fake_backend: Backend, keys: JobKeys, worker: WorkerIdentity
 ) -> AsyncIterator[RagMaker]:
-    """The same, on fakeredis only."""
+    """Creates workers with documents, on fakeredis only."""
     async for make in rag_maker(fake_backend, keys, worker):
         yield make

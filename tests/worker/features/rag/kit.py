@@ -1,4 +1,4 @@
-"""Workers that do `rag` jobs, with an embedder and a model that tests can read."""
+"""Workers for `rag` jobs, with a predictable embedder and model."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from worker.handlers import rag
 from worker.registry import Registry
 
 DIMENSIONS = 64
-#: Words that mean the same to the embedder, and have not a letter in common.
+#: Words with the same vector and no letter in common.
 SYNONYMS = {"automobile": "car", "feline": "cat", "physician": "doctor"}
 
 
 class WordEmbedder:
-    """Texts with the same words get the same vectors, near ones for many words in common."""
+    """Texts with the same words get the same vectors; more words in common give nearer vectors."""
 
     def __init__(
         self, name: str = "words-64", *, ready: bool = True, dimensions: int = DIMENSIONS
@@ -41,7 +41,7 @@ class WordEmbedder:
         self.ready = ready
         self.asked: list[str] = []
         self.fault: Exception | None = None
-        #: Waited for before each answer.
+        #: Awaited before each answer.
         self.gate = asyncio.Event()
         self.gate.set()
 
@@ -71,8 +71,8 @@ def vector_of(text: str, dimensions: int = DIMENSIONS) -> list[float]:
     return [number / length for number in vector]
 
 
-class SayingModel:
-    """Says what it is told to, word by word; notes what it was asked."""
+class ScriptedModel:
+    """Gives a fixed answer, word by word; records its requests."""
 
     name = "sayer"
 
@@ -91,8 +91,8 @@ class SayingModel:
         return Completion(self.text, reason, self.name, Usage(7, 3))
 
 
-class Ended(NamedTuple):
-    """How a job ended, and what was told on the way."""
+class JobEnd(NamedTuple):
+    """End of a job, and its events."""
 
     status: str
     value: Any
@@ -125,7 +125,7 @@ class RagRig(Rig):
         super().__init__(backend, keys, worker, registry)
         self.library = library
         self.embedder = embedder
-        #: The namespace of requests that name none.
+        #: The default namespace.
         self.ns = self.named("default")
         self._registry = registry
         self._opened = False
@@ -164,19 +164,19 @@ class RagRig(Rig):
         await self.post(job_id=job_id, task="rag", payload=body, options=options)
         return job_id
 
-    async def end(self, job_id: str) -> Ended:
+    async def end(self, job_id: str) -> JobEnd:
         status = (await self.settled(job_id)).decode()
         record = await self.job(job_id)
         raw = record[b"error"] if status == "error" else record[b"result"]
-        return Ended(status, json.loads(raw) if raw else None, await self.story(job_id))
+        return JobEnd(status, json.loads(raw) if raw else None, await self.story(job_id))
 
-    async def do(self, payload: dict[str, Any], tenant: str = "") -> Ended:
+    async def do(self, payload: dict[str, Any], tenant: str = "") -> JobEnd:
         return await self.end(await self.submit(payload, tenant))
 
     async def add(
         self, text: str, document_id: str = "", ns: str = "default", tenant: str = "", **more: Any
     ) -> dict[str, Any]:
-        """Take a document in; returns the result."""
+        """Ingest a document; returns the result."""
         document = {"text": text, **more, **({"id": document_id} if document_id else {})}
         return (await self.do({"op": "ingest", "ns": ns, "document": document}, tenant)).result
 
@@ -184,7 +184,7 @@ class RagRig(Rig):
         return (await self.do({"query": query, **more}, tenant)).result
 
     async def found(self, query: str, tenant: str = "", **more: Any) -> list[str]:
-        """The documents that a query finds, best first, each once."""
+        """The documents that a query finds, best first, without duplicates."""
         hits = (await self.ask(query, tenant, **more))["hits"]
         return list(dict.fromkeys(hit["document_id"] for hit in hits))
 
@@ -193,7 +193,7 @@ class RagRig(Rig):
         return (raw or b"").decode()
 
     async def check_spans(self, parts: Sequence[dict[str, Any]]) -> None:
-        """Every quotation is what the stored text says there."""
+        """Check that every quotation equals the stored text."""
         for part in parts:
             text = await self.text(part["document_id"])
             assert text[part["start"] : part["end"]] == part["quote"]
@@ -206,12 +206,12 @@ RagMaker = Callable[..., Any]
 async def rag_maker(
     backend: Backend, keys: JobKeys, worker: WorkerIdentity
 ) -> AsyncIterator[RagMaker]:
-    """Makes workers and closes them all."""
+    """Creates workers and closes them all."""
     made: list[RagRig] = []
 
     async def make(
         embedder: WordEmbedder | None = None,
-        model: SayingModel | None = None,
+        model: ScriptedModel | None = None,
         *,
         consumer: str = "c1",
         most_documents: int = 100,

@@ -1,4 +1,4 @@
-"""PDF files for tests, good and evil, made by hand."""
+"""PDF files for tests, valid and malicious, written by hand."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import pypdf
 
 
 def pdf(*pages: str, title: str = "", compress: bool = False) -> bytes:
-    """A file with one line of text a page."""
+    """A file with one line of text per page."""
     streams = [f"BT /F1 12 Tf 72 720 Td ({page}) Tj ET".encode("latin-1") for page in pages]
     return assemble(streams, title=title, compress=compress)
 
 
 def bomb(megabytes: int) -> bytes:
-    """A small file whose only page unpacks to very much."""
+    """A small file whose only page unpacks to many megabytes."""
     return assemble([b"BT /F1 12 Tf (x) Tj ET " + b" " * (megabytes << 20)], compress=True)
 
 
 def encrypted(text: str, password: str) -> bytes:
-    """A file that opens with a password only."""
+    """A file that needs a password."""
     writer = pypdf.PdfWriter(clone_from=io.BytesIO(pdf(text)))
     writer.encrypt(password, algorithm="RC4-128")
     output = io.BytesIO()
@@ -29,7 +29,7 @@ def encrypted(text: str, password: str) -> bytes:
 
 
 def assemble(streams: list[bytes], *, title: str = "", compress: bool = False) -> bytes:
-    """Objects, cross-reference table and trailer around the pages' contents."""
+    """Objects, cross-reference table and trailer around the contents of the pages."""
     objects = [b"<< /Type /Catalog /Pages 2 0 R >>", b""]
     objects.append(b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>")
     objects.append(b"<< /Title (" + title.encode("latin-1") + b") >>")

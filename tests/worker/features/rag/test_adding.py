@@ -1,4 +1,4 @@
-"""Documents that are added beside others: where there is none, and while a guard holds."""
+"""Documents added only if their id is free and while a guard holds."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def test_one_job_adds_many_each_once(rag: RagMaker) -> None:
         await store.add(fence, lease.job_id, worker.ns, named("d"), guard)
 
 
-async def test_nothing_is_added_once_the_guard_says_something_else(rag: RagMaker) -> None:
+async def test_nothing_is_added_once_the_guard_fails(rag: RagMaker) -> None:
     worker = await rag(opened=False)
     lease = await worker.running(task="tool")
     store, fence = RagStore(worker.client, 3), fence_of(worker, lease)
@@ -62,7 +62,7 @@ async def test_nothing_is_added_once_the_guard_says_something_else(rag: RagMaker
     assert await snapshot(worker) == {}
 
 
-async def test_a_record_that_is_none_is_another(rag: RagMaker) -> None:
+async def test_an_invalid_record_counts_as_another_document(rag: RagMaker) -> None:
     worker = await rag(opened=False)
     lease = await worker.running(task="tool")
     store, fence = RagStore(worker.client, 3), fence_of(worker, lease)

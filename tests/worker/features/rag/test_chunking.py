@@ -1,4 +1,4 @@
-"""Chunks and sentences: every word is in one, every span is exact, whatever the text."""
+"""Chunks and sentences cover every word with exact spans, for any text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from worker.features.rag.text.chunking import (
     split_sentences,
 )
 
-#: Words, blanks, marks of Markdown and ends of sentences, in any order.
+#: Words, blanks, Markdown marks and sentence ends, in any order.
 _PIECES = st.sampled_from(
     ["word ", "longer-word ", "\n", "\n\n", "# Head\n", "```\n", "- item\n", ". ", "! ", "。",
      "\r\n", "日本語", "e.g. ", "x" * 300, "é", "e\u0301", " \t ", "👩\u200d👩", "---\n", "\u2028",
@@ -48,7 +48,7 @@ def test_every_word_is_in_a_chunk_and_none_is_too_long(text: str, marked: bool) 
         assert 0 < len(quote) <= MAX_CHARS
         assert span.start > before.start
         assert span.end > before.end
-        assert before.end - span.start <= OVERLAP_CHARS  # so much is told twice, and no more
+        assert before.end - span.start <= OVERLAP_CHARS  # the overlap is bounded
         covered.update(range(span.start, span.end))
         before = span
     assert all(text[place].isspace() for place in range(len(text)) if place not in covered)
@@ -56,7 +56,10 @@ def test_every_word_is_in_a_chunk_and_none_is_too_long(text: str, marked: bool) 
 
 @given(TEXTS, st.booleans())
 def test_no_word_is_cut(text: str, marked: bool) -> None:
-    """Unless it has no end; blanks and ends of sentences in scripts without blanks are between."""
+    """Unless it is too long.
+
+    Blanks, or sentence ends in scripts without spaces, separate chunks.
+    """
     for span in split_chunks(text, marked=marked):
         for place in (span.start, span.end):
             around = text[max(0, place - 1) : place + 1]
@@ -135,7 +138,7 @@ text
 """
 
 
-def test_headings_and_the_path_to_a_place() -> None:
+def test_headings_and_the_path_to_a_position() -> None:
     found = headings(MARKED, marked=True)
     told = [(heading.level, heading.title) for heading in found]
     assert told == [(1, "Intro"), (1, "One"), (2, "One a"), (3, "Deep"), (1, "Two")]
@@ -162,8 +165,8 @@ def test_titles(text: str, marked: bool, called: str) -> None:
     "piece",
     [".", "\n", " ", "#", "`", "-", "=", "。", "'", ".'", "\n ", "- ", "e.g.", "\u0301", "[", "1."],
 )
-def test_it_takes_one_way_through_any_text(piece: str) -> None:
-    """Twice the text takes about twice the time: nothing can stop a thread that is busy."""
+def test_the_time_is_linear_in_the_text(piece: str) -> None:
+    """Twice the text takes about twice the time; a busy thread could not be stopped."""
     text = piece * (200_000 // len(piece))
     started = time.process_time()
     split_chunks(text, marked=True)

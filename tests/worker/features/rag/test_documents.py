@@ -1,4 +1,4 @@
-"""Documents of a namespace: taken in, replaced, deleted, found, by whoever may."""
+"""Documents of a namespace: ingested, replaced, deleted and found."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ GATES = "# Gates\n\nA sluice is a gate that controls a stream.\n\n## Keys\n\nJob
 TEA = "Green tea is brewed at eighty degrees. Black tea takes boiling water."
 
 
-async def test_a_document_is_taken_in_and_found(rag: RagMaker) -> None:
+async def test_a_document_is_ingested_and_found(rag: RagMaker) -> None:
     worker = await rag()
     result = await worker.add(GATES, "gates", media_type="text/markdown")
     assert isinstance(result.pop("ms"), int)
@@ -32,7 +32,7 @@ async def test_a_document_is_taken_in_and_found(rag: RagMaker) -> None:
     assert await worker.found("nothing of the kind") == []
 
 
-async def test_without_an_id_the_content_is_the_name(rag: RagMaker) -> None:
+async def test_without_an_id_the_digest_is_the_id(rag: RagMaker) -> None:
     worker = await rag()
     first, again = await worker.add(TEA), await worker.add(TEA)
     digest = hashlib.sha256(TEA.encode()).hexdigest()
@@ -58,7 +58,7 @@ async def test_a_document_is_replaced(rag: RagMaker) -> None:
     assert await worker.found("coffee") == ["drink"]
 
 
-async def test_a_document_is_deleted_and_with_the_last_one_its_namespace(rag: RagMaker) -> None:
+async def test_deleting_the_last_document_deletes_the_namespace(rag: RagMaker) -> None:
     worker = await rag(WordEmbedder())
     await worker.add(TEA, "tea")
     await worker.add(GATES, "gates")
@@ -71,15 +71,15 @@ async def test_a_document_is_deleted_and_with_the_last_one_its_namespace(rag: Ra
     assert (await worker.do({"op": "delete", "document_id": "gates"})).result["deleted"]
     assert await worker.client.keys(f"{worker.keys.tag}rag*") == []
     assert await worker.found("gate") == []
-    # And it may begin anew.
+    # The namespace can be used again.
     await worker.add("Gates again.", "gates")
     assert await worker.found("gate", mode="lexical") == ["gates"]
 
 
-async def test_a_namespace_that_died_and_was_born_again_shows_nothing_of_its_past(
+async def test_a_recreated_namespace_has_no_old_documents(
     rag: RagMaker,
 ) -> None:
-    """A worker that slept through both knows documents that nobody tells it are gone."""
+    """A worker that noticed neither must drop its deleted documents."""
     one, two = await rag(consumer="one"), await rag(consumer="two", opened=False)
     await two.open()
     await one.add("Old words.", "a")

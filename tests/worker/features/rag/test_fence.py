@@ -1,4 +1,4 @@
-"""A change of a namespace is made once and whole, by whoever has the job, or not at all."""
+"""A change of a namespace is atomic and applied once, by the attempt that owns the job."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_an_attempt_that_lost_its_job_writes_nothing(rag: RagMaker) -> Non
     assert await snapshot(worker) == {}
 
 
-async def test_a_change_is_made_once_however_often_it_is_tried(rag: RagMaker) -> None:
+async def test_a_change_is_applied_once_over_retries(rag: RagMaker) -> None:
     worker = await rag(opened=False)
     lease = await worker.running(task="rag")
     store, fence = RagStore(worker.client, 10), fence_of(worker, lease)
@@ -67,7 +67,7 @@ async def test_a_change_is_made_once_however_often_it_is_tried(rag: RagMaker) ->
     assert record == DocumentRecord(**{**RECORD.__dict__, "added_ts": record.added_ts})
 
 
-async def test_what_is_in_the_way_is_found_before_anything_is_written(rag: RagMaker) -> None:
+async def test_keys_of_the_wrong_type_are_found_before_any_write(rag: RagMaker) -> None:
     worker = await rag(opened=False)
     lease = await worker.running(task="rag")
     store, fence = RagStore(worker.client, 10), fence_of(worker, lease)
@@ -85,7 +85,7 @@ async def test_what_is_in_the_way_is_found_before_anything_is_written(rag: RagMa
     assert await store.version(worker.ns) > 1_700_000_000_000_000
 
 
-async def test_a_worker_killed_before_the_commit_leaves_nothing_and_the_next_one_all(
+async def test_a_worker_killed_before_the_commit_leaves_nothing(
     rag: RagMaker,
 ) -> None:
     slow, quick = WordEmbedder(), WordEmbedder()
@@ -95,14 +95,14 @@ async def test_a_worker_killed_before_the_commit_leaves_nothing_and_the_next_one
     job_id = await one.submit(payload, upload=b"Read, cut, embedded.")
     await eventually(lambda: slow.asked)
     assert await snapshot(one) == {}
-    # It loses its job between the making of vectors and the commit.
+    # It loses its job between embedding and commit.
     lease_key = one.keys.lease(job_id)
     await one.client.hset(lease_key, "token", "somebody-else")  # type: ignore[misc]
     slow.gate.set()
     await eventually(lambda: not one.executor.running)
     assert await snapshot(one) == {}
     await one.stop()
-    # Somebody else takes it up.
+    # Another worker takes over.
     await one.client.hset(lease_key, mapping={"deadline_ms": "0", "token": "-x"})  # type: ignore[misc]
     two = await rag(quick, consumer="two", opened=False)
     await two.open()
@@ -117,8 +117,8 @@ async def test_a_worker_killed_before_the_commit_leaves_nothing_and_the_next_one
     assert [data["attempt"] for data in ended.events("running")] == [1, 2]
 
 
-async def test_an_attempt_after_the_commit_tells_what_the_one_before_did(rag: RagMaker) -> None:
-    """Another document of the same id that came in between is not overwritten."""
+async def test_an_attempt_after_the_commit_returns_its_outcome(rag: RagMaker) -> None:
+    """Another document with the same id, stored in between, is not overwritten."""
     worker = await rag(opened=False)
     lease = await worker.running(task="rag")
     store, fence = RagStore(worker.client, 10), fence_of(worker, lease)
@@ -136,7 +136,7 @@ async def test_an_attempt_after_the_commit_tells_what_the_one_before_did(rag: Ra
 
 
 class Flaky:
-    """A client whose replies, or commands, get lost now and then."""
+    """A client that sometimes loses commands or replies."""
 
     def __init__(self, client: Any, losses: list[str]) -> None:
         self._client = client
@@ -175,7 +175,7 @@ async def test_lost_replies_do_not_double_anything(rag: RagMaker) -> None:
         await RagStore(client, 10, retry_for_s=0.1).commit(fence, lease.job_id, worker.ns, DOCUMENT)
 
 
-async def test_no_memory_no_document(rag: RagMaker) -> None:
+async def test_out_of_memory_stores_nothing(rag: RagMaker) -> None:
     worker = await rag(opened=False)
     lease = await worker.running(task="rag")
     if not worker.backend.is_real:
@@ -205,7 +205,7 @@ async def test_canceled_jobs_store_nothing(rag: RagMaker) -> None:
 
 
 @pytest.mark.parametrize("name", ["commit", "remove", "attach"])
-def test_each_script_is_headed_by_its_keys_arguments_and_answers(name: str) -> None:
+def test_each_script_documents_keys_arguments_and_answers(name: str) -> None:
     source = (_LUA / f"{name}.lua").read_text()
     header, code = source.split("\n\nlocal ", 1)
     assert header.startswith(f"-- {name.upper()}: ")

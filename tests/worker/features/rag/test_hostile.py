@@ -1,4 +1,4 @@
-"""Files that break, lie or blow up: the worker says so and goes on."""
+"""Malicious and damaged files are reported, and the worker continues."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ async def test_a_pdf() -> None:
 @pytest.mark.parametrize(
     ("raw", "words"),
     [
-        (b"", "no PDF"),
-        (b"%PDF-1.7 and then nothing", "no PDF"),
-        (pdf("cut off")[:200], "no PDF|no text|broken"),
-        (os.urandom(5000), "no PDF"),
+        (b"", "not readable as PDF"),
+        (b"%PDF-1.7 and then nothing", "not readable as PDF"),
+        (pdf("cut off")[:200], "not readable as PDF|no text|damaged"),
+        (os.urandom(5000), "not readable as PDF"),
         (encrypted("hidden", "secret"), "encrypted"),
         (assemble([b""]), "no text"),
-        (assemble([b"BT (" * 5000], compress=True), "no text|broken"),
-        (bomb(200), "no text|broken|memory"),
-        (b"%PDF-1.4\n" + b"1 0 obj\n[" * 50_000, "no PDF|nested|memory|time"),
+        (assemble([b"BT (" * 5000], compress=True), "no text|damaged"),
+        (bomb(200), "no text|damaged|memory"),
+        (b"%PDF-1.4\n" + b"1 0 obj\n[" * 50_000, "not readable as PDF|nested|memory|time"),
     ],
     ids=["empty", "head", "cut", "noise", "encrypted", "blank", "odd", "bomb", "nested"],
 )
@@ -56,10 +56,10 @@ async def test_an_encrypted_pdf_without_a_password_opens() -> None:
     ).text == "open to all"
 
 
-async def test_a_document_that_keeps_its_reader_busy_is_given_up(
+async def test_a_document_that_takes_too_long_is_abandoned(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """By processor time in the process itself, by the clock from outside."""
+    """By CPU time within the process, and by wall-clock time from outside."""
     monkeypatch.setattr(confine, "_BOOT", "import sys; sys.stdin.buffer.read()\nwhile 1: pass")
     monkeypatch.setattr(reader, "WALL_S", 0.5)
     started = time.monotonic()
@@ -92,7 +92,7 @@ async def test_the_process_is_limited_from_within(
     assert [path.stat().st_size for path in tmp_path.iterdir()] in ([], [0])
 
 
-async def test_canceled_the_process_is_gone(
+async def test_a_cancellation_kills_the_process(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     told = tmp_path / "pid"
@@ -106,7 +106,7 @@ async def test_canceled_the_process_is_gone(
     reading.cancel()
     await asyncio.wait({reading})
     await eventually(lambda: not Path(f"/proc/{pid}").exists())
-    # And the next one has its turn.
+    # The next document can be read.
     monkeypatch.undo()
     assert (await apart.extract(HTML, b"<p>x", 10)).text == "x"
 
@@ -125,7 +125,7 @@ async def test_the_process_knows_no_secrets(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("piece", ["<!", "<a ", "<", "&", "<div>"])
 async def test_html_that_takes_for_ever(monkeypatch: pytest.MonkeyPatch, piece: str) -> None:
-    """Some parsers take the square of the usual time for such things; nobody waits for that."""
+    """Some parsers are quadratic for such input; they are killed."""
     monkeypatch.setattr(reader, "WALL_S", 2.0)
     started = time.monotonic()
     with contextlib.suppress(UnreadableDocument):
@@ -133,11 +133,11 @@ async def test_html_that_takes_for_ever(monkeypatch: pytest.MonkeyPatch, piece: 
     assert time.monotonic() - started < 15
 
 
-def test_it_is_gone_long_before_a_job_is() -> None:
+def test_the_process_times_out_long_before_the_job() -> None:
     assert reading_child.CPU_S < reading_child.WALL_S <= 60
 
 
-async def test_a_job_with_a_broken_document_fails_for_good_and_the_next_one_does_not(
+async def test_a_broken_document_fails_only_its_job(
     fake_rag: RagMaker,
 ) -> None:
     worker = await fake_rag()

@@ -1,4 +1,4 @@
-"""BM25: the scores are the formula's, the shortcuts change nothing, the cost stays small."""
+"""BM25: scores equal the formula, the pruning changes nothing, and the cost stays small."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def index_of(chunks: list[str]) -> Bm25Index:
     return index
 
 
-def by_the_book(chunks: list[str], query: list[str]) -> dict[int, float]:
+def reference_scores(chunks: list[str], query: list[str]) -> dict[int, float]:
     average = sum(map(len, chunks)) / len(chunks)
     scores: dict[int, float] = {}
     for word in query:
@@ -39,7 +39,7 @@ def by_the_book(chunks: list[str], query: list[str]) -> dict[int, float]:
 
 @given(CHUNKS, st.lists(st.sampled_from(LETTERS), min_size=1, max_size=6, unique=True))
 def test_scores_are_those_of_the_formula(chunks: list[str], query: list[str]) -> None:
-    expected = by_the_book(chunks, query)
+    expected = reference_scores(chunks, query)
     found = index_of(chunks).search([[word] for word in query], len(chunks))
     assert {number for number, _ in found} == set(expected)
     for number, score in found:
@@ -48,12 +48,12 @@ def test_scores_are_those_of_the_formula(chunks: list[str], query: list[str]) ->
 
 
 @given(CHUNKS, st.lists(st.sampled_from(LETTERS + "xyz"), min_size=1, max_size=6, unique=True))
-def test_shares_are_of_all_that_was_asked_for(chunks: list[str], query: list[str]) -> None:
+def test_shares_are_fractions_of_the_whole_query(chunks: list[str], query: list[str]) -> None:
     index, words = index_of(chunks), [[word] for word in query]
     scores, shares = index.search(words, len(chunks)), index.shares(words, len(chunks))
     assert [number for number, _ in shares] == [number for number, _ in scores]
     assert all(0 < share < 1 for _, share in shares)
-    # A word that nobody holds makes every share smaller, and changes no order.
+    # A word that no chunk contains reduces every share but does not change the order.
     more = index.shares([*words, ["nowhere"]], len(chunks))
     assert [number for number, _ in more] == [number for number, _ in shares]
     assert all(less < share for (_, less), (_, share) in zip(more, shares))
@@ -65,7 +65,7 @@ def test_shares_are_of_all_that_was_asked_for(chunks: list[str], query: list[str
     st.lists(st.sampled_from(LETTERS), min_size=1, max_size=8, unique=True),
     st.integers(1, 5),
 )
-def test_the_shortcut_finds_the_same_ones(chunks: list[str], query: list[str], most: int) -> None:
+def test_pruning_finds_the_same_chunks(chunks: list[str], query: list[str], most: int) -> None:
     everything = index_of(chunks).search([[word] for word in query], len(chunks))
     best = index_of(chunks).search([[word] for word in query], most)
     assert [round(score, 9) for _, score in best] == [
@@ -74,7 +74,7 @@ def test_the_shortcut_finds_the_same_ones(chunks: list[str], query: list[str], m
 
 
 @given(CHUNKS, st.data())
-def test_what_is_taken_away_is_not_found_and_compacting_changes_nothing(
+def test_removed_chunks_are_not_found_before_or_after_compact(
     chunks: list[str], data: st.DataObject
 ) -> None:
     index = index_of(chunks)
@@ -91,7 +91,7 @@ def test_what_is_taken_away_is_not_found_and_compacting_changes_nothing(
     found = index.search(every, 100)
     assert {number for number, _ in found} == {renumbered[number] for number in before}
     if left:
-        expected = by_the_book(left, list(LETTERS))
+        expected = reference_scores(left, list(LETTERS))
         for number, score in found:
             assert score == pytest.approx(expected[number])
 
@@ -108,8 +108,8 @@ def test_terms_of_one_word_count_together() -> None:
     assert index.search([], 3) == []
 
 
-def test_a_large_index_is_searched_in_no_time() -> None:
-    """A rare word among common ones: the common ones' chunks are not all looked at."""
+def test_a_large_index_is_searched_quickly() -> None:
+    """With a rare word among common ones, most chunks of the common ones are not visited."""
     generator = random.Random(1)
     vocabulary = [f"w{number}" for number in range(5000)]
 

@@ -1,4 +1,4 @@
-"""How much there may be, and what a payload may say."""
+"""Limits of namespaces, and validation of payloads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.worker.features.rag.kit import RagMaker
 from worker.features.rag.store import MOST_NAMESPACES
 
 
-async def test_a_namespace_holds_so_many_documents(rag: RagMaker) -> None:
+async def test_the_number_of_documents_is_limited(rag: RagMaker) -> None:
     worker = await rag(most_documents=2)
     for name in "ab":
         await worker.add("Text.", name)
@@ -18,12 +18,13 @@ async def test_a_namespace_holds_so_many_documents(rag: RagMaker) -> None:
     assert full.kind == "namespace_full"
     assert "RAG_MAX_DOCUMENTS" in full.value["message"]
     assert not await worker.client.exists(worker.ns.text("c"))
-    assert (await worker.add("Other text.", "a"))["replaced"]  # one that is there may change
+    # an existing document may be replaced
+    assert (await worker.add("Other text.", "a"))["replaced"]
     await worker.do({"op": "delete", "document_id": "b"})
     await worker.add("Text.", "c")
 
 
-async def test_there_are_so_many_namespaces(rag: RagMaker) -> None:
+async def test_the_number_of_namespaces_is_limited(rag: RagMaker) -> None:
     worker = await rag()
     names = [f"n{number}" for number in range(MOST_NAMESPACES)]
     await worker.client.sadd(worker.ns.namespaces, *names)  # type: ignore[misc]
@@ -67,13 +68,13 @@ async def test_payloads_that_are_refused(
     assert words in refused.value["message"]
 
 
-async def test_an_empty_id_is_none(fake_rag: RagMaker) -> None:
+async def test_an_empty_id_means_no_id(fake_rag: RagMaker) -> None:
     worker = await fake_rag()
     ended = await worker.do({"op": "ingest", "document": {"id": "", "text": "Text."}})
     assert len(ended.result["document_id"]) == 32
 
 
-async def test_what_finds_no_room_leaves_no_upload(rag: RagMaker) -> None:
+async def test_a_document_that_does_not_fit_leaves_no_upload(rag: RagMaker) -> None:
     worker = await rag(most_documents=1)
     await worker.add("Text.", "a")
     payload = {"op": "ingest", "document": {"id": "b", "media_type": "text/plain"}, "upload": True}

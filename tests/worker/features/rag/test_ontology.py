@@ -1,4 +1,4 @@
-"""Queries find what goes by other names: both ways, by words and by vectors, and nothing else."""
+"""Queries find documents by synonyms: in both directions, by words and by vectors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ELSEWHERE = "Cats sleep on the sofa all day, and at night they hunt."
 
 
 async def learn(worker: RagRig, *entries: TermEntry, keys: RagKeys | None = None) -> None:
-    """As the workflow scripts do it."""
+    """Write entries as the workflow scripts do."""
     keys = keys or worker.ns
     version = await worker.client.incr(keys.version)
     await worker.client.delete(keys.ontology)
@@ -49,7 +49,7 @@ def names_in(query: str, *entries: TermEntry, languages: tuple[str, ...] = ("en"
     return [(each.text, each.names) for each in Ontology(entries).find(query, languages)]
 
 
-async def test_a_short_form_finds_the_long_one_and_the_other_way_round(rag: RagMaker) -> None:
+async def test_acronyms_and_expansions_find_each_other(rag: RagMaker) -> None:
     worker = await rag()
     await stock(worker)
     assert await worker.found("DLQ") == ["short"]
@@ -63,7 +63,7 @@ async def test_a_short_form_finds_the_long_one_and_the_other_way_round(rag: RagM
     assert await worker.found("DLQ") == ["short"]
 
 
-async def test_every_worker_notices(rag: RagMaker) -> None:
+async def test_every_worker_notices_a_change(rag: RagMaker) -> None:
     one = await rag()
     other = await rag(consumer="c2", opened=False)
     await one.add(SAYS_IT, "says")
@@ -75,7 +75,7 @@ async def test_every_worker_notices(rag: RagMaker) -> None:
     ]
 
 
-async def test_terms_are_a_namespaces_and_a_tenants_own(rag: RagMaker) -> None:
+async def test_terms_belong_to_a_namespace_of_a_tenant(rag: RagMaker) -> None:
     worker = await rag()
     for ns, tenant in (("default", ""), ("more", ""), ("default", "acme")):
         await worker.add(SAYS_IT, "says", ns, tenant)
@@ -85,7 +85,7 @@ async def test_terms_are_a_namespaces_and_a_tenants_own(rag: RagMaker) -> None:
     assert await worker.found("DLQ", ns="more") == []
 
 
-async def test_vectors_are_made_with_the_other_names(rag: RagMaker) -> None:
+async def test_the_vector_of_a_query_includes_synonyms(rag: RagMaker) -> None:
     embedder = WordEmbedder()
     worker = await rag(embedder)
     await stock(worker)
@@ -98,7 +98,7 @@ async def test_vectors_are_made_with_the_other_names(rag: RagMaker) -> None:
     assert embedder.asked[-1] == "a sofa"
 
 
-async def test_the_other_names_get_no_vector_and_the_query_keeps_its_own(rag: RagMaker) -> None:
+async def test_if_embedding_synonyms_fails_the_query_vector_is_used(rag: RagMaker) -> None:
     class Faulty(WordEmbedder):
         async def embed(self, texts: Any) -> Any:
             if "(" in texts[0]:
@@ -112,7 +112,7 @@ async def test_the_other_names_get_no_vector_and_the_query_keeps_its_own(rag: Ra
 
 
 async def test_a_namespace_with_terms_stays_without_documents(rag: RagMaker) -> None:
-    """They are taken back by an undo, and by nothing else."""
+    """Only an undo removes them."""
     worker = await rag()
     await worker.add(SAYS_IT, "says")
     await learn(worker, DLQ)
@@ -129,7 +129,7 @@ async def test_a_namespace_with_terms_stays_without_documents(rag: RagMaker) -> 
     assert await worker.found("DLQ") == ["says"]
 
 
-async def test_what_is_no_entry_is_left_out(rag: RagMaker) -> None:
+async def test_invalid_entries_are_ignored(rag: RagMaker) -> None:
     worker = await rag()
     await worker.add(SAYS_IT, "says")
     await learn(worker, DLQ)
@@ -140,7 +140,7 @@ async def test_what_is_no_entry_is_left_out(rag: RagMaker) -> None:
     assert [entry.term for entry in page.entries] == ["dead letter queue"]
 
 
-async def test_a_foreign_key_in_its_place_is_told(rag: RagMaker) -> None:
+async def test_a_key_of_the_wrong_type_is_reported(rag: RagMaker) -> None:
     worker = await rag()
     await worker.add(SAYS_IT, "says")
     await learn(worker, DLQ)
@@ -150,7 +150,7 @@ async def test_a_foreign_key_in_its_place_is_told(rag: RagMaker) -> None:
     assert (await worker.do({"query": "DLQ"})).kind == "store_corrupt"
 
 
-async def test_a_namespace_without_terms_costs_one_get_when_it_changes(rag: RagMaker) -> None:
+async def test_without_an_ontology_a_refresh_costs_one_get(rag: RagMaker) -> None:
     worker = await rag()
     await stock(worker)
     await worker.found("DLQ")
@@ -188,7 +188,7 @@ def test_common_words_are_names_only_if_they_are_written_so() -> None:
     entry = TermEntry("information technology", ("IT",))
     assert names_in("how does it work", entry) == []
     assert names_in("who is in IT", entry) == [("IT", ("information technology",))]
-    # Every text holds `it`: whoever asks for the long form is not helped by it.
+    # Every text contains `it`, so it does not help to find the expansion.
     words = query_terms("information technology", {"en"})
     renamed = Ontology([entry]).find("information technology", ["en"])
     assert synonym_terms(words, renamed, ["en"]) == {0: [], 1: []}
@@ -211,7 +211,7 @@ def test_forms_of_every_language_of_the_namespace() -> None:
     ]
 
 
-def test_a_query_in_other_words() -> None:
+def test_expanding_a_query() -> None:
     query = "is the DLQ full, and the DLQ old?"
     renamed = Ontology([DLQ]).find(query, ["en"])
     assert expand_query(query, renamed) == (
@@ -239,7 +239,7 @@ def test_a_name_needs_all_its_words_and_counts_as_one() -> None:
     assert set(both) == {0, 3, 4}
 
 
-def test_what_says_it_in_the_querys_words_goes_first() -> None:
+def test_the_words_of_the_query_rank_above_synonyms() -> None:
     index = index_of("dlq a b c d e f g", "alias alias alias alias b c d e", "q r s t u v w x")
     found = index.shares([["dlq"]], 9, {0: [[["alias"]]]})
     assert [number for number, _ in found] == [0, 1]

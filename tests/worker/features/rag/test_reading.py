@@ -1,4 +1,4 @@
-"""From bytes of any type to one plain text; what is broken or evil is refused in words."""
+"""Documents of any type are converted to text; damaged or malicious ones are refused."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_encodings(raw: bytes, charset: str, text: str) -> None:
         ("ab".encode("utf-16-le"), "", "NUL"),
     ],
 )
-def test_what_is_no_text(raw: bytes, charset: str, words: str) -> None:
+def test_data_that_is_not_text(raw: bytes, charset: str, words: str) -> None:
     with pytest.raises(UnreadableDocument, match=words):
         decode(raw, charset)
 
@@ -65,12 +65,12 @@ async def test_text_and_markdown_stay_as_they_are() -> None:
     assert latin.text == "Grüße"
 
 
-async def test_the_type_is_guessed_where_nobody_names_it() -> None:
+async def test_an_unspecified_type_is_detected() -> None:
     page = b" <!DOCTYPE html><p>Hello"
     for media_type in ("", "application/octet-stream"):
         assert (await read(page, media_type)).media_type == "text/html"
         assert (await read(b"Hello <b>", media_type)).media_type == "text/plain"
-    assert (await read("<html>", "")).media_type == "text/plain"  # text that was given as such
+    assert (await read("<html>", "")).media_type == "text/plain"  # text that was sent as text
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ async def test_the_type_is_guessed_where_nobody_names_it() -> None:
         ("ü" * (MOST_BYTES // 2 + 1), "", DocumentTooLong),
     ],
 )
-async def test_what_is_refused(
+async def test_unsupported_documents_are_refused(
     content: str | bytes, media_type: str, fault: type[JobError]
 ) -> None:
     with pytest.raises(fault) as refused:
@@ -124,7 +124,7 @@ Last!
 line"""
 
 
-def test_html_keeps_its_blocks_and_loses_what_nobody_reads() -> None:
+def test_html_keeps_blocks_and_drops_invisible_content() -> None:
     assert extract_html(PAGE) == (TEXT, "On & off")
 
 
@@ -161,6 +161,6 @@ async def test_html_names_its_encoding_itself() -> None:
     assert declared_charset(b'<meta http-equiv=x content="text/html; charset=koi8-r">') == "koi8-r"
 
 
-async def test_html_without_a_title_is_called_after_its_heading() -> None:
+async def test_html_without_a_title_uses_its_heading() -> None:
     assert (await read("<p>x<h2>Deep</h2><h1>The one</h1>", "text/html")).title == "Deep"
     assert (await read("<p>Just text.", "text/html")).title == "Just text."

@@ -1,4 +1,4 @@
-"""Searching by words, by vectors, by both; documents that lack vectors get them."""
+"""Search by words, by vectors and by both; the backfill of missing vectors."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ async def test_vectors_find_what_words_do_not(rag: RagMaker) -> None:
         await worker.check_spans(answer["hits"])
 
 
-async def test_without_an_embedder_words_are_all_there_is(rag: RagMaker) -> None:
+async def test_without_an_embedder_search_is_lexical(rag: RagMaker) -> None:
     worker = await rag()
     await stock(worker)
     assert (await worker.ask("car"))["mode"] == "lexical"
     assert (await worker.do({"query": "car", "mode": "vector"})).kind == "no_embedder"
 
 
-async def test_a_query_that_gets_no_vector_goes_by_its_words(rag: RagMaker) -> None:
+async def test_a_query_without_a_vector_is_searched_by_words(rag: RagMaker) -> None:
     embedder = WordEmbedder()
     worker = await rag(embedder)
     await stock(worker)
@@ -62,7 +62,7 @@ async def test_a_query_that_gets_no_vector_goes_by_its_words(rag: RagMaker) -> N
     assert answer["hits"][0]["document_id"] == "cars"
 
 
-async def test_a_document_that_gets_no_vectors_is_stored_all_the_same_and_gets_them_later(
+async def test_missing_vectors_are_backfilled(
     rag: RagMaker,
 ) -> None:
     embedder = WordEmbedder()
@@ -87,7 +87,7 @@ async def caught_up(worker: RagRig, document_id: str, embedder: str) -> None:
     await eventually(has_them)
 
 
-async def test_vectors_of_another_model_do_not_count_and_are_made_anew(rag: RagMaker) -> None:
+async def test_vectors_of_another_model_are_replaced(rag: RagMaker) -> None:
     old = await rag(WordEmbedder("old-64"), consumer="old")
     await stock(old)
     await old.stop()
@@ -156,8 +156,8 @@ async def vector_count(worker: RagRig) -> int:
         pytest.skip("this Redis has no vector sets")
 
 
-async def test_vectors_that_got_lost_among_the_shared_ones_are_put_back(rag: RagMaker) -> None:
-    """A worker may die between the commit of a document and the adding of its vectors."""
+async def test_missing_shared_vectors_are_restored(rag: RagMaker) -> None:
+    """A worker may die between the commit of a document and adding its vectors."""
     worker = await rag(WordEmbedder(), consumer="one")
     await stock(worker)
     assert await vector_count(worker) == 3
@@ -171,7 +171,7 @@ async def test_vectors_that_got_lost_among_the_shared_ones_are_put_back(rag: Rag
     assert (await other.found("automobile wheels", mode="vector"))[0] == "cars"
 
 
-async def test_vectors_that_nobody_knows_are_swept_out(rag: RagMaker) -> None:
+async def test_orphaned_shared_vectors_are_removed(rag: RagMaker) -> None:
     worker = await rag(WordEmbedder(), consumer="one")
     await stock(worker)
     assert await vector_count(worker) == 3
@@ -187,26 +187,26 @@ async def test_vectors_that_nobody_knows_are_swept_out(rag: RagMaker) -> None:
     assert await vector_count(other) == 3
 
 
-async def test_a_deleted_namespace_takes_its_vectors_along(rag: RagMaker) -> None:
+async def test_deleting_a_namespace_deletes_its_vectors(rag: RagMaker) -> None:
     worker = await rag(WordEmbedder())
     await worker.add(CARS, "cars")
     await worker.do({"op": "delete", "document_id": "cars"})
     assert not await worker.client.exists(worker.ns.vector_set, worker.ns.vectors("cars"))
 
 
-def test_vectors_are_made_of_words_and_not_of_marks() -> None:
+def test_markup_is_stripped_before_embedding() -> None:
     text = "# Limits\n| name | what |\n|---|---:|\n| `MAX` | **most**, see [here](a.md) and x[0] |"
     record = DocumentRecord("d", "Limits", "text/markdown", len(text), 1, "", "1")
     [made] = texts_to_embed(record, text, [Span(0, len(text))])
     assert " ".join(made.split()) == "Limits # Limits name what MAX most , see here and x[0]"
     plain = replace(record, media_type="text/plain")
     assert texts_to_embed(plain, text, [Span(0, len(text))]) == [f"Limits\n{text}"]
-    # However strange it is, it takes no time.
+    # Pathological input takes no time.
     hard = "|-" * 600 + "x" + "[" * 1200 + "](" * 600
     texts_to_embed(record, hard, [Span(0, len(hard))] * 100)
 
 
-def test_both_rankings_are_put_together() -> None:
+def test_two_rankings_are_fused() -> None:
     a, b, c, d = (ChunkRef(name, 0) for name in "abcd")
     worded = [ScoredChunk(a, 0.9), ScoredChunk(b, 0.5)]
     near = [ScoredChunk(b, 0.8), ScoredChunk(c, 0.6), ScoredChunk(d, 0.2)]
@@ -214,7 +214,7 @@ def test_both_rankings_are_put_together() -> None:
     assert [each.ref for each in ranked] == [b, a, c, d]
     by_words, by_vectors = (1 - VECTOR_WEIGHT) * 0.5, VECTOR_WEIGHT * (0.8 - 0.2) / (1 - 0.2)
     assert ranked[0].score == pytest.approx(by_words + by_vectors)
-    # One way alone keeps its order, however little there is.
+    # A single ranking keeps its order.
     assert [each.ref for each in fuse_rankings([], near)] == [b, c, d]
     assert [each.ref for each in fuse_rankings(worded, [])] == [a, b]
     assert [each.ref for each in fuse_rankings([], [ScoredChunk(a, 1.0), ScoredChunk(b, 1.0)])] == [
@@ -224,8 +224,8 @@ def test_both_rankings_are_put_together() -> None:
 
 
 @pytest.mark.parametrize("spread", [1.0, 0.1])
-def test_models_that_find_everything_near_are_heard_as_well(spread: float) -> None:
-    """Cosines between 0.9 and 1 say as much as those between 0 and 1."""
+def test_models_with_a_narrow_range_of_cosines(spread: float) -> None:
+    """Cosines between 0.9 and 1 are rescaled like those between 0 and 1."""
     far, near = ChunkRef("far", 0), ChunkRef("near", 0)
     others = [ScoredChunk(ChunkRef("other", number), 1 - spread) for number in range(9)]
     cosines = [ScoredChunk(near, 1 - 0.2 * spread), *others]
@@ -236,7 +236,7 @@ def test_models_that_find_everything_near_are_heard_as_well(spread: float) -> No
 async def test_a_document_that_changes_in_the_middle_of_a_search(
     fake_rag: RagMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is quoted is what is stored, even if the index was a moment behind."""
+    """The quote equals the stored text, even if the index was out of date."""
     worker = await fake_rag()
     await worker.add("The lease is long.", "doc")
     await worker.found("lease")
@@ -255,7 +255,7 @@ async def test_a_document_that_changes_in_the_middle_of_a_search(
     assert [hit.quote for hit in hits] in ([], ["Again: the lease is short."])
 
 
-async def test_languages_of_a_namespace_do_not_get_into_each_others_way(rag: RagMaker) -> None:
+async def test_languages_of_a_namespace_do_not_interfere(rag: RagMaker) -> None:
     worker = await rag()
     await worker.add("Die Häuser der Stadt sind nicht alt, und das ist auch gut.", "de")
     await worker.add("The houses of the city are not old, and that is good.", "en")
@@ -283,12 +283,12 @@ async def test_titles_and_headings_count(rag: RagMaker) -> None:
     await worker.add(text, "tea", media_type="text/markdown")
     await worker.add(padding, "other", title="Fishing")
     hits = (await worker.ask("oolong", top_k=10))["hits"]
-    assert len(hits) > 1  # all chunks below the heading, not only the one that holds it
+    assert len(hits) > 1  # all chunks below the heading, not only the one that contains it
     assert all(hit["start"] >= text.index("## Oolong") for hit in hits)
     assert (await worker.found("fishing")) == ["other"]
 
 
-async def test_names_of_vectors_tell_revisions_and_models_apart(rag: RagMaker) -> None:
+async def test_vector_names_depend_on_revision_and_model(rag: RagMaker) -> None:
     worker = await rag(WordEmbedder())
     await worker.add(CARS, "cars")
     record = await RagReader(worker.client).get(worker.ns, "cars")

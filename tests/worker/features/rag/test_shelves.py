@@ -1,4 +1,4 @@
-"""What a worker keeps in memory: read once, changed by what changed, bounded."""
+"""The cache of namespaces: incremental and bounded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from worker.features.rag.store import RagStore, StoredText
 
 
 async def counted(worker: RagRig, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many texts each reading takes from Redis."""
+    """The number of texts in each read from Redis."""
     read: list[int] = []
     texts = RagStore.texts
 
@@ -49,7 +49,7 @@ async def test_only_what_has_changed_is_read(
     assert read == [5, 1]
 
 
-async def test_many_who_ask_at_once_read_once(
+async def test_concurrent_searches_share_one_read(
     rag: RagMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker = await rag()
@@ -62,7 +62,7 @@ async def test_many_who_ask_at_once_read_once(
     assert read == [1]
 
 
-async def test_who_waits_is_told_and_may_leave_without_harm(
+async def test_a_waiter_gets_progress_and_may_be_canceled(
     fake_rag: RagMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker = await fake_rag()
@@ -95,7 +95,7 @@ async def test_who_waits_is_told_and_may_leave_without_harm(
     assert told[-1] == (0, 3)
 
 
-async def test_a_job_tells_how_far_the_reading_is(
+async def test_a_job_reports_the_progress_of_loading(
     fake_rag: RagMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker = await fake_rag(WordEmbedder())
@@ -133,7 +133,7 @@ async def test_namespaces_that_do_not_exist_leave_no_trace(
     assert await worker.client.keys("rag*") == []
 
 
-async def test_what_others_broke_is_left_out(rag: RagMaker) -> None:
+async def test_corrupt_documents_are_skipped(rag: RagMaker) -> None:
     worker = await rag()
     for name in ("good", "no-record", "no-text", "no-chunks"):
         await worker.add("Words.", name)
@@ -147,8 +147,8 @@ async def test_what_others_broke_is_left_out(rag: RagMaker) -> None:
     assert (await worker.do({"query": "words"})).kind == CorruptNamespace.kind
 
 
-def test_an_index_forgets_for_good() -> None:
-    """However often documents are replaced, it stays as large as what it holds."""
+def test_the_memory_of_an_index_is_bounded() -> None:
+    """However often documents are replaced, its size depends only on what it contains."""
     index = ChunkIndex()
     sizes = []
     for number in range(40):
@@ -197,7 +197,7 @@ async def test_a_search_costs_about_the_same_in_a_large_namespace(
 
 
 async def put(worker: RagRig, keys: RagKeys, document: StoredText) -> None:
-    """Straight into the store, as a commit leaves it."""
+    """Write straight to the store, as a commit does."""
     record, text, spans = document
     version = await worker.client.incr(keys.version)
     await worker.client.hset(keys.documents, record.id, record.to_json())  # type: ignore[misc, arg-type]
@@ -219,7 +219,7 @@ async def test_a_namespace_that_goes_while_it_is_opened(
         nonlocal asked
         asked += 1
         found = await version(self, keys)
-        if asked == 1:  # its last document goes right after it was looked at
+        if asked == 1:  # its last document is deleted right after this read
             await worker.client.delete(
                 *(keys.documents, keys.version, keys.order, keys.text("only"), keys.chunks("only"))
             )
@@ -229,7 +229,7 @@ async def test_a_namespace_that_goes_while_it_is_opened(
     assert await asyncio.wait_for(worker.found("text"), 10) == []
 
 
-def test_a_long_heading_is_not_told_at_length() -> None:
+def test_a_long_heading_is_cut() -> None:
     text = "# " + "word " * 50_000 + "\n\nAnd so on."
     found = outline.headings(text, marked=True)
     [told] = outline.paths(found, [len(text) - 5])

@@ -1,4 +1,4 @@
-"""Vectors in memory and in Redis: the same promises, kept by both."""
+"""Vector indexes in memory and in Redis: one conformance suite for both."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MEMORY, REDIS = "memory", "redis"
 
 @pytest.fixture
 async def eight(real_server: Callable[[str], RealServer]) -> AsyncIterator[Backend]:
-    """An empty Redis that knows vector sets."""
+    """An empty Redis with vector sets."""
     server = real_server(EIGHT)
     server.client.flushall()
     backend = Backend(EIGHT, server.url)
@@ -61,11 +61,11 @@ def some(seed: int, rows: int, dimensions: int = 16) -> list[list[float]]:
     return [unit(dice, dimensions) for _ in range(rows)]
 
 
-def places(found: Sequence[VectorMatch]) -> list[tuple[str, int]]:
+def chunk_refs(found: Sequence[VectorMatch]) -> list[tuple[str, int]]:
     return [(near.document_id, near.chunk) for near in found]
 
 
-# -- what both promise ---------------------------------------------------------------------------
+# -- both ----------------------------------------------------------------------------------------
 
 
 async def test_the_nearest_come_first(vectors: VectorIndex) -> None:
@@ -73,13 +73,13 @@ async def test_the_nearest_come_first(vectors: VectorIndex) -> None:
     await vectors.add("a", pack_vectors([east, north]))
     await vectors.add("b", pack_vectors([west, between]))
     found = await vectors.search(east, 10)
-    assert places(found) == [("a", 0), ("b", 1), ("a", 1), ("b", 0)]
+    assert chunk_refs(found) == [("a", 0), ("b", 1), ("a", 1), ("b", 0)]
     assert [near.score for near in found] == pytest.approx([1.0, 0.8, 0.0, -1.0], abs=0.02)
-    assert places(await vectors.search(east, 2)) == [("a", 0), ("b", 1)]
+    assert chunk_refs(await vectors.search(east, 2)) == [("a", 0), ("b", 1)]
     assert await vectors.search(east, 0) == []
 
 
-async def test_nothing_is_near_to_nothing(vectors: VectorIndex) -> None:
+async def test_an_empty_index_finds_nothing(vectors: VectorIndex) -> None:
     assert await vectors.search([1.0, 0.0], 5) == []
     assert await vectors.count() == 0
     assert await vectors.existing(["a"]) == set()
@@ -115,16 +115,16 @@ async def test_a_removed_document_is_gone(vectors: VectorIndex) -> None:
     await vectors.add("other", pack_vectors(some(5, 1)))
     await vectors.remove("doc")
     assert await vectors.count() == 1
-    assert places(await vectors.search(rows[0], 10)) == [("other", 0)]
+    assert chunk_refs(await vectors.search(rows[0], 10)) == [("other", 0)]
     assert await vectors.existing(["doc", "other"]) == {"other"}
     await vectors.remove("other")
     assert await vectors.count() == 0
 
 
 @pytest.mark.parametrize("name", ["a", "a.b_c-D@0123", "a:b:7", "ä ö", "x" * 200])
-async def test_any_name_will_do(vectors: VectorIndex, name: str) -> None:
+async def test_any_document_name(vectors: VectorIndex, name: str) -> None:
     await vectors.add(name, pack_vectors(some(6, 2)))
-    assert places(await vectors.search(some(6, 2)[1], 1)) == [(name, 1)]
+    assert chunk_refs(await vectors.search(some(6, 2)[1], 1)) == [(name, 1)]
 
 
 async def test_vectors_of_two_lengths_do_not_mix(vectors: VectorIndex) -> None:
@@ -135,7 +135,7 @@ async def test_vectors_of_two_lengths_do_not_mix(vectors: VectorIndex) -> None:
         await vectors.search(unit(random.Random(1), 8), 3)
     assert await vectors.count() == 2
     assert await vectors.existing(["a", "b"]) == {"a"}
-    # Once everything is gone, another length may come.
+    # After clear, another length is accepted.
     await vectors.clear()
     await vectors.add("b", pack_vectors(some(1, 2, 8)))
     await vectors.remove("b")
@@ -146,14 +146,14 @@ async def test_vectors_of_two_lengths_do_not_mix(vectors: VectorIndex) -> None:
 @pytest.mark.parametrize(
     "packed", [PackedVectors(b"1234567", 1), PackedVectors(b"", 1), PackedVectors(b"12345678", 3)]
 )
-async def test_bytes_that_are_no_vectors(vectors: VectorIndex, packed: PackedVectors) -> None:
+async def test_bytes_that_are_not_vectors(vectors: VectorIndex, packed: PackedVectors) -> None:
     with pytest.raises(DimensionMismatch):
         await vectors.add("a", packed)
     assert await vectors.count() == 0
 
 
 async def test_both_find_the_same(eight: Backend) -> None:
-    """One exactly, the other nearly: of the ten nearest of 400 at most one differs."""
+    """One is exact, the other approximate: of the ten nearest of 400 at most one differs."""
     memory, redis = new_memory_index(), RedisVectorIndex(eight.client(), KEY)
     for number in range(20):
         rows = pack_vectors(some(number, 20, 64))
@@ -165,8 +165,8 @@ async def test_both_find_the_same(eight: Backend) -> None:
     for seed in range(100, 130):
         wanted = unit(random.Random(seed), 64)
         exact, near = await memory.search(wanted, 10), await redis.search(wanted, 10)
-        missed += len(set(places(exact)) - set(places(near)))
-        scores = dict(zip(places(exact), (each.score for each in exact)))
+        missed += len(set(chunk_refs(exact)) - set(chunk_refs(near)))
+        scores = dict(zip(chunk_refs(exact), (each.score for each in exact)))
         for each in near:
             known = scores.get((each.document_id, each.chunk), each.score)
             assert each.score == pytest.approx(known, abs=0.02)
@@ -186,7 +186,7 @@ STEPS = st.lists(
 
 @settings(max_examples=60, deadline=None)
 @given(STEPS, st.integers(0, 1000))
-def test_memory_is_what_was_added_and_not_removed(
+def test_the_index_contains_what_was_added_and_not_removed(
     steps: list[tuple[str, int, int]], seed: int
 ) -> None:
     async def run() -> None:
@@ -206,9 +206,9 @@ def test_memory_is_what_was_added_and_not_removed(
             for chunk, row in enumerate(rows)
         }
         found = await vectors.search(wanted, total + 5)
-        assert {place: near.score for place, near in zip(places(found), found)} == pytest.approx(
-            scores, abs=1e-5
-        )
+        assert {
+            place: near.score for place, near in zip(chunk_refs(found), found)
+        } == pytest.approx(scores, abs=1e-5)
         best = await vectors.search(wanted, 3)
         assert [near.score for near in best] == pytest.approx(
             sorted(scores.values(), reverse=True)[:3], abs=1e-5
@@ -217,7 +217,7 @@ def test_memory_is_what_was_added_and_not_removed(
     asyncio.run(run())
 
 
-async def test_rows_that_are_gone_are_swept_out() -> None:
+async def test_removed_rows_are_compacted() -> None:
     vectors = NumpyVectorIndex()
     await vectors.add("kept", pack_vectors(some(1, 3)))
     for number in range(50):
@@ -225,22 +225,22 @@ async def test_rows_that_are_gone_are_swept_out() -> None:
     assert await vectors.count() == 103
     assert len(vectors._rows) < 103 + 4 * FIRST_ROWS
     assert len(vectors._names) < 10
-    assert places(await vectors.search(some(1, 3)[2], 1)) == [("kept", 2)]
+    assert chunk_refs(await vectors.search(some(1, 3)[2], 1)) == [("kept", 2)]
 
 
-async def test_of_equal_ones_the_older_first() -> None:
+async def test_equal_scores_keep_their_order() -> None:
     vectors = NumpyVectorIndex()
     for name in "abcdef":
         await vectors.add(name, pack_vectors([[1.0, 0.0]] * 2))
-    found = places(await vectors.search([1.0, 0.0], 4))
+    found = chunk_refs(await vectors.search([1.0, 0.0], 4))
     assert sorted(found, key=lambda place: place[0]) == found
-    assert places(await vectors.search([1.0, 0.0], 12))[:3] == [("a", 0), ("a", 1), ("b", 0)]
+    assert chunk_refs(await vectors.search([1.0, 0.0], 12))[:3] == [("a", 0), ("a", 1), ("b", 0)]
 
 
-async def test_a_large_search_goes_to_a_thread_and_sees_what_was_there(
+async def test_a_large_search_in_a_thread_uses_a_snapshot(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What changes meanwhile changes the next search."""
+    """Concurrent changes affect only the next search."""
     monkeypatch.setattr(numpy_vectors, "THREAD_THRESHOLD", 0)
     vectors = NumpyVectorIndex()
     rows = some(1, 50)
@@ -251,14 +251,14 @@ async def test_a_large_search_goes_to_a_thread_and_sees_what_was_there(
     await vectors.remove("doc")
     for number in range(20):
         await vectors.add("new", pack_vectors(some(number + 10, 300)))
-    assert places(await search) == [("doc", 7)]
-    assert places(await vectors.search(rows[7], 1)) != [("doc", 7)]
+    assert chunk_refs(await search) == [("doc", 7)]
+    assert chunk_refs(await vectors.search(rows[7], 1)) != [("doc", 7)]
 
 
 # -- in Redis ------------------------------------------------------------------------------------
 
 
-async def test_which_servers_know_vector_sets(
+async def test_detection_of_vector_sets(
     fake_backend: Backend, real_server: Callable[[str], RealServer], eight: Backend
 ) -> None:
     assert not await has_vector_sets(fake_backend.client(), KEY)
@@ -279,7 +279,7 @@ async def test_which_servers_know_vector_sets(
         "~other +@all", "~* -@all +ping",
     ],
 )  # fmt: skip
-async def test_who_may_not_use_them_does_without(
+async def test_without_permission_vector_sets_are_not_used(
     eight: Backend, real_server: Callable[[str], RealServer], rules: str
 ) -> None:
     admin = real_server(EIGHT).client
@@ -293,7 +293,7 @@ async def test_who_may_not_use_them_does_without(
         admin.execute_command("ACL", "DELUSER", "limited")
 
 
-async def test_what_broke_off_in_the_middle_is_not_whole(
+async def test_an_interrupted_change_is_not_complete(
     eight: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = eight.client()
@@ -306,7 +306,7 @@ async def test_what_broke_off_in_the_middle_is_not_whole(
         sent += 1
         return await send(redis, commands) if sent <= limit else [ResponseError("OOM no room")]
 
-    # Whichever batch is the last one: the next change of the document puts everything right.
+    # Whichever batch was the last one, the next change of the document completes it.
     for limit in range(1, 6):
         sent = 0
         monkeypatch.setattr(vector_set, "_send", failing)
@@ -323,7 +323,7 @@ async def test_what_broke_off_in_the_middle_is_not_whole(
             assert (await vectors.count(), await vectors.existing(["doc"])) == (4, {"doc"})
 
 
-async def test_a_key_that_holds_something_else(eight: Backend) -> None:
+async def test_a_key_of_the_wrong_type(eight: Backend) -> None:
     client = eight.client()
     await client.set(KEY, "x")
     vectors = RedisVectorIndex(client, KEY)

@@ -1,4 +1,4 @@
-"""Which terms a text is counted by, and which ones a query looks for."""
+"""Index terms of texts and queries."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_languages(text: str, language: str) -> None:
     assert detect_language(text) == language
 
 
-def test_a_query_looks_for_each_word_in_every_language_of_the_namespace() -> None:
+def test_each_word_is_searched_in_all_languages() -> None:
     [group] = query_terms("Häuser", {"en", "de"})
     assert set(group) == {"de:haus", "en:hauser", "hauser"}
     assert query_terms("job jobs", {"en"}) == [("en:job", "job", "jobs")]

@@ -1,4 +1,4 @@
-"""What the tests of tools have in common."""
+"""Helpers of the tool tests."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ class Job:
         await self.canceled.wait()
 
 
-def shipped() -> ToolBox:
-    """The tools that come with Sluice."""
+def builtin_tools() -> ToolBox:
+    """A toolbox with the built-in tools."""
     toolbox = ToolBox()
     builtin.register_tools(toolbox)
     return toolbox
 
 
 async def use(name: str, toolbox: ToolBox | None = None, **arguments: Any) -> Any:
-    """What a tool says."""
+    """Call a tool; returns its output."""
     output = await output_of(name, toolbox, **arguments)
     return output.value
 
 
 async def output_of(name: str, toolbox: ToolBox | None = None, **arguments: Any) -> ToolOutput:
-    """The same, with what is known of it."""
-    toolbox = toolbox or shipped()
+    """Call a tool; returns the ToolOutput."""
+    toolbox = toolbox or builtin_tools()
     tool = toolbox.find(name)
     return await toolbox.call(tool, tool.parse(arguments), Job(), "job-1:call")

@@ -1,4 +1,4 @@
-"""An MCP server made with the `mcp` package: `python mcp_sdk_server.py [PORT]`."""
+"""An MCP server written with the `mcp` package: `python mcp_sdk_server.py [PORT]`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def picture() -> list[object]:
 
 @server.tool()
 async def wait(path: str) -> str:
-    """Says in a file that it waits, and when it is told to stop; waits long."""
+    """Writes to a file that it waits, and when it is canceled; waits long."""
     Path(path).write_text("waiting")
     try:
         await asyncio.sleep(60)

@@ -1,8 +1,8 @@
-"""A small MCP server by hand, quick to start, of the year 2025, and as unruly as tests want it.
+"""A minimal MCP server of protocol version 2025, quick to start, that can misbehave.
 
 `python mcp_server.py [MANNER] [FILE]`; manners: `kind`, `deaf` (never answers), `stubborn` (does
-not end when asked), `garbage` (talks nonsense between the lines), `dead` (ends at once). It writes
-its process id to FILE.
+not end when asked), `garbage` (writes invalid lines), `dead` (ends at once). It writes its process
+id to FILE.
 """
 
 from __future__ import annotations
@@ -48,22 +48,22 @@ def result(request: dict[str, Any], value: dict[str, Any]) -> None:
     send({"id": request["id"], "result": value})
 
 
-def said(request: dict[str, Any], text: str, *, is_error: bool = False) -> None:
+def reply_text(request: dict[str, Any], text: str, *, is_error: bool = False) -> None:
     result(request, {"content": [{"type": "text", "text": text}], "isError": is_error})
 
 
 def call(request: dict[str, Any]) -> None:
     name, given = request["params"]["name"], request["params"].get("arguments") or {}
     if name == "add":
-        said(request, str(given["a"] + given["b"]))
+        reply_text(request, str(given["a"] + given["b"]))
     elif name == "append":
         with open(given["path"], "a") as file:
             file.write(given["line"] + "\n")
-        said(request, "appended")
+        reply_text(request, "appended")
     elif name.startswith("die"):
         os._exit(3)
     elif name == "fail":
-        said(request, "out of paper", is_error=True)
+        reply_text(request, "out of paper", is_error=True)
     elif name == "refuse":
         send({"id": request["id"], "error": {"code": -32000, "message": "not today"}})
     elif name == "wait":
@@ -71,11 +71,11 @@ def call(request: dict[str, Any]) -> None:
     elif name == "grow":
         TOOLS.append({"name": "grown", "description": "New.", "inputSchema": OBJECT})
         send({"method": "notifications/tools/list_changed"})
-        said(request, "grown")
+        reply_text(request, "grown")
     elif name == "environment":
-        said(request, json.dumps(dict(os.environ)))
+        reply_text(request, json.dumps(dict(os.environ)))
     elif name == "grown":
-        said(request, "big")
+        reply_text(request, "big")
 
 
 def serve(*, garbage: bool) -> None:

@@ -1,4 +1,4 @@
-"""The other shipped tools: what they say, and what they say to nonsense."""
+"""The other built-in tools: results, and errors for invalid arguments."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.worker.features.tools.kit import Job, shipped, use
+from tests.worker.features.tools.kit import Job, builtin_tools, use
 from worker.features.tools.builtin.arguments import ToolInputError
 from worker.features.tools.builtin.search_documents import search_tool
 from worker.features.tools.errors import InvalidArguments
@@ -17,7 +17,7 @@ from worker.features.tools.toolbox import ToolBox
 
 
 def test_all_have_schemas_and_descriptions_and_may_be_repeated() -> None:
-    toolbox = shipped()
+    toolbox = builtin_tools()
     assert toolbox.names() == [
         "calculator",
         "convert_units",
@@ -51,7 +51,7 @@ async def test_now() -> None:
     "zone",
     ["Mars/Olympus", "../../etc/passwd", "/etc/passwd", "Europe", "", "\x00", "a" * 65, 5, "UTC\n"],
 )
-async def test_zones_that_are_none(zone: Any) -> None:
+async def test_unknown_time_zones(zone: Any) -> None:
     with pytest.raises((ToolInputError, InvalidArguments)):
         await use("now", timezone=zone)
 
@@ -74,7 +74,7 @@ async def test_adding_to_a_date(start: str, add: Any, iso: str, weekday: str) ->
     assert await use("date_math", start=start, add=add) == {"iso": iso, "weekday": weekday}
 
 
-async def test_how_far_dates_are_apart() -> None:
+async def test_the_difference_between_dates() -> None:
     said = await use("date_math", start="2024-01-01", end="2025-01-01")
     assert said == {"days": 366, "seconds": 366 * 86400, "weeks": 52.286}
     said = await use("date_math", start="2024-01-01T00:00:00Z", end="2024-01-01T12:00:00+00:00")
@@ -104,7 +104,7 @@ async def test_how_far_dates_are_apart() -> None:
         {"end": "now"},
     ],
 )
-async def test_dates_that_make_no_sense(arguments: dict[str, Any]) -> None:
+async def test_invalid_dates(arguments: dict[str, Any]) -> None:
     with pytest.raises((ToolInputError, InvalidArguments)) as caught:
         await use("date_math", **arguments)
     assert str(caught.value)
@@ -150,7 +150,7 @@ async def test_units(value: float, source: str, target: str, result: float) -> N
         (1, "m" * 20, "km"),
     ],
 )
-async def test_units_that_make_no_sense(value: Any, source: str, target: str) -> None:
+async def test_invalid_units(value: Any, source: str, target: str) -> None:
     with pytest.raises((ToolInputError, InvalidArguments)) as caught:
         await use("convert_units", value=value, from_unit=source, to_unit=target)
     assert str(caught.value)
@@ -171,7 +171,7 @@ async def test_text_is_counted() -> None:
     assert said["most_frequent"] == [{"word": "né", "times": 2}]
 
 
-async def test_no_text_and_far_too_much() -> None:
+async def test_empty_and_oversized_texts() -> None:
     said = await use("text_stats", text="")
     assert {said[name] for name in ("characters", "words", "sentences", "lines")} == {0}
     with pytest.raises(InvalidArguments):
@@ -237,7 +237,7 @@ async def test_a_document_as_text() -> None:
         {"document": {}, "pointer": "/" * 2000},
     ],
 )
-async def test_pointers_to_nothing(arguments: dict[str, Any]) -> None:
+async def test_pointers_without_a_target(arguments: dict[str, Any]) -> None:
     with pytest.raises((ToolInputError, InvalidArguments)) as caught:
         await use("json_pick", **arguments)
     assert 0 < len(str(caught.value)) < 1000
@@ -252,7 +252,7 @@ class Hit:
     quote: str
 
 
-class Library:
+class DocumentStore:
     def __init__(self, hits: list[Any]) -> None:
         self.hits = hits
         self.asked: list[Any] = []
@@ -262,8 +262,8 @@ class Library:
         return self.hits[:k]
 
 
-async def test_documents_are_those_of_the_jobs_tenant() -> None:
-    library, toolbox = Library([Hit("d1", "one"), {"document_id": "d2"}]), ToolBox()
+async def test_only_documents_of_the_tenant_are_searched() -> None:
+    library, toolbox = DocumentStore([Hit("d1", "one"), {"document_id": "d2"}]), ToolBox()
     toolbox.put(search_tool(library))
     said = await use("search_documents", toolbox, query="fish")
     assert said == [{"document_id": "d1", "quote": "one"}, {"document_id": "d2"}]
@@ -284,7 +284,7 @@ async def test_documents_are_those_of_the_jobs_tenant() -> None:
     ],
 )
 async def test_a_search_cannot_leave_its_bounds(arguments: dict[str, Any]) -> None:
-    library, toolbox = Library([]), ToolBox()
+    library, toolbox = DocumentStore([]), ToolBox()
     toolbox.put(search_tool(library))
     with pytest.raises(InvalidArguments):
         await use("search_documents", toolbox, **arguments)

@@ -1,4 +1,4 @@
-"""The calculator: what it knows, what it refuses, and that nothing overworks it."""
+"""The calculator: arithmetic, refusals, and bounded effort."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_hostile_expressions_are_refused_at_once(expression: str) -> None:
     assert caught.value.permanent
 
 
-async def test_a_very_long_expression_is_no_argument() -> None:
+async def test_a_very_long_expression_is_refused() -> None:
     with pytest.raises(InvalidArguments, match='at "/expression"'):
         await use("calculator", expression="1+" * 5000 + "1")
     with pytest.raises(InvalidArguments):

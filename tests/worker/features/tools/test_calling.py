@@ -1,4 +1,4 @@
-"""One call of a tool: async or in a thread, in time, canceled, failing in every way."""
+"""One tool call: async or in a thread, timeout, cancel, and all kinds of failures."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from worker.features.tools.errors import CallCanceled, ToolFailed, ToolTimeout
 from worker.features.tools.tool import Call
 from worker.features.tools.toolbox import ToolBox
 
-#: From a request to its effect. The machine may be busy with something else: the best of so many
-#: tries counts.
+#: Limit from a request to its effect. The best of TRIES counts, because the machine may be busy.
 PROMPTLY_S, TRIES = 0.25, 3
 
 
@@ -64,14 +63,14 @@ async def test_a_tool_that_takes_too_long_is_stopped() -> None:
     with pytest.raises(ToolTimeout, match=r"t took longer than 0.05 s") as caught:
         await call(slow, timeout_s=0.05)
     assert caught.value.kind == "tool_timeout"
-    assert caught.value.permanent  # who knows what it did
+    assert caught.value.permanent  # its effect is unknown
     assert ended.is_set()
     with pytest.raises(ToolTimeout) as caught:
         await call(slow, timeout_s=0.05, repeatable=True)
     assert not caught.value.permanent
 
 
-async def test_a_thread_that_takes_too_long_is_left_and_told() -> None:
+async def test_a_thread_that_takes_too_long_is_abandoned() -> None:
     ended = threading.Event()
 
     def slow(call: Call, arguments: Any) -> Any:
@@ -84,7 +83,7 @@ async def test_a_thread_that_takes_too_long_is_left_and_told() -> None:
     assert await asyncio.to_thread(ended.wait, 5)
 
 
-async def test_a_tool_that_will_not_stop_is_left_to_itself() -> None:
+async def test_a_tool_that_does_not_stop_is_abandoned() -> None:
     free = asyncio.Event()
 
     async def stubborn(call: Call, arguments: Any) -> Any:
@@ -136,7 +135,7 @@ async def test_cancel_stops_the_waiting_at_once(kind: str) -> None:
     assert best_s < PROMPTLY_S
 
 
-async def test_whoever_is_canceled_stops_the_tool() -> None:
+async def test_canceling_the_caller_stops_the_tool() -> None:
     running, ended = asyncio.Event(), asyncio.Event()
 
     async def waits(call: Call, arguments: Any) -> Any:
@@ -175,7 +174,7 @@ class Unprintable(Exception):
         (RuntimeError("x" * 5000), "t: RuntimeError: xxx"),
     ],
 )
-async def test_whatever_a_tool_raises_is_a_failure_of_the_tool(
+async def test_any_exception_of_a_tool_is_a_failure(
     form: str, error: BaseException, text: str
 ) -> None:
     async def one(call: Call, arguments: Any) -> Any:
@@ -194,7 +193,7 @@ async def test_whatever_a_tool_raises_is_a_failure_of_the_tool(
 @pytest.mark.parametrize(
     "error", [Own("no"), TransientError("later"), AttemptLost(), StoreUnavailable("gone")]
 )
-async def test_errors_with_a_name_keep_it(error: Exception) -> None:
+async def test_job_errors_of_a_tool_are_kept(error: Exception) -> None:
     async def tool(call: Call, arguments: Any) -> Any:
         raise error
 
@@ -222,26 +221,26 @@ def returning(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("value", [None, 1, 2**70, "text", [1, {"a": None}], {"b": 1.5}, True])
-async def test_what_json_can_hold_is_the_output(value: Any) -> None:
+async def test_json_values_are_returned(value: Any) -> None:
     output = await call(returning(value))
     assert output.value == value
     assert not output.truncated
 
 
 @pytest.mark.parametrize("value", [object(), {1, 2}, b"bytes", [object()]])
-async def test_what_json_cannot_hold_is_a_failure(value: Any) -> None:
+async def test_other_values_are_a_failure(value: Any) -> None:
     with pytest.raises(ToolFailed, match="not JSON"):
         await call(returning(value))
 
 
-async def test_half_a_character_is_replaced() -> None:
+async def test_unpaired_surrogates_are_replaced() -> None:
     assert (await call(returning("a\ud800b"))).value == "a?b"
 
 
 @pytest.mark.parametrize(
     "value", ["x" * 1000, ["y" * 10] * 100, "\x00" * 1000, "é" * 500, '"' * 1000, "\n" * 201]
 )
-async def test_what_is_too_long_is_cut_and_says_so(value: Any) -> None:
+async def test_long_output_is_truncated_with_a_note(value: Any) -> None:
     output = await call(returning(value))
     assert output.truncated
     assert isinstance(output.value, str)
@@ -250,6 +249,6 @@ async def test_what_is_too_long_is_cut_and_says_so(value: Any) -> None:
     assert output.text == output.value
 
 
-async def test_the_limit_is_the_tools_own_where_it_has_one() -> None:
+async def test_the_limit_of_a_tool_has_precedence() -> None:
     output = await call(returning("x" * 1000), output_bytes=5000)
     assert output.value == "x" * 1000

@@ -1,4 +1,4 @@
-"""MCP servers: started, listed, called, killed, begun again, ended; good ones and bad ones."""
+"""MCP servers: start, list, call, reconnect and stop, with good and misbehaving servers."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ PATIENCE_S = 60.0
 
 
 class Servers:
-    """A toolbox with MCP servers behind it."""
+    """A toolbox with MCP servers."""
 
     def __init__(self, servers: dict[str, McpServer]) -> None:
         self.toolbox = ToolBox(timeout_s=30.0)
         self.house = WorkerServices(None, None, None, None, None, None)  # type: ignore[arg-type]
         self.service = McpServers(servers, self.toolbox)
 
-    def link(self, name: str = "hand") -> McpConnection:
+    def connection(self, name: str = "hand") -> McpConnection:
         return self.service.connections[name]
 
     async def up(self, name: str = "hand") -> None:
-        await eventually(lambda: not self.link(name).unavailable_reason, PATIENCE_S)
+        await eventually(lambda: not self.connection(name).unavailable_reason, PATIENCE_S)
 
     async def call(self, name: str, job: Job | None = None, /, **arguments: Any) -> Any:
         tool = self.toolbox.find(name)
@@ -79,9 +79,9 @@ def package() -> None:
 
 @pytest.fixture
 async def begin(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[..., Any]]:
-    """Starts servers as the worker does; all are ended."""
+    """Starts servers as the worker does, and stops all of them."""
     monkeypatch.setattr(connection, "BACKOFF_S", 0.05)
-    monkeypatch.setattr(mcp_servers, "START_S", 0.5)  # tests know what they wait for
+    monkeypatch.setattr(mcp_servers, "START_S", 0.5)  # tests wait for specific states
     begun: list[Servers] = []
 
     async def start(*, wait: bool = True, **servers: McpServer) -> Servers:
@@ -105,11 +105,11 @@ def alive(pid: int) -> bool:
 
 
 async def pid_in(path: Path, other_than: int = 0) -> int:
-    def look() -> int:
+    def read_pid() -> int:
         found = int(path.read_text()) if path.exists() else 0
         return found if found != other_than else 0
 
-    return int(await eventually(look, PATIENCE_S))
+    return int(await eventually(read_pid, PATIENCE_S))
 
 
 # -- tools ----------------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ async def test_tools_are_listed_described_and_called(begin: Any) -> None:
     names = servers.toolbox.names()
     assert "hand.add" in names
     assert "hand.bad/name" not in names
-    assert "hand.elsewhere" not in names  # its schema would have to be fetched
+    assert "hand.elsewhere" not in names  # its schema refers to a remote document
     add = servers.toolbox.find("hand.add")
     assert (add.description, add.repeatable, add.wire_name) == ("Adds.", True, "hand__add")
     assert not servers.toolbox.find("hand.append").repeatable
@@ -133,7 +133,7 @@ async def test_tools_are_listed_described_and_called(begin: Any) -> None:
     assert (reading.state, reading.reason, reading.tools) == (McpState.UP, "", len(names))
 
 
-async def test_what_a_server_says_no_to_is_a_failure(begin: Any) -> None:
+async def test_an_error_of_a_server_is_a_failure(begin: Any) -> None:
     servers = await begin(hand=by_hand())
     with pytest.raises(ToolFailed, match=r"hand\.fail: out of paper"):
         await servers.call("hand.fail")
@@ -159,12 +159,12 @@ async def test_new_tools_are_noticed(begin: Any) -> None:
     assert await servers.call("hand.grown") == "big"
 
 
-async def test_nonsense_between_the_lines_is_survived(begin: Any) -> None:
+async def test_invalid_lines_of_a_server_are_ignored(begin: Any) -> None:
     servers = await begin(hand=by_hand("garbage"))
     assert await servers.call("hand.add", a=2, b=3) == "5"
 
 
-async def test_a_call_that_takes_too_long_is_canceled_there_too(begin: Any, tmp_path: Path) -> None:
+async def test_a_timed_out_call_is_canceled_on_the_server(begin: Any, tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     servers = await begin(hand=by_hand("kind", str(pid), timeout_s=0.3))
     with pytest.raises(ToolTimeout):
@@ -173,7 +173,7 @@ async def test_a_call_that_takes_too_long_is_canceled_there_too(begin: Any, tmp_
     assert await servers.call("hand.add", a=1, b=1) == "2"
 
 
-async def test_a_job_that_is_canceled_lets_go_of_its_call(begin: Any, tmp_path: Path) -> None:
+async def test_a_canceled_job_cancels_its_call(begin: Any, tmp_path: Path) -> None:
     pid, state, job = tmp_path / "pid", tmp_path / "state", Job()
     servers = await begin(hand=by_hand("kind", str(pid)))
     calling = asyncio.create_task(servers.call("hand.wait", job, path=str(state)))
@@ -190,7 +190,7 @@ async def test_a_job_that_is_canceled_lets_go_of_its_call(begin: Any, tmp_path: 
 @pytest.mark.parametrize(
     ("tool", "error"), [("die", OutcomeUnknown), ("die_reading", ToolUnavailable)]
 )
-async def test_a_server_that_dies_during_a_call_is_begun_again(
+async def test_a_server_that_dies_during_a_call_is_restarted(
     begin: Any, tool: str, error: type[Exception]
 ) -> None:
     servers = await begin(hand=by_hand())
@@ -202,9 +202,7 @@ async def test_a_server_that_dies_during_a_call_is_begun_again(
     assert await servers.call("hand.add", a=1, b=1) == "2"
 
 
-async def test_a_server_that_is_killed_is_noticed_without_a_call(
-    begin: Any, tmp_path: Path
-) -> None:
+async def test_a_killed_server_is_noticed_without_a_call(begin: Any, tmp_path: Path) -> None:
     path = tmp_path / "pid"
     servers = await begin(hand=by_hand("kind", str(path)))
     first = await pid_in(path)
@@ -215,10 +213,10 @@ async def test_a_server_that_is_killed_is_noticed_without_a_call(
     assert alive(second)
 
 
-async def test_while_it_is_away_its_tools_are_unavailable(begin: Any, tmp_path: Path) -> None:
+async def test_tools_of_a_server_that_is_down_are_unavailable(begin: Any, tmp_path: Path) -> None:
     path = tmp_path / "pid"
     servers = await begin(hand=by_hand("kind", str(path)))
-    servers.link()._server = by_hand("deaf")  # the next one never answers
+    servers.connection()._server = by_hand("deaf")  # the next one never answers
     os.kill(await pid_in(path), signal.SIGKILL)
     await eventually(lambda: servers.reading().state is McpState.DOWN, PATIENCE_S)
     with pytest.raises(ToolUnavailable, match="MCP server hand is down"):
@@ -236,7 +234,7 @@ async def test_while_it_is_away_its_tools_are_unavailable(begin: Any, tmp_path: 
     ],
     ids=["no-command", "dead", "deaf", "no-directory", "no-listener"],
 )
-async def test_a_broken_server_keeps_nobody_from_working(
+async def test_a_broken_server_does_not_affect_others(
     begin: Any, monkeypatch: pytest.MonkeyPatch, server: McpServer, reason: str
 ) -> None:
     monkeypatch.setattr(connection, "CONNECT_S", 2.0)
@@ -256,16 +254,16 @@ async def test_the_worker_does_not_wait_long_for_a_slow_server(
     monkeypatch.setattr(mcp_servers, "START_S", 0.2)
     began = time.monotonic()
     servers = await begin(wait=False, hand=by_hand("deaf"))
-    assert time.monotonic() - began < 8  # less than what it waits where nobody is in a hurry
+    assert time.monotonic() - began < 8  # less than the limit in production
     assert servers.reading().state is McpState.STARTING
 
 
-# -- servers made with the package -----------------------------------------------------------------
+# -- servers written with the package --------------------------------------------------------------
 
 SDK_SERVER = str(HERE / "mcp_sdk_server.py")
 
 
-async def test_a_server_of_today_over_stdio(begin: Any, tmp_path: Path) -> None:
+async def test_a_current_server_over_stdio(begin: Any, tmp_path: Path) -> None:
     state, job = tmp_path / "state", Job()
     servers = await begin(today=McpServer(command=sys.executable, args=[SDK_SERVER]))
     assert servers.toolbox.find("today.add").repeatable
@@ -279,7 +277,7 @@ async def test_a_server_of_today_over_stdio(begin: Any, tmp_path: Path) -> None:
     await eventually(lambda: state.read_text() == "canceled", PATIENCE_S)
 
 
-async def test_a_server_of_today_over_http(begin: Any, free_port: int) -> None:
+async def test_a_current_server_over_http(begin: Any, free_port: int) -> None:
     def listen() -> subprocess.Popen[bytes]:
         command = [sys.executable, SDK_SERVER, str(free_port)]
         return subprocess.Popen(command, stderr=subprocess.DEVNULL)

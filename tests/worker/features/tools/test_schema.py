@@ -1,4 +1,4 @@
-"""The check of arguments: what is wrong, and where; and schemas that are none."""
+"""Validation of arguments: messages with locations, and invalid schemas."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ORDER = {
 
 
 @pytest.mark.parametrize(
-    ("value", "place"),
+    ("value", "location"),
     [
         ({"items": [1, "x"]}, 'at "/items/1": '),
         ({"items": [], "a/b~c": 1}, 'at "/a~1b~0c": '),
@@ -32,18 +32,18 @@ ORDER = {
         (None, 'at "": '),
     ],
 )
-def test_a_fault_names_its_place(value: Any, place: str) -> None:
+def test_a_violation_names_its_location(value: Any, location: str) -> None:
     [fault] = Schema(ORDER).describe_violations(value)
-    assert fault.startswith(place)
+    assert fault.startswith(location)
 
 
-def test_what_fits_has_no_faults_and_gets_no_defaults() -> None:
+def test_valid_values_are_not_changed() -> None:
     value = {"items": [1]}
     assert Schema(ORDER).describe_violations(value) == []
     assert value == {"items": [1]}
 
 
-def test_faults_are_few_and_short() -> None:
+def test_violations_are_limited_in_number_and_length() -> None:
     faults = Schema(ORDER).describe_violations({"items": ["x" * 10_000] * 100})
     assert len(faults) == 5
     assert max(map(len, faults)) <= 300
@@ -66,9 +66,9 @@ def test_references_inside_the_schema_work() -> None:
     assert schema.describe_violations([1, "2"])[0].startswith('at "/1": ')
 
 
-def test_a_reference_to_nothing_is_a_fault_not_a_crash() -> None:
+def test_a_dangling_reference_is_reported() -> None:
     [fault] = Schema({"$ref": "#/$defs/none"}).describe_violations(1)
-    assert "refers to" in fault
+    assert "unresolvable reference" in fault
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_a_reference_to_nothing_is_a_fault_not_a_crash() -> None:
         {"description": "x" * 200_000},
     ],
 )
-def test_what_is_no_schema_is_refused(schema: Any) -> None:
+def test_invalid_schemas_are_refused(schema: Any) -> None:
     with pytest.raises(InvalidSchema):
         Schema(schema)
 
@@ -95,7 +95,7 @@ def test_a_schema_of_an_older_draft_is_read_as_such() -> None:
     assert Schema(older).describe_violations(["x"]) != []
 
 
-def test_a_value_that_is_nested_too_deep_is_a_fault() -> None:
+def test_a_deeply_nested_value_is_refused() -> None:
     value: Any = {}
     for _ in range(5000):
         value = {"a": value}
@@ -130,7 +130,7 @@ CHOICE = {
 
 
 @pytest.mark.parametrize(
-    ("value", "place", "words"),
+    ("value", "location", "words"),
     [
         ({"type": "text"}, "/sources/0", "'text' is a required property"),
         ({"type": "file", "path": 3}, "/sources/0/path", "3 is not of type 'string'"),
@@ -139,14 +139,12 @@ CHOICE = {
         (3, "/sources/0", "not valid under any of the given schemas"),
     ],
 )
-def test_a_close_look_names_what_keeps_it_from_what_it_is_meant_for(
-    value: Any, place: str, words: str
-) -> None:
+def test_unions_report_the_closest_alternative(value: Any, location: str, words: str) -> None:
     [fault] = Schema(CHOICE).find_violations({"sources": [value]}, closely=True)
-    assert fault.pointer == place
+    assert fault.pointer == location
     assert words in fault.message
 
 
-def test_no_more_faults_are_looked_at_than_needed() -> None:
+def test_validation_stops_after_enough_violations() -> None:
     schema = Schema({"type": "array", "items": {"type": "string"}})
     assert len(schema.find_violations([1] * 100_000)) == 5

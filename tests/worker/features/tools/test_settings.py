@@ -1,4 +1,4 @@
-"""Where tools come from: modules of the user's, TOOLS, MCP_SERVERS; and what is wrong with them."""
+"""Sources of tools: user modules, TOOLS and MCP_SERVERS, and their errors."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def register(registry):
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Registry]]:
-    """Writes a module of a user's own and names it in WORKER_HANDLERS."""
+    """Writes a user module and names it in WORKER_HANDLERS."""
     monkeypatch.syspath_prepend(str(tmp_path))
     name = f"tools_of_{tmp_path.name.replace('-', '_')}"
 
@@ -76,12 +76,14 @@ def test_a_module_with_bad_tools_is_a_settings_error(module: Any, source: str) -
         module(source)
 
 
-def test_tools_names_the_users_own_too(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_setting_tools_may_name_user_tools(
+    module: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TOOLS", "shout,now")
     assert module(TOOL).toolbox.names() == ["now", "shout"]
 
 
-def test_tools_that_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_setting_tools_with_unknown_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOOLS", "hammer")
     with pytest.raises(SettingsError, match=r"TOOLS names 'hammer'.*calculator"):
         build_registry(load_settings(WorkerSettings))
@@ -89,7 +91,7 @@ def test_tools_that_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert build_registry(load_settings(WorkerSettings)).toolbox.names() == []
 
 
-def test_as_many_calls_as_can_be_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_are_limited_by_the_saved_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     assert AgentLimits.of(load_settings(WorkerSettings)) == AgentLimits(8, 16, 300.0)
     monkeypatch.setenv("AGENT_MAX_CALLS", "1000")
     monkeypatch.setenv("AGENT_MAX_ROUNDS", "100")
@@ -113,7 +115,7 @@ def servers(tmp_path: Path) -> Callable[[Any], dict[str, Any]]:
 def test_servers_are_read(servers: Any) -> None:
     found = servers(
         {
-            "theme": "dark",  # some program's own
+            "theme": "dark",  # of another program
             "mcpServers": {
                 "files": {"command": "mcp-files", "args": ["/srv"], "env": {"A": "b"}, "cwd": "/"},
                 "far": {"type": "http", "url": "https://example.com/mcp", "headers": {"K": "v"}},
@@ -140,33 +142,33 @@ def test_servers_are_read(servers: Any) -> None:
         ({"mcpServers": {"a": {"url": "ftp://a"}}}, "http"),
         ({"mcpServers": {"a": {"url": "http://a", "args": ["x"]}}}, "belong to command"),
         ({"mcpServers": {"a": {"command": "x", "headers": {"K": "v"}}}}, "belong to url"),
-        ({"mcpServers": {"a.b": {"command": "x"}}}, "'a.b' is no name"),
-        ({"mcpServers": {"sluice": {"command": "x"}}}, "'sluice' is no name"),
-        ({"mcpServers": {"workflow": {"command": "x"}}}, "'workflow' is no name"),
+        ({"mcpServers": {"a.b": {"command": "x"}}}, "'a.b' is not a valid server name"),
+        ({"mcpServers": {"sluice": {"command": "x"}}}, "'sluice' is not a valid server name"),
+        ({"mcpServers": {"workflow": {"command": "x"}}}, "'workflow' is not a valid server name"),
         ({"mcpServers": {f"s{n}": {"command": "x"} for n in range(65)}}, "64 servers at most"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_said(servers: Any, content: Any, says: str) -> None:
+def test_errors_of_a_file_are_reported(servers: Any, content: Any, says: str) -> None:
     with pytest.raises(SettingsError) as caught:
         servers(content)
     assert str(caught.value).startswith("MCP_SERVERS names ")
     assert says in str(caught.value)
 
 
-def test_secrets_of_a_file_are_not_told(servers: Any) -> None:
+def test_secrets_of_a_file_are_not_shown(servers: Any) -> None:
     content = {"mcpServers": {"a": {"url": 5, "headers": {"Authorization": "Bearer hunter2"}}}}
     with pytest.raises(SettingsError) as caught:
         servers(content)
     assert "hunter2" not in str(caught.value)
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="No such file"):
         config.load(str(tmp_path / "none.json"))
 
 
 @pytest.mark.parametrize("version", ["1.27.0", None, "nonsense"])
-def test_without_the_package_it_says_how_to_get_it(
+def test_without_the_package_the_error_has_a_remedy(
     monkeypatch: pytest.MonkeyPatch, version: str | None
 ) -> None:
     def found(name: str) -> str:
@@ -179,7 +181,7 @@ def test_without_the_package_it_says_how_to_get_it(
         config.check_package()
 
 
-def test_the_package_is_not_imported_where_nobody_needs_it() -> None:
+def test_the_package_is_imported_on_demand() -> None:
     code = (
         "import sys; from worker.main import build_registry\n"
         "from common.settings.base import load_settings\n"

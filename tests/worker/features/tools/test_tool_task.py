@@ -27,7 +27,7 @@ class Page(BaseModel):
     copies: int = 1
 
 
-class Desk:
+class ToolRig:
     """A registry with tools whose calls are counted."""
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ async def run(rig: Rig, raw: bytes, **job: Any) -> tuple[Outcome, str]:
 
 
 async def posted(rig: Rig, raw: bytes, **job: Any) -> str:
-    """A job for a worker that reads."""
+    """Post a job for a worker that reads the queue."""
     if not await rig.client.exists(rig.keys.queue):
         await rig.group()
         rig.start()
@@ -69,12 +69,12 @@ async def result(rig: Rig, job_id: str) -> Any:
     return json.loads((await rig.job(job_id))[b"result"])
 
 
-async def told(rig: Rig, job_id: str, *kinds: str) -> list[Any]:
+async def event_data(rig: Rig, job_id: str, *kinds: str) -> list[Any]:
     return [data for kind, _, data in await rig.story(job_id) if kind in kinds]
 
 
-async def test_a_tool_is_called_and_the_story_told(rig: RigMaker) -> None:
-    worker = rig(registry=Desk().registry)
+async def test_a_call_with_its_result_and_events(rig: RigMaker) -> None:
+    worker = rig(registry=ToolRig().registry)
     outcome, job_id = await run(worker, payload("calculator", {"expression": "6 * 7"}))
     assert outcome is Outcome.DONE
     answer = await result(worker, job_id)
@@ -113,10 +113,8 @@ async def test_a_tool_is_called_and_the_story_told(rig: RigMaker) -> None:
         (b"nonsense", "invalid_payload", "_raw"),
     ],
 )
-async def test_what_cannot_be_done_has_a_name(
-    fake_rig: RigMaker, raw: bytes, kind: str, says: str
-) -> None:
-    worker = fake_rig(registry=Desk().registry)
+async def test_errors_have_a_kind(fake_rig: RigMaker, raw: bytes, kind: str, says: str) -> None:
+    worker = fake_rig(registry=ToolRig().registry)
     outcome, job_id = await run(worker, raw)
     assert outcome is Outcome.ERROR
     error = await worker.error(job_id)
@@ -124,8 +122,8 @@ async def test_what_cannot_be_done_has_a_name(
     assert says in error["message"]
 
 
-async def test_a_key_may_use_only_its_own_tools(fake_rig: RigMaker) -> None:
-    worker = fake_rig(registry=Desk().registry)
+async def test_a_key_may_use_only_its_tools(fake_rig: RigMaker) -> None:
+    worker = fake_rig(registry=ToolRig().registry)
     only_now = JobOptions(tools=("now",)).to_json()
     for name, args in (("calculator", {"expression": "1"}), ("absent", {})):
         job_id = await posted(worker, payload(name, args), options=only_now)
@@ -138,13 +136,13 @@ async def test_a_key_may_use_only_its_own_tools(fake_rig: RigMaker) -> None:
 
 
 async def test_a_dry_run_checks_and_calls_nothing(fake_rig: RigMaker) -> None:
-    desk = Desk()
+    tools = ToolRig()
 
     async def never(call: Call, arguments: Any) -> None:
         raise AssertionError
 
-    desk.add("danger", never, parameters=Page.model_json_schema(), timeout_s=2.0)
-    worker = fake_rig(registry=desk.registry)
+    tools.add("danger", never, parameters=Page.model_json_schema(), timeout_s=2.0)
+    worker = fake_rig(registry=tools.registry)
     raw = payload("danger", {"text": "x"}, dry_run=True)
     outcome, job_id = await run(worker, raw)
     assert outcome is Outcome.DONE
@@ -159,53 +157,53 @@ async def test_a_dry_run_checks_and_calls_nothing(fake_rig: RigMaker) -> None:
         "ms": 0,
         "dry_run": True,
     }
-    assert await told(worker, job_id, "tool_call", "tool_result") == []
+    assert await event_data(worker, job_id, "tool_call", "tool_result") == []
     outcome, job_id = await run(worker, payload("danger", {"copies": 1}, dry_run=True))
     assert (await worker.error(job_id))["kind"] == "tool_arguments_invalid"
 
 
 async def test_a_long_output_is_cut(fake_rig: RigMaker) -> None:
-    desk = Desk()
+    tools = ToolRig()
 
     async def chatty(call: Call, arguments: Any) -> str:
         return "x" * 5000
 
-    desk.add("chatty", chatty)
-    worker = fake_rig(registry=desk.registry)
+    tools.add("chatty", chatty)
+    worker = fake_rig(registry=tools.registry)
     _, job_id = await run(worker, payload("chatty"))
     answer = await result(worker, job_id)
     assert answer["truncated"] is True
     assert len(answer["output"]) <= 1000
-    [event] = await told(worker, job_id, "tool_result")
+    [event] = await event_data(worker, job_id, "tool_result")
     assert (event["output"], event["truncated"]) == (answer["output"], True)
 
 
 async def test_a_tool_that_takes_too_long(fake_rig: RigMaker) -> None:
-    desk = Desk()
+    tools = ToolRig()
 
     async def slow(call: Call, arguments: Any) -> None:
         await asyncio.sleep(60)
 
-    desk.add("slow", slow, timeout_s=0.05)
-    worker = fake_rig(registry=desk.registry)
+    tools.add("slow", slow, timeout_s=0.05)
+    worker = fake_rig(registry=tools.registry)
     outcome, job_id = await run(worker, payload("slow"))
     assert outcome is Outcome.ERROR
     assert (await worker.error(job_id))["kind"] == "tool_timeout"
-    [event] = await told(worker, job_id, "tool_result")
+    [event] = await event_data(worker, job_id, "tool_result")
     assert event["error"]["kind"] == "tool_timeout"
 
 
 async def test_cancel_in_the_middle_of_a_call(real_rig: RigMaker) -> None:
-    desk, running = Desk(), asyncio.Event()
+    tools, running = ToolRig(), asyncio.Event()
 
     async def slow(call: Call, arguments: Any) -> None:
         running.set()
         await asyncio.sleep(60)
 
-    desk.add("slow", slow, timeout_s=60)
-    worker = real_rig(registry=desk.registry)
+    tools.add("slow", slow, timeout_s=60)
+    worker = real_rig(registry=tools.registry)
     best_s = float("inf")
-    for _ in range(3):  # the machine may be busy with something else: the best of them counts
+    for _ in range(3):  # the best counts, because the machine may be busy
         running.clear()
         job_id = await posted(worker, payload("slow"))
         await asyncio.wait_for(running.wait(), 10)
@@ -218,11 +216,11 @@ async def test_cancel_in_the_middle_of_a_call(real_rig: RigMaker) -> None:
     assert best_s < 1
 
 
-# -- a worker that dies -----------------------------------------------------------------------
+# -- crashes ----------------------------------------------------------------------------------
 
 
-def dying(worker: Rig, desk: Desk, place: str) -> None:
-    """The first attempt ends at `place`, as if its worker were gone."""
+def dying(worker: Rig, tools: ToolRig, point: str) -> None:
+    """End the first attempt at `point`, as if its worker had crashed."""
 
     async def handler(context: Any, payload: tool.ToolPayload) -> Any:
         if context.attempt > 1:
@@ -231,22 +229,22 @@ def dying(worker: Rig, desk: Desk, place: str) -> None:
 
         async def save_or_die(name: str, value: Any) -> None:
             begun = "begun" in value
-            if place == "after the tool ran" and not begun:
+            if point == "after the tool ran" and not begun:
                 raise AttemptLost
             await save(name, value)
-            if place == ("after the intent" if begun else "after the result"):
+            if point == ("after the intent" if begun else "after the result"):
                 raise AttemptLost
 
         context.save = save_or_die
         await original(context, payload)
         raise AttemptLost
 
-    original = desk.registry.resolve("tool").function
-    desk.registry.add("tool", handler)
+    original = tools.registry.resolve("tool").function
+    tools.registry.add("tool", handler)
 
 
 async def again(worker: Rig, attempt: ClaimedJob) -> Outcome:
-    """Another worker takes the job up, as after a crash."""
+    """Another worker takes over the job, as after a crash."""
     lease = await worker.take_over(attempt.lease)
     return await within(10, worker.executor.run(ClaimedJob(lease, "tool", "tool", attempt.payload)))
 
@@ -254,83 +252,83 @@ async def again(worker: Rig, attempt: ClaimedJob) -> Outcome:
 PLACES = ["after the intent", "after the tool ran", "after the result"]
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("point", PLACES)
 @pytest.mark.parametrize(
     "terms", [{}, {"repeatable": True}, {"takes_key": True}], ids=["once", "repeatable", "key"]
 )
-async def test_no_crash_makes_a_call_twice_that_may_be_made_once(
-    real_rig: RigMaker, place: str, terms: dict[str, Any]
+async def test_no_crash_repeats_a_call_that_must_run_once(
+    real_rig: RigMaker, point: str, terms: dict[str, Any]
 ) -> None:
-    desk = Desk()
+    tools = ToolRig()
 
     async def effect(call: Call, arguments: Any) -> str:
         return "done"
 
-    desk.add("effect", effect, **terms)
-    worker = real_rig(registry=desk.registry)
-    dying(worker, desk, place)
+    tools.add("effect", effect, **terms)
+    worker = real_rig(registry=tools.registry)
+    dying(worker, tools, point)
     first = await worker.attempt(payload("effect"), "tool")
     assert await within(10, worker.executor.run(first)) is Outcome.LOST
     outcome = await again(worker, first)
     job_id = first.lease.job_id
     if terms:
         assert outcome is Outcome.DONE
-        assert desk.calls == [f"{job_id}:call"] * 2
-    elif place == "after the result":
+        assert tools.calls == [f"{job_id}:call"] * 2
+    elif point == "after the result":
         assert outcome is Outcome.DONE
-        assert desk.calls == [f"{job_id}:call"]
+        assert tools.calls == [f"{job_id}:call"]
         assert (await result(worker, job_id))["output"] == "done"
     else:
         assert outcome is Outcome.ERROR
-        assert len(desk.calls) == (0 if place == "after the intent" else 1)
+        assert len(tools.calls) == (0 if point == "after the intent" else 1)
         assert (await worker.error(job_id))["kind"] == "tool_outcome_unknown"
 
 
-async def test_a_call_that_failed_may_be_made_again_if_somebody_asks(real_rig: RigMaker) -> None:
-    desk = Desk()
+async def test_a_failed_call_is_retried_if_configured(real_rig: RigMaker) -> None:
+    tools = ToolRig()
 
     async def shaky(call: Call, arguments: Any) -> str:
-        if len(desk.calls) < 3:
+        if len(tools.calls) < 3:
             raise ValueError("not yet")
         return "at last"
 
-    desk.add("shaky", shaky)
-    worker = real_rig(registry=desk.registry)
+    tools.add("shaky", shaky)
+    worker = real_rig(registry=tools.registry)
     job_id = await posted(worker, payload("shaky"), max_attempts=5)
     assert await worker.settled(job_id) == b"done"
     assert (await result(worker, job_id))["output"] == "at last"
-    assert desk.calls == [f"{job_id}:call"] * 3
-    desk.calls.clear()
+    assert tools.calls == [f"{job_id}:call"] * 3
+    tools.calls.clear()
     job_id = await posted(worker, payload("shaky"))
     assert await worker.settled(job_id) == b"error"
-    assert len(desk.calls) == 1
+    assert len(tools.calls) == 1
 
 
-async def test_a_deed_is_done_once_though_its_output_is_of_no_use(real_rig: RigMaker) -> None:
-    desk = Desk()
+async def test_a_call_with_invalid_output_is_not_repeated(real_rig: RigMaker) -> None:
+    tools = ToolRig()
 
     async def sets(call: Call, arguments: Any) -> Any:
         return {1, 2}
 
-    desk.add("sets", sets)
-    worker = real_rig(registry=desk.registry)
+    tools.add("sets", sets)
+    worker = real_rig(registry=tools.registry)
     job_id = await posted(worker, payload("sets"), max_attempts=3)
     assert await worker.settled(job_id) == b"error"
     assert (await worker.error(job_id))["kind"] == "tool_failed"
-    assert len(desk.calls) == 1
+    assert len(tools.calls) == 1
 
 
-async def test_a_tools_own_error_keeps_its_name(fake_rig: RigMaker) -> None:
+async def test_the_kind_of_a_tools_error_is_kept(fake_rig: RigMaker) -> None:
     class NoInk(JobError):
         kind = "no_ink"
 
-    desk = Desk()
+    tools = ToolRig()
 
     async def printer(call: Call, arguments: Any) -> None:
         raise NoInk("fill it up")
 
-    desk.add("printer", printer)
-    worker = fake_rig(registry=desk.registry)
+    tools.add("printer", printer)
+    worker = fake_rig(registry=tools.registry)
     _, job_id = await run(worker, payload("printer"))
     error = await worker.error(job_id)
     assert (error["kind"], error["message"]) == ("no_ink", "fill it up")

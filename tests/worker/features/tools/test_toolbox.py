@@ -1,4 +1,4 @@
-"""The toolbox: which tools there are, for whom, and how they are made from functions."""
+"""The toolbox: available tools, access, and construction from functions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel, Field, field_validator
 
 from common.errors import SettingsError
-from tests.worker.features.tools.kit import ANYTHING, CALL, shipped
+from tests.worker.features.tools.kit import ANYTHING, CALL, builtin_tools
 from worker.features.tools.errors import InvalidArguments, ToolUnavailable, UnknownTool
 from worker.features.tools.tool import Call, make_tool
 from worker.features.tools.toolbox import ToolBox
@@ -38,8 +38,8 @@ async def anything(call: Call, arguments: dict[str, Any]) -> Any:
     return arguments
 
 
-class Elsewhere:
-    """A source of tools that come and go."""
+class FakeSource:
+    """A source whose tools change."""
 
     def __init__(self) -> None:
         self.tools: dict[str, Any] = {}
@@ -53,7 +53,7 @@ def box(*names: str, selection: str = "all") -> ToolBox:
     return toolbox
 
 
-# -- tools of functions ---------------------------------------------------------------------------
+# -- tools from functions -------------------------------------------------------------------------
 
 
 def test_a_function_with_a_model_needs_nothing_else() -> None:
@@ -75,7 +75,7 @@ def test_a_function_with_a_model_needs_nothing_else() -> None:
         ([], 'at "": '),
     ],
 )
-def test_wrong_arguments_are_told_with_their_place(arguments: Any, fault: str) -> None:
+def test_invalid_arguments_are_reported_with_their_location(arguments: Any, fault: str) -> None:
     with pytest.raises(InvalidArguments) as caught:
         make_tool(note).parse(arguments)
     assert str(caught.value).startswith("note: ")
@@ -96,7 +96,7 @@ def test_the_decorator_registers_and_leaves_the_function_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("terms", "why"),
+    ("options", "why"),
     [
         ({"name": "no spaces", "parameters": ANYTHING}, "not a valid tool name"),
         ({"name": "x" * 65, "parameters": ANYTHING}, "not a valid tool name"),
@@ -113,18 +113,18 @@ def test_the_decorator_registers_and_leaves_the_function_alone() -> None:
         ({"name": "image.process", "parameters": ANYTHING}, "reserved"),
     ],
 )
-def test_a_tool_that_lacks_something_is_refused(terms: dict[str, Any], why: str) -> None:
+def test_an_incomplete_tool_is_refused(options: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        ToolBox().add(anything, **{"description": "x", **terms})
+        ToolBox().add(anything, **{"description": "x", **options})
 
 
 @pytest.mark.parametrize("function", [lambda: 1, lambda a, b, c: 1, print])
-def test_a_function_of_another_shape_is_refused(function: Any) -> None:
+def test_a_function_with_other_parameters_is_refused(function: Any) -> None:
     with pytest.raises(ValueError, match=r"must take \(call, arguments\)"):
         make_tool(function, name="x", description="x", parameters=ANYTHING)
 
 
-def test_two_names_that_a_model_cannot_tell_apart() -> None:
+def test_two_tools_with_the_same_wire_name() -> None:
     toolbox = box("files.read")
     assert toolbox.find("files.read").wire_name == "files__read"
     with pytest.raises(ValueError, match="the same name in model requests"):
@@ -136,7 +136,7 @@ def test_a_later_tool_replaces_an_earlier_one() -> None:
     assert toolbox.names() == ["a"]
 
 
-# -- who may use what -----------------------------------------------------------------------------
+# -- access ---------------------------------------------------------------------------------------
 
 
 def test_without_a_selection_all_are_there() -> None:
@@ -147,13 +147,13 @@ def test_without_a_selection_all_are_there() -> None:
 
 def test_tools_that_do_not_exist_are_named_at_the_start() -> None:
     toolbox = box("a", "b", selection="a,c")
-    with pytest.raises(SettingsError, match=r"TOOLS names 'c'.*there are a, b, all and none"):
+    with pytest.raises(SettingsError, match=r"TOOLS names 'c'.*available: a, b, all and none"):
         toolbox.check()
     for fine in ("all", "none", "a", "a,b"):
         box("a", "b", selection=fine).check()
 
 
-def test_one_that_may_not_be_used_is_as_unknown_as_one_that_is_not_there() -> None:
+def test_forbidden_and_missing_tools_are_indistinguishable() -> None:
     toolbox = box("a", "b", "secret")
     allowed = frozenset({"a", "b"})
     assert toolbox.names(allowed) == ["a", "b"]
@@ -165,24 +165,24 @@ def test_one_that_may_not_be_used_is_as_unknown_as_one_that_is_not_there() -> No
         texts.append(str(caught.value).replace(name, "…"))
         assert caught.value.kind == "unknown_tool"
     assert texts[0] == texts[1]
-    assert texts[0].endswith("there are a, b")
+    assert texts[0].endswith("available: a, b")
 
 
-def test_nobody_can_ask_for_sluices_own() -> None:
+def test_reserved_tools_cannot_be_called() -> None:
     for name in ("sluice.step", "workflow.step", "image.process"):
         with pytest.raises(UnknownTool):
-            shipped().find(name)
+            builtin_tools().find(name)
 
 
 def test_an_empty_allow_list_allows_nothing() -> None:
-    with pytest.raises(UnknownTool, match="there are none"):
+    with pytest.raises(UnknownTool, match="available: none"):
         box("a").find("a", frozenset())
 
 
 def test_tools_of_a_source_come_and_go() -> None:
-    toolbox, source = ToolBox("files.read"), Elsewhere()
+    toolbox, source = ToolBox("files.read"), FakeSource()
     toolbox.add_source("files", source)
-    toolbox.check()  # it may still bring it
+    toolbox.check()  # the source may still provide it
     source.unavailable_reason = "it is starting"
     with pytest.raises(ToolUnavailable, match="it is starting"):
         toolbox.find("files.read")
@@ -193,15 +193,15 @@ def test_tools_of_a_source_come_and_go() -> None:
     assert toolbox.find("files.read").name == "files.read"
     assert toolbox.names() == ["files.read"]
     with pytest.raises(UnknownTool):
-        toolbox.find("files.write")  # TOOLS does not name it
+        toolbox.find("files.write")  # not in TOOLS
     source.unavailable_reason = ""
     source.tools.clear()
     with pytest.raises(UnknownTool):
         toolbox.find("files.read")
 
 
-def test_the_trouble_of_a_source_is_nobodys_business_who_may_not_use_it() -> None:
-    toolbox, source = ToolBox(), Elsewhere()
+def test_errors_of_a_source_are_hidden_without_access() -> None:
+    toolbox, source = ToolBox(), FakeSource()
     source.unavailable_reason = "it is down"
     toolbox.add_source("files", source)
     with pytest.raises(UnknownTool):

@@ -1,4 +1,4 @@
-"""A certificate authority for one test, and a server's certificate from it."""
+"""A certificate authority for one test, and server certificates signed by it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cryptography.x509.oid import NameOID
 
 
 class Authority:
-    """Signs certificates for the next hour."""
+    """Signs certificates valid for one hour."""
 
     def __init__(self, directory: Path) -> None:
         self._dir = directory
@@ -26,7 +26,7 @@ class Authority:
         self.file.write_bytes(self._certificate.public_bytes(serialization.Encoding.PEM))
 
     def server(self, host: str) -> ssl.SSLContext:
-        """What a server of that name shows."""
+        """TLS context of a server with that name."""
         key = ec.generate_private_key(ec.SECP256R1())
         names = x509.SubjectAlternativeName([x509.DNSName(host)])
         builder = self._builder(_name(host), key).add_extension(names, False)
@@ -45,7 +45,7 @@ class Authority:
         return context
 
     def trusting(self) -> ssl.SSLContext:
-        """A client that trusts this authority, and is as strict as ours."""
+        """TLS context of a client that trusts this authority, with the default strictness."""
         return ssl.create_default_context(cafile=str(self.file))
 
     def _builder(self, name: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:

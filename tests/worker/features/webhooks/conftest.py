@@ -1,4 +1,4 @@
-"""Fixtures of the webhooks' tests."""
+"""Fixtures of the webhook tests."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def fake_hooks(
 
 @pytest.fixture
 async def receiver() -> AsyncIterator[Listen]:
-    """Starts receivers, and stops them all."""
+    """Starts receivers, and stops all of them."""
     started: list[Receiver] = []
 
     async def start(script: Script | None = None, **options: object) -> Receiver:

@@ -1,4 +1,4 @@
-"""A scene for webhooks: jobs with an outbox, the stores, and a service over them."""
+"""A rig for webhooks: jobs with an outbox, the stores, and the service."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class HookScene:
     # -- jobs ------------------------------------------------------------------------------
 
     async def job(self, url: str, ttl_s: int = 3600) -> str:
-        """A job whose webhook has not been told of its making yet."""
+        """Create a job whose first webhook has not been sent yet."""
         number = next(self._numbers)
         wanted = NewWorkflow(
             DEFINITION,
@@ -73,8 +73,8 @@ class HookScene:
         job_id: str = made.facts["job_id"]
         return job_id
 
-    async def tell(self, job_id: str, count: int, first: int = 2) -> None:
-        """More events, as the scripts put them into the outbox."""
+    async def add_events(self, job_id: str, count: int, first: int = 2) -> None:
+        """Add events to the outbox, as the scripts do."""
         for seq in range(first, first + count):
             entry = {
                 "seq": seq,
@@ -93,19 +93,19 @@ class HookScene:
         return taken[0] if taken else None
 
     async def due_now(self, name: str) -> None:
-        """Its time has come: a lease, or the wait for another try, is over."""
+        """Make a delivery due: expire its lease or its retry delay."""
         assert await self.client.zadd(self.keys.deliveries, {name: 1}, xx=True, ch=True) == 1
 
     async def record(self, job_id: str) -> dict[bytes, bytes]:
         return await self.client.hgetall(self.keys.job(job_id))  # type: ignore[no-any-return]
 
-    async def told(self, job_id: str) -> str:
-        """`ok`, `retrying` or `failed`; empty before the first."""
+    async def webhook_state(self, job_id: str) -> str:
+        """`ok`, `retrying` or `failed`; empty before the first delivery."""
         status = await self.client.hget(self.keys.job(job_id), "webhook_status")
         return (status or b"").decode()
 
     async def redrive(self, *event_ids: str, key: str = "") -> Any:
-        """Have letters sent again, as the gateway does."""
+        """Redrive dead letters as the gateway does."""
         name = key or f"r{next(self._numbers)}"
         return await self.letters.redrive(
             event_ids, IdempotencyClaim(self.keys.answer("redrive", name), ",".join(event_ids), 60)
@@ -128,7 +128,7 @@ class HookScene:
     async def service(
         self, sender: Sender | None = None, *, run: bool = True, **changes: object
     ) -> WebhookService:
-        """A worker's service; with `run`, at work."""
+        """The service of a worker; with `run`, running."""
         service = WebhookService(self.settings(**changes), sender)
         house = WorkerServices(
             *(self.client, None, self.workflows, None, self.jobs, None, self.store),  # type: ignore[arg-type]
@@ -141,7 +141,7 @@ class HookScene:
         return service
 
     def lines(self) -> list[dict[str, Any]]:
-        """What is in the file."""
+        """Lines of the dead-letter file."""
         if not self.file.exists():
             return []
         return [json.loads(line) for line in self.file.read_text().splitlines()]

@@ -1,4 +1,4 @@
-"""What a webhook is told, how it is signed, and how long it takes to the next try."""
+"""Body, signature and retry delays of webhooks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def entry(**changes: object) -> bytes:
     return json.dumps({**members, **changes}).encode()
 
 
-def test_the_body_is_the_contracts_to_the_letter() -> None:
+def test_the_body_follows_the_contract() -> None:
     callback = build_callback(JOB, "memory_first_v2", entry())
     digest = hashlib.sha256(f"{JOB}|step.completed|7".encode()).hexdigest()[:8]
     assert callback.event_id == f"{JOB}:step.completed:{digest}"
@@ -42,7 +42,7 @@ def test_the_body_is_the_contracts_to_the_letter() -> None:
     )
 
 
-def test_the_same_entry_gives_the_same_bytes_and_other_events_other_names() -> None:
+def test_the_body_is_deterministic_and_ids_are_unique() -> None:
     assert build_callback(JOB, "w", entry()) == build_callback(JOB, "w", entry())
     names = {
         make_event_id(job, kind, seq)
@@ -53,7 +53,7 @@ def test_the_same_entry_gives_the_same_bytes_and_other_events_other_names() -> N
     assert len(names) == 8
 
 
-def test_a_number_beyond_64_bits_comes_through_whole() -> None:
+def test_numbers_beyond_64_bits_are_kept() -> None:
     callback = build_callback(JOB, "w", entry(data='{"big": 123456789012345678901234567890}'))
     assert b'"payload":{"big":123456789012345678901234567890}' in callback.body
 
@@ -63,7 +63,7 @@ def test_a_number_beyond_64_bits_comes_through_whole() -> None:
     [b"", b"{", b"[]", b"1", b"{}", entry(seq=None), entry(ts="x"), entry(data="{"),
      entry(ts=10**30)],
 )  # fmt: skip
-def test_what_is_no_entry_is_refused(raw: bytes) -> None:
+def test_invalid_entries_are_refused(raw: bytes) -> None:
     with pytest.raises(ValueError):
         build_callback(JOB, "w", raw)
 
@@ -99,7 +99,7 @@ def test_headers_with_and_without_a_secret() -> None:
     assert plain == signed
 
 
-def test_waits_double_up_to_the_cap_and_half_of_each_is_chance() -> None:
+def test_delays_are_exponential_with_jitter_up_to_the_cap() -> None:
     least = RetryPolicy(5, 1.0, 60.0, jitter=lambda: 0.0)
     most = RetryPolicy(5, 1.0, 60.0, jitter=lambda: 1.0)
     assert [least.delay_s(n) for n in range(1, 9)] == [0.5, 1, 2, 4, 8, 16, 30, 30]
@@ -107,7 +107,7 @@ def test_waits_double_up_to_the_cap_and_half_of_each_is_chance() -> None:
     assert most.delay_s(100_000) == 60
 
 
-def test_a_receiver_may_ask_for_more_up_to_the_cap_and_never_for_less() -> None:
+def test_retry_after_only_increases_the_delay() -> None:
     retries = RetryPolicy(5, 1.0, 60.0, jitter=lambda: 0.0)
     assert retries.delay_s(1, 7.0) == 7.0
     assert retries.delay_s(1, 0.0) == 0.5
@@ -130,7 +130,7 @@ def test_retries_end() -> None:
      (410, False, False), (429, False, True), (500, False, True), (501, False, True),
      (503, False, True), (599, False, True), (999, False, True)],
 )  # fmt: skip
-def test_only_429_and_5xx_may_go_better_later(status: int, ok: bool, retryable: bool) -> None:
+def test_only_429_and_5xx_are_retryable(status: int, ok: bool, retryable: bool) -> None:
     attempted = result_for_status(status)
     assert (attempted.ok, attempted.retryable) == (ok, retryable)
 

@@ -1,4 +1,4 @@
-"""The file of what was given up: whole lines, whoever writes at once and whatever happens."""
+"""The dead-letter file: whole lines, with concurrent writers and after failures."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ def all_lines(directory: Path) -> list[dict[str, object]]:
     ]
 
 
-def test_a_line_makes_directory_and_file(tmp_path: Path) -> None:
+def test_appending_creates_directory_and_file(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b" / "letters.jsonl"
     assert DeadLetterFile(path).append(b'{"x":1}')
     assert DeadLetterFile(path).append(b'{"x":2}\n')
     assert path.read_bytes() == b'{"x":1}\n{"x":2}\n'
-    assert path.stat().st_mode & 0o077 == 0  # payloads are nobody else's
+    assert path.stat().st_mode & 0o077 == 0  # payloads are private
 
 
-def test_many_processes_write_whole_lines_over_many_rotations(tmp_path: Path) -> None:
+def test_concurrent_writers_and_rotation_keep_lines_whole(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     path = tmp_path / "letters.jsonl"
-    # Room for all of it in the files that are kept.
+    # The kept files can hold all lines.
     writers = [
         context.Process(target=write_many, args=(str(path), f"w{each}", 60, 40_000))
         for each in range(3)
@@ -55,7 +55,7 @@ def test_many_processes_write_whole_lines_over_many_rotations(tmp_path: Path) ->
     assert (tmp_path / "letters.jsonl.1").exists()
 
 
-def test_old_files_make_room(tmp_path: Path) -> None:
+def test_the_oldest_files_are_removed(tmp_path: Path) -> None:
     path = tmp_path / "letters.jsonl"
     for number in range(ROTATED_FILES + 5):
         assert DeadLetterFile(path, most_bytes=1).append(b"%d" % number)
@@ -67,16 +67,14 @@ def test_old_files_make_room(tmp_path: Path) -> None:
     assert (tmp_path / "letters.jsonl.1").read_text() == f"{ROTATED_FILES + 3}\n"
 
 
-def test_what_a_power_cut_left_half_spoils_no_other_line(tmp_path: Path) -> None:
+def test_a_torn_line_does_not_affect_the_next(tmp_path: Path) -> None:
     path = tmp_path / "letters.jsonl"
     path.write_bytes(b'{"x":1}\n{"x":')
     assert DeadLetterFile(path).append(b'{"x":3}')
     assert path.read_bytes().splitlines() == [b'{"x":1}', b'{"x":', b'{"x":3}']
 
 
-def test_where_nothing_can_be_written_it_says_so_and_goes_on(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_write_failure_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file" / "letters.jsonl", tmp_path):
         caplog.clear()
@@ -85,7 +83,9 @@ def test_where_nothing_can_be_written_it_says_so_and_goes_on(
         assert "WORKFLOW_WEBHOOK_DLQ_PATH" in caplog.text
 
 
-def test_a_full_disk_leaves_no_half_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_no_partial_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "letters.jsonl"
     assert DeadLetterFile(path).append(b"first")
     real = os.write

@@ -1,4 +1,4 @@
-"""Where webhooks may go: every way to write a private address is known."""
+"""Allowed destinations of webhooks: all notations of private addresses are recognised."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PUBLIC += ["::ffff:8.8.8.8", "64:ff9b::808:808"]
 
 
 @pytest.mark.parametrize("text", INWARD)
-def test_inward_addresses_are_refused_however_they_come(text: str) -> None:
+def test_private_addresses_are_refused_in_any_notation(text: str) -> None:
     address = ipaddress.ip_address(text)
     assert not is_public(address)
     assert not NOBODY.allows("example.com", address)
@@ -52,7 +52,7 @@ def test_inward_addresses_are_refused_however_they_come(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", PUBLIC)
-def test_public_ones_are_not(text: str) -> None:
+def test_public_addresses_are_allowed(text: str) -> None:
     assert is_public(ipaddress.ip_address(text))
     host = f"[{text}]" if ":" in text else text
     assert check_url(f"https://{host}:8443/", NOBODY).port == 8443
@@ -72,7 +72,7 @@ def test_public_ones_are_not(text: str) -> None:
      "http://a:99999/", "http://a:x/", "http://example.com/#top", "http://" + "a" * 64 + ".com/",
      "https://example.com/" + "x" * 2048, "http://[::1/", "http://%6c%6fcalhost/"],
 )  # fmt: skip
-def test_what_is_no_plain_url_is_refused(url: str) -> None:
+def test_invalid_urls_are_refused(url: str) -> None:
     with pytest.raises(WebhookRefused):
         check_url(url, AllowedHosts.parse("127.0.0.1,localhost,::1,example.com"))
 
@@ -86,7 +86,7 @@ def test_what_is_no_plain_url_is_refused(url: str) -> None:
      ("http://a_b.xn--bcher-kva.example/", "a_b.xn--bcher-kva.example", "/"),
      ("http://[2606:4700:4700:0::1111]:81/", "[2606:4700:4700::1111]:81", "/")],
 )  # fmt: skip
-def test_what_is_one_comes_apart(url: str, authority: str, path: str) -> None:
+def test_parts_of_a_url(url: str, authority: str, path: str) -> None:
     target = check_url(url, NOBODY)
     assert (target.authority, target.path) == (authority, path)
     assert target.origin == f"{target.scheme}://{authority}"
@@ -105,7 +105,7 @@ def test_hosts_are_allowed_by_address_network_and_name() -> None:
     assert allowed.allows("hooks.lan", ipaddress.ip_address("8.8.8.8"))
     assert allowed.allows("any.example", ipaddress.ip_address("::ffff:192.168.1.7"))
     assert not allowed.allows("other.lan", private)
-    # A name leads to no cloud's secrets, even an allowed one: that takes the address.
+    # A name never leads to cloud metadata addresses, even an allowed one: that needs the address.
     assert not allowed.allows("hooks.lan", linked)
     assert AllowedHosts.parse("169.254.169.254").allows("hooks.lan", linked)
 
@@ -113,7 +113,7 @@ def test_hosts_are_allowed_by_address_network_and_name() -> None:
 @pytest.mark.parametrize(
     "url", ["http://localhost:9/", "https://LOCALHOST/", "http://a.localhost/"]
 )
-def test_this_machine_by_name_is_known_before_any_delivery(url: str) -> None:
+def test_names_of_this_machine_are_refused_at_once(url: str) -> None:
     with pytest.raises(WebhookRefused, match="not a public address"):
         check_url(url, NOBODY)
     assert check_url(url, AllowedHosts.parse("127.0.0.0/8"))
@@ -134,7 +134,7 @@ def test_a_wrong_setting_is_named(text: str, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @given(st.text(max_size=60))
-def test_no_url_does_anything_but_pass_or_be_refused(text: str) -> None:
+def test_any_url_is_allowed_or_refused(text: str) -> None:
     for url in (text, f"http://{text}", f"https://{text}/"):
         try:
             target = check_url(url, NOBODY)

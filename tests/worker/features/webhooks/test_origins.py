@@ -1,4 +1,4 @@
-"""Places are shared out so that nobody can have all of them."""
+"""Slots are shared so that no origin can take all of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from worker.features.webhooks import service as origins_module
 from worker.features.webhooks.service import OriginLimits
 
 
-def test_one_origin_has_half_of_the_places_at_most() -> None:
+def test_one_origin_gets_at_most_half_of_the_slots() -> None:
     origins = OriginLimits(8)
     assert [origins.acquire("a") for _ in range(6)] == [True] * 4 + [False] * 2
     assert [origins.acquire("b") for _ in range(5)] == [True] * 4 + [False]
@@ -18,18 +18,18 @@ def test_one_origin_has_half_of_the_places_at_most() -> None:
     assert origins.acquire("c")
 
 
-def test_one_that_hangs_has_a_single_place_until_it_answers_again() -> None:
+def test_a_slow_origin_gets_one_slot_until_it_answers() -> None:
     origins = OriginLimits(8)
     assert origins.acquire("a")
     origins.release("a", timed_out=True)
     assert [origins.acquire("a") for _ in range(3)] == [True, False, False]
-    origins.release("a")  # nothing was sent: that tells nothing
+    origins.release("a")  # nothing was sent, so nothing is known
     assert [origins.acquire("a") for _ in range(2)] == [True, False]
     origins.release("a", timed_out=False)
     assert [origins.acquire("a") for _ in range(2)] == [True, True]
 
 
-def test_all_that_hang_together_leave_half_to_the_others() -> None:
+def test_all_slow_origins_together_get_half_of_the_slots() -> None:
     origins = OriginLimits(8)
     for name in "abcdefgh":
         origins.acquire(name)
@@ -38,7 +38,7 @@ def test_all_that_hang_together_leave_half_to_the_others() -> None:
     assert [origins.acquire("sound") for _ in range(5)] == [True] * 4 + [False]
 
 
-def test_a_single_place_is_anybodys() -> None:
+def test_a_single_slot_is_available_to_any_origin() -> None:
     origins = OriginLimits(1)
     for name in "ab":
         assert origins.acquire(name)
@@ -46,7 +46,7 @@ def test_a_single_place_is_anybodys() -> None:
         origins.release(name, timed_out=True)
 
 
-def test_of_very_many_that_hang_the_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_slow_origins_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(origins_module, "MOST_SLOW_ORIGINS", 2)
     origins = OriginLimits(8)
     for name in "abac":

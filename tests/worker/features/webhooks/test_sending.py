@@ -1,4 +1,4 @@
-"""One attempt: to the receiver that was checked and to nobody else, within its time."""
+"""One attempt: only to the checked receiver, within its timeout."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Make = Callable[..., Sender]
 
 
 class Names:
-    """A name server that counts."""
+    """A resolver that counts its calls."""
 
     def __init__(self, *answers: Sequence[str] | Exception) -> None:
         self.asked: list[tuple[str, int]] = []
@@ -76,7 +76,7 @@ async def test_what_arrives_is_what_was_sent_and_signed(sender: Make, receiver: 
     assert "x-workflow-signature" not in server.got[1].headers
 
 
-async def test_each_attempt_has_a_time_of_its_own(sender: Make, receiver: Listen) -> None:
+async def test_each_attempt_has_a_new_timestamp(sender: Make, receiver: Listen) -> None:
     server = await receiver()
     times = iter([1_000.9, 2_000.0])
     sending = sender(clock=lambda: next(times))
@@ -106,7 +106,7 @@ async def test_no_proxy_of_the_environment_is_used(
     assert proxy.connections == 0
 
 
-async def test_nobody_listens(sender: Make) -> None:
+async def test_connection_refused(sender: Make) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{closed.getsockname()[1]}/"
@@ -114,7 +114,7 @@ async def test_nobody_listens(sender: Make) -> None:
     assert attempted == DeliveryResult(None, "Connection refused", retryable=True)
 
 
-async def test_a_unit_that_may_not_connect_says_so(
+async def test_a_blocked_connection_names_the_firewall(
     sender: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def forbidden(*_: object, **__: object) -> None:
@@ -123,7 +123,7 @@ async def test_a_unit_that_may_not_connect_says_so(
     monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", forbidden)
     attempted = await sender().send("http://127.0.0.1:9/", BODY)
     assert attempted.retryable
-    assert "Operation not permitted: a firewall, or IPAddressDeny=" in attempted.error
+    assert "Operation not permitted: blocked by a firewall or by IPAddressDeny=" in attempted.error
 
 
 async def test_a_connection_that_is_cut(sender: Make, receiver: Listen) -> None:
@@ -132,7 +132,7 @@ async def test_a_connection_that_is_cut(sender: Make, receiver: Listen) -> None:
     assert (attempted.status, attempted.ok, attempted.retryable) == (None, False, True)
 
 
-async def test_an_answer_that_is_no_http(sender: Make) -> None:
+async def test_an_answer_that_is_not_http(sender: Make) -> None:
     async def nonsense(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"SSH-2.0-nonsense\r\n" * 9)
@@ -145,7 +145,7 @@ async def test_an_answer_that_is_no_http(sender: Make) -> None:
     assert (attempted.status, attempted.retryable) == (None, True)
 
 
-async def test_silence_ends_in_time(sender: Make, receiver: Listen) -> None:
+async def test_an_unresponsive_receiver_times_out(sender: Make, receiver: Listen) -> None:
     server = await receiver({"/": [HANG]})
     attempted = await sender(timeout_s=0.2).send(server.url(), BODY)
     assert attempted == DeliveryResult(
@@ -154,20 +154,20 @@ async def test_silence_ends_in_time(sender: Make, receiver: Listen) -> None:
 
 
 @pytest.mark.parametrize("connecting", [True, False], ids=["connecting", "asking"])
-async def test_a_standstill_of_our_own_is_not_held_against_the_receiver(
+async def test_a_stall_of_this_process_is_not_a_timeout(
     sender: Make, monkeypatch: pytest.MonkeyPatch, connecting: bool
 ) -> None:
-    """As soon as we can hear it again, it is there."""
+    """The answer that arrived during the stall is read first."""
     loop = asyncio.get_running_loop()
     connect, over = loop.create_connection, threading.Event()
     timeout_s = 2.0
 
-    def stand_still() -> None:
+    def stall() -> None:
         time.sleep(timeout_s + 2 * STALL_THRESHOLD_S)
-        loop.call_soon(loop.call_soon, over.set)  # once timers have been heard
+        loop.call_soon(loop.call_soon, over.set)  # after the timers have run
 
     async def connect_late(*args: Any, **rest: Any) -> Any:
-        stand_still()
+        stall()
         return await connect(*args, **rest)
 
     def answer(listening: socket.socket) -> None:
@@ -177,7 +177,7 @@ async def test_a_standstill_of_our_own_is_not_held_against_the_receiver(
                 if piece.endswith(BODY):
                     break
             if not connecting:
-                loop.call_soon_threadsafe(stand_still)
+                loop.call_soon_threadsafe(stall)
             over.wait()
             peer.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 
@@ -191,7 +191,7 @@ async def test_a_standstill_of_our_own_is_not_held_against_the_receiver(
 
 
 async def test_an_endless_answer_is_not_waited_for(sender: Make, receiver: Listen) -> None:
-    """The status has decided; of the rest a little is read, for a little while."""
+    """The status has decided; only a little of the rest is read."""
     server = await receiver({"/": [DRIP]})
     assert await sender(timeout_s=60.0).send(server.url(), BODY) == DeliveryResult(200)
     assert await sender(timeout_s=0.3).send(server.url(), BODY) == DeliveryResult(200)
@@ -217,14 +217,14 @@ async def test_a_long_answer_is_read_in_part(sender: Make, receiver: Listen) -> 
     assert (attempted.status, attempted.retryable) == (500, True)
 
 
-async def test_a_bomb_is_not_unpacked(sender: Make, receiver: Listen) -> None:
+async def test_compressed_answers_are_not_decompressed(sender: Make, receiver: Listen) -> None:
     packed = Answer(200, {"Content-Encoding": "gzip"}, b"no gzip at all")
     server = await receiver({"/": [packed]})
     assert (await sender().send(server.url(), BODY)).ok
     assert server.got[0].headers["accept-encoding"] == "identity"
 
 
-async def test_retry_after_is_heard(sender: Make, receiver: Listen) -> None:
+async def test_retry_after_is_parsed(sender: Make, receiver: Listen) -> None:
     server = await receiver({"/": [Answer(429, {"Retry-After": "17"})]})
     attempted = await sender().send(server.url(), BODY)
     assert (attempted.retryable, attempted.retry_after_s) == (True, 17.0)
@@ -242,7 +242,9 @@ async def test_a_name_is_looked_up_once_and_pinned(sender: Make, receiver: Liste
     assert server.got[0].headers["host"] == f"hooks.test:{server.port}"
 
 
-async def test_a_name_that_leads_inward_gets_no_connection(sender: Make, receiver: Listen) -> None:
+async def test_a_name_with_a_private_address_gets_no_connection(
+    sender: Make, receiver: Listen
+) -> None:
     server = await receiver()
     for answer in (["127.0.0.1"], ["8.8.8.8", "127.0.0.1"], ["::ffff:127.0.0.1"], ["0.0.0.0"]):
         sending = sender("", look_up=Names(answer))
@@ -252,7 +254,7 @@ async def test_a_name_that_leads_inward_gets_no_connection(sender: Make, receive
     assert server.connections == 0
 
 
-async def test_an_url_that_was_allowed_once_need_not_be_any_more(
+async def test_the_allowed_hosts_are_checked_at_each_attempt(
     sender: Make, receiver: Listen
 ) -> None:
     server = await receiver()
@@ -261,7 +263,7 @@ async def test_an_url_that_was_allowed_once_need_not_be_any_more(
     assert server.connections == 0
 
 
-async def test_the_next_address_where_the_first_is_dead(sender: Make, receiver: Listen) -> None:
+async def test_the_next_address_is_tried_if_the_first_fails(sender: Make, receiver: Listen) -> None:
     server = await receiver()
     names = Names(["::1", "127.0.0.1"])  # the receiver listens on the second only
     sending = sender("hooks.test", look_up=names)
@@ -269,16 +271,14 @@ async def test_the_next_address_where_the_first_is_dead(sender: Make, receiver: 
 
 
 @pytest.mark.parametrize("fault", [socket.gaierror(-2, "Name or service not known"), None])
-async def test_a_name_that_nobody_knows_may_be_known_later(
-    sender: Make, fault: Exception | None
-) -> None:
+async def test_an_unknown_name_is_retryable(sender: Make, fault: Exception | None) -> None:
     sending = sender("hooks.test", look_up=Names(fault or []))
     attempted = await sending.send("http://hooks.test/", BODY)
     assert (attempted.ok, attempted.retryable) == (False, True)
     assert "hooks.test has no address" in attempted.error
 
 
-async def test_a_name_server_that_keeps_silent_takes_no_longer_than_a_delivery(
+async def test_resolving_is_bounded_by_the_timeout(
     sender: Make,
 ) -> None:
     async def silent(host: str, port: int) -> Sequence[IpAddress]:
@@ -289,7 +289,7 @@ async def test_a_name_server_that_keeps_silent_takes_no_longer_than_a_delivery(
     assert attempted.timed_out
 
 
-async def test_the_systems_resolver_is_asked_off_the_loop(monkeypatch: Any) -> None:
+async def test_the_system_resolver_runs_in_a_thread(monkeypatch: Any) -> None:
     threads: list[Any] = []
 
     async def noted(function: Any, *args: Any) -> Any:
@@ -306,7 +306,7 @@ async def test_the_systems_resolver_is_asked_off_the_loop(monkeypatch: Any) -> N
 # -- TLS -----------------------------------------------------------------------------------------
 
 
-async def test_the_certificate_must_be_the_names(
+async def test_the_certificate_must_match_the_name(
     sender: Make, receiver: Listen, tmp_path: Path
 ) -> None:
     pytest.importorskip("cryptography")
@@ -321,6 +321,6 @@ async def test_the_certificate_must_be_the_names(
     assert "certificate is not trusted" in wrong.error
     stranger = sender("hooks.test", look_up=Names(["127.0.0.1"]))
     assert "not trusted" in (await stranger.send(server.url("/", "hooks.test"), BODY)).error
-    # The right name afterwards: no connection of one name serves another.
+    # Then the right name: a connection for one name is not reused for another.
     assert (await sending.send(server.url("/", "hooks.test"), BODY)).ok
     assert len(server.got) == 2

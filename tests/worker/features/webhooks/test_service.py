@@ -1,4 +1,4 @@
-"""Deliveries end to end: in order, once, in spite of receivers that fail, hang or are gone."""
+"""Deliveries end to end: in order, once, despite receivers that fail, hang or are gone."""
 
 from __future__ import annotations
 
@@ -28,36 +28,36 @@ async def test_events_of_a_job_arrive_in_order(hooks: HookScene, receiver: Liste
     server = await receiver()
     await hooks.service()
     job_id = await hooks.job(server.url("/hook"))
-    await hooks.tell(job_id, 5)
+    await hooks.add_events(job_id, 5)
     await all_sent(hooks)
     events = [got.event for got in server.got]
     assert [event["event_type"] for event in events] == ["job.created", *["step.completed"] * 5]
     assert [event["payload"].get("count") for event in events] == [None, 2, 3, 4, 5, 6]
     assert len({got.event_id for got in server.got}) == 6
-    assert await hooks.told(job_id) == "ok"
+    assert await hooks.webhook_state(job_id) == "ok"
     for got in server.got:
         stamp = int(got.headers["x-workflow-timestamp"])
         assert got.headers["x-workflow-signature"] == signature(got.body, SECRET.encode(), stamp)
 
 
-async def test_what_fails_is_tried_again_with_the_same_bytes(
+async def test_a_failed_delivery_is_retried_with_the_same_bytes(
     hooks: HookScene, receiver: Listen
 ) -> None:
     server = await receiver({"/": [500, 503, 200]})
     service = await hooks.service()
     job_id = await hooks.job(server.url())
-    await hooks.tell(job_id, 1)
+    await hooks.add_events(job_id, 1)
     await all_sent(hooks)
     first, second, third, later = server.got
     assert first.body == second.body == third.body
     assert later.event["payload"] == {"step": "sources", "count": 2}
-    assert await hooks.told(job_id) == "ok"
+    assert await hooks.webhook_state(job_id) == "ok"
     reading = service.reading()
     assert (reading.delivered, reading.retried, reading.failed) == (2, 2, 0)
     assert hooks.lines() == []
 
 
-async def test_a_receiver_says_how_long_to_wait(hooks: HookScene, receiver: Listen) -> None:
+async def test_retry_after_delays_the_next_attempt(hooks: HookScene, receiver: Listen) -> None:
     server = await receiver({"/": [Answer(429, {"Retry-After": "1"}), 200]})
     await hooks.service()
     await hooks.job(server.url())
@@ -67,13 +67,13 @@ async def test_a_receiver_says_how_long_to_wait(hooks: HookScene, receiver: List
 
 
 @pytest.mark.parametrize("status", [400, 404, 301])
-async def test_what_will_not_go_better_is_given_up_at_once(
+async def test_permanent_failures_are_dead_lettered_at_once(
     hooks: HookScene, receiver: Listen, status: int
 ) -> None:
     server = await receiver({"/": [status, 200]})
     service = await hooks.service()
     job_id = await hooks.job(server.url())
-    await hooks.tell(job_id, 1)
+    await hooks.add_events(job_id, 1)
     await all_sent(hooks)
     assert len(server.got) == 2  # the second is the next event
     [line] = hooks.lines()
@@ -82,9 +82,7 @@ async def test_what_will_not_go_better_is_given_up_at_once(
     assert service.reading().failed == 1
 
 
-async def test_the_line_and_the_letter_of_what_was_given_up(
-    hooks: HookScene, receiver: Listen
-) -> None:
+async def test_the_file_line_and_the_dead_letter(hooks: HookScene, receiver: Listen) -> None:
     server = await receiver({"/": [500]})
     await hooks.service(workflow_webhook_max_retries=2)
     job_id = await hooks.job(server.url())
@@ -116,7 +114,7 @@ async def test_the_line_and_the_letter_of_what_was_given_up(
     [letter] = await hooks.letters.list_dead_letters(10)
     assert letter.dead_letter.body == server.got[0].body
     assert json.loads(letter.dead_letter.detail) == details
-    assert await hooks.told(job_id) == "failed"
+    assert await hooks.webhook_state(job_id) == "failed"
 
 
 async def test_retries_can_be_turned_off(hooks: HookScene, receiver: Listen) -> None:
@@ -128,7 +126,7 @@ async def test_retries_can_be_turned_off(hooks: HookScene, receiver: Listen) -> 
     assert len(hooks.lines()) == 1
 
 
-async def test_where_the_file_cannot_be_written_the_letter_is(
+async def test_without_the_file_the_dead_letter_is_still_written(
     hooks: HookScene, receiver: Listen, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "taken").write_text("")
@@ -165,10 +163,10 @@ async def test_a_redrive_is_delivered_once_byte_for_byte(
     assert len(server.got) == 3
     [letter] = await hooks.letters.list_dead_letters(10)
     assert letter.redrive is RedriveStatus.OK
-    assert await hooks.told(job_id) == "ok"
+    assert await hooks.webhook_state(job_id) == "ok"
 
 
-async def test_a_redrive_that_fails_says_so(hooks: HookScene, receiver: Listen) -> None:
+async def test_a_failed_redrive_is_recorded(hooks: HookScene, receiver: Listen) -> None:
     server = await receiver({"/": [400, 400, 200]})
     await hooks.service()
     await hooks.job(server.url())
@@ -182,23 +180,21 @@ async def test_a_redrive_that_fails_says_so(hooks: HookScene, receiver: Listen) 
     assert await hooks.letters.count() == 1
 
 
-async def test_a_receiver_that_hangs_holds_up_nobody_else(
-    hooks: HookScene, receiver: Listen
-) -> None:
+async def test_a_slow_receiver_does_not_delay_others(hooks: HookScene, receiver: Listen) -> None:
     hanging, sound = await receiver({"/": [HANG]}), await receiver()
     await hooks.service(workflow_webhook_timeout_seconds=60.0)
-    for _ in range(20):  # more than there are places, and all of them first
+    for _ in range(20):  # more than there are slots, and all of them first
         await hooks.job(hanging.url())
     jobs = [await hooks.job(sound.url()) for _ in range(6)]
 
     async def delivered() -> bool:
-        return [await hooks.told(job_id) for job_id in jobs] == ["ok"] * 6
+        return [await hooks.webhook_state(job_id) for job_id in jobs] == ["ok"] * 6
 
     await eventually(delivered, 20)
-    assert hanging.active["/"] == 4  # half of the eight places
+    assert hanging.active["/"] == 4  # half of the eight slots
 
 
-async def test_however_many_are_due_to_one_that_hangs_the_others_have_their_turn(
+async def test_many_deliveries_to_a_slow_receiver_do_not_starve_others(
     fake_hooks: HookScene, receiver: Listen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hooks = fake_hooks
@@ -216,7 +212,7 @@ async def test_however_many_are_due_to_one_that_hangs_the_others_have_their_turn
     for _ in range(4):
         await service.run_once()
     await eventually(lambda: len(sound.got) == 1 and service.reading().under_way == 1)
-    # And then again those that have waited longest.
+    # Then those that have waited longest again.
     offsets: list[int] = []
     look = hooks.store.next_due
 
@@ -252,7 +248,7 @@ async def test_many_workers_deliver_each_event_once(hooks: HookScene, receiver: 
         await hooks.service()
     for number in range(12):
         job_id = await hooks.job(server.url(f"/{number}"))
-        await hooks.tell(job_id, 3)
+        await hooks.add_events(job_id, 3)
     await all_sent(hooks)
     assert len(server.got) == 48
     assert len({got.event_id for got in server.got}) == 48
@@ -261,12 +257,12 @@ async def test_many_workers_deliver_each_event_once(hooks: HookScene, receiver: 
         assert counts == [None, 2, 3, 4]
 
 
-async def test_what_a_dead_worker_had_is_sent_when_its_lease_is_over(
+async def test_an_expired_lease_is_delivered_by_another_worker(
     hooks: HookScene, receiver: Listen
 ) -> None:
     server = await receiver()
     job_id = await hooks.job(server.url())
-    taken = await hooks.claim(job_id, lease_ms=600)  # by somebody who is never heard of again
+    taken = await hooks.claim(job_id, lease_ms=600)  # by a worker that crashed
     assert taken is not None
     began = time.monotonic()
     await hooks.service()
@@ -275,7 +271,7 @@ async def test_what_a_dead_worker_had_is_sent_when_its_lease_is_over(
     assert [got.event_id for got in server.got] == [make_event_id(job_id, "job.created", 1)]
 
 
-async def test_news_is_noticed_at_once(
+async def test_a_new_event_is_noticed_at_once(
     hooks: HookScene, receiver: Listen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service_module, "IDLE_S", 60.0)
@@ -284,12 +280,12 @@ async def test_news_is_noticed_at_once(
     job_id = await hooks.job(server.url())
     await eventually(lambda: len(server.got) == 1)
     await eventually(hooks.nothing_due)
-    await hooks.tell(job_id, 1)
+    await hooks.add_events(job_id, 1)
     await eventually(lambda: len(server.got) == 2, 20)
     assert service.reading().failed == 0
 
 
-async def test_without_the_channel_it_is_noticed_all_the_same(
+async def test_without_the_channel_events_are_polled(
     hooks: HookScene, receiver: Listen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def deaf(*_: object) -> None:
@@ -303,7 +299,7 @@ async def test_without_the_channel_it_is_noticed_all_the_same(
     await eventually(lambda: len(server.got) == 1)
 
 
-async def test_an_idle_service_asks_about_once_a_second(
+async def test_an_idle_service_polls_about_once_a_second(
     real_hooks: HookScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[float] = []
@@ -316,17 +312,17 @@ async def test_an_idle_service_asks_about_once_a_second(
     monkeypatch.setattr(hooks.store, "next_due", counted)
     await hooks.service()
     await eventually(lambda: len(asked) >= 4)
-    # The first looks are at the start and when it was subscribed.
+    # The first polls are at the start and after subscribing.
     assert asked[-1] - asked[-2] > 0.7
 
 
-async def test_garbage_in_an_outbox_is_dropped_and_the_rest_goes_on(
+async def test_invalid_outbox_entries_are_dropped(
     hooks: HookScene, receiver: Listen, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = await receiver()
     job_id = await hooks.job(server.url())
     await hooks.client.rpush(hooks.keys.outbox(job_id), "no json")
-    await hooks.tell(job_id, 1)
+    await hooks.add_events(job_id, 1)
     with caplog.at_level(logging.ERROR):
         await hooks.service()
         await all_sent(hooks)
@@ -334,7 +330,7 @@ async def test_garbage_in_an_outbox_is_dropped_and_the_rest_goes_on(
     assert "dropped" in caplog.text
 
 
-async def test_an_address_that_is_not_allowed_any_more_is_given_up_without_a_connection(
+async def test_a_no_longer_allowed_address_is_dead_lettered(
     hooks: HookScene, receiver: Listen
 ) -> None:
     server = await receiver()
@@ -346,7 +342,7 @@ async def test_an_address_that_is_not_allowed_any_more_is_given_up_without_a_con
     assert "not a public address" in line["attempts_detail"][0]["error"]
 
 
-async def test_a_service_that_stops_lets_end_what_is_under_way(
+async def test_a_stopping_service_completes_running_deliveries(
     fake_hooks: HookScene, receiver: Listen
 ) -> None:
     server = await receiver()
@@ -355,13 +351,13 @@ async def test_a_service_that_stops_lets_end_what_is_under_way(
     await service.run_once()
     await service.close()
     assert len(server.got) == 1
-    assert await fake_hooks.told(job_id) == "ok"
+    assert await fake_hooks.webhook_state(job_id) == "ok"
 
 
-async def test_one_that_was_stopped_after_taking_sends_nothing(
+async def test_a_service_stalled_after_the_claim_sends_nothing(
     fake_hooks: HookScene, receiver: Listen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By now another may have it, and be further on."""
+    """Another worker may have claimed the delivery meanwhile."""
     server = await receiver()
     service = await fake_hooks.service(run=False)
     await fake_hooks.job(server.url())
@@ -371,7 +367,7 @@ async def test_one_that_was_stopped_after_taking_sends_nothing(
     assert server.connections == 0
 
 
-async def test_lines_name_job_and_event(
+async def test_log_lines_name_job_and_event(
     fake_hooks: HookScene, receiver: Listen, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = await receiver({"/": [500, 400]})
@@ -381,5 +377,5 @@ async def test_lines_name_job_and_event(
         await all_sent(fake_hooks)
     event_id = server.got[0].event_id
     assert f"webhook {event_id}: HTTP 500; attempt 1 of 6" in caplog.text
-    assert f"webhook {event_id} is given up after 2 attempts: HTTP 400" in caplog.text
+    assert f"webhook {event_id}: dead-lettered after 2 attempts: HTTP 400" in caplog.text
     assert job_id in event_id

@@ -1,4 +1,4 @@
-"""Taking, settling and redriving deliveries: who may, in which order, and only once."""
+"""Claiming, settling and redriving deliveries: exclusive, in order and only once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ URL = "http://127.0.0.1:9/hook?key=1"
 EVENT = "{job}:step.completed:0a1b2c3d"
 
 
-def letter_of(taken: ClaimedDelivery, event_id: str = "") -> WebhookDeadLetter:
+def dead_letter_of(taken: ClaimedDelivery, event_id: str = "") -> WebhookDeadLetter:
     name = event_id or EVENT.format(job=taken.job_id)
     return WebhookDeadLetter(
         name, "step.completed", taken.job_id, taken.url, taken.attempt, b"[]", b'{"a":1}'
@@ -26,7 +26,7 @@ def letter_of(taken: ClaimedDelivery, event_id: str = "") -> WebhookDeadLetter:
 
 
 async def seq_of(hooks: HookScene, name: str) -> int:
-    """Take what is due, deliver it, and tell which one it was."""
+    """Claim and deliver the due entry; returns its sequence number."""
     taken = await hooks.claim(name)
     assert taken is not None
     assert await hooks.store.settle(taken, DeliveryOutcome.OK) is WorkflowAnswer.OK
@@ -34,16 +34,16 @@ async def seq_of(hooks: HookScene, name: str) -> int:
 
 
 async def dead(hooks: HookScene, event_id: str = "") -> str:
-    """A letter; returns its event's id."""
+    """Create a dead letter; returns its event id."""
     job_id = await hooks.job(URL)
     taken = await hooks.claim(job_id)
     assert taken is not None
-    letter = letter_of(taken, event_id)
+    letter = dead_letter_of(taken, event_id)
     await hooks.store.settle(taken, DeliveryOutcome.DEAD, letter=letter)
     return letter.event_id
 
 
-async def test_a_new_job_is_due_at_once_and_its_entry_tells_all(hooks: HookScene) -> None:
+async def test_a_new_job_is_due_at_once_with_a_complete_entry(hooks: HookScene) -> None:
     job_id = await hooks.job(URL)
     look = await hooks.store.next_due(10)
     [(name, url, at_ms)] = look.entries
@@ -60,12 +60,12 @@ async def test_a_new_job_is_due_at_once_and_its_entry_tells_all(hooks: HookScene
     assert not taken.is_redrive
 
 
-async def test_what_is_taken_is_nobody_elses_until_its_lease_is_over(hooks: HookScene) -> None:
+async def test_a_claim_is_exclusive_until_its_lease_expires(hooks: HookScene) -> None:
     job_id = await hooks.job(URL)
     taken = await hooks.claim(job_id)
     assert taken is not None
     assert await hooks.claim(job_id) is None
-    await hooks.due_now(job_id)  # its worker is dead, or stopped
+    await hooks.due_now(job_id)  # its worker crashed or was stopped
     other = await hooks.claim(job_id)
     assert other is not None
     assert (other.content, other.attempt) == (taken.content, 2)
@@ -81,23 +81,23 @@ async def test_what_is_taken_is_nobody_elses_until_its_lease_is_over(hooks: Hook
     assert await hooks.nothing_due()
 
 
-async def test_many_ask_for_the_same_and_one_gets_it(hooks: HookScene) -> None:
+async def test_of_concurrent_claims_one_succeeds(hooks: HookScene) -> None:
     jobs = [await hooks.job(URL) for _ in range(5)]
     found = await asyncio.gather(*(hooks.store.claim(jobs, 60_000) for _ in range(8)))
     assert sorted(each.name for taken in found for each in taken) == sorted(jobs)
 
 
-async def test_entries_come_in_order_and_a_retry_holds_up_the_rest(hooks: HookScene) -> None:
+async def test_entries_are_ordered_and_wait_for_a_retry(hooks: HookScene) -> None:
     job_id = await hooks.job(URL)
-    await hooks.tell(job_id, 3)
+    await hooks.add_events(job_id, 3)
     first = await hooks.claim(job_id)
     assert first is not None
     settled = await hooks.store.settle(
         first, DeliveryOutcome.RETRY, delay_ms=60_000, detail=b'{"attempt":1}'
     )
     assert settled is WorkflowAnswer.OK
-    assert await hooks.told(job_id) == "retrying"
-    await hooks.tell(job_id, 1, first=5)  # news does not make it due
+    assert await hooks.webhook_state(job_id) == "retrying"
+    await hooks.add_events(job_id, 1, first=5)  # a new event does not make it due
     [(_, _, at_ms)] = (await hooks.store.next_due(10)).entries
     assert at_ms > (await hooks.store.next_due(10)).now_ms + 50_000
     assert await hooks.claim(job_id) is None
@@ -110,7 +110,7 @@ async def test_entries_come_in_order_and_a_retry_holds_up_the_rest(hooks: HookSc
     assert third is not None
     assert third.detail == b'{"attempt":1},{"attempt":2}'
     await hooks.store.settle(third, DeliveryOutcome.OK)
-    assert await hooks.told(job_id) == "ok"
+    assert await hooks.webhook_state(job_id) == "ok"
     fresh = await hooks.claim(job_id)
     assert fresh is not None
     assert (fresh.attempt, fresh.detail, json.loads(fresh.content)["seq"]) == (1, b"", 2)
@@ -119,7 +119,7 @@ async def test_entries_come_in_order_and_a_retry_holds_up_the_rest(hooks: HookSc
     assert await hooks.nothing_due()
 
 
-async def test_a_delivery_is_no_change_of_the_job(hooks: HookScene) -> None:
+async def test_a_delivery_does_not_change_the_job(hooks: HookScene) -> None:
     job_id = await hooks.job(URL)
     before = await hooks.record(job_id)
     await seq_of(hooks, job_id)
@@ -131,7 +131,7 @@ async def test_a_delivery_is_no_change_of_the_job(hooks: HookScene) -> None:
     assert after == before
 
 
-async def test_of_a_job_that_has_expired_nothing_is_left(hooks: HookScene) -> None:
+async def test_nothing_is_left_of_an_expired_job(hooks: HookScene) -> None:
     job_id = await hooks.job(URL)
     await hooks.client.delete(hooks.keys.job(job_id))
     assert await hooks.claim(job_id) is None
@@ -139,7 +139,7 @@ async def test_of_a_job_that_has_expired_nothing_is_left(hooks: HookScene) -> No
     assert not await hooks.client.exists(hooks.keys.outbox(job_id))
 
 
-async def test_a_job_that_expires_meanwhile_is_not_made_again(hooks: HookScene) -> None:
+async def test_a_job_that_expires_meanwhile_is_not_recreated(hooks: HookScene) -> None:
     job_id = await hooks.job(URL)
     taken = await hooks.claim(job_id)
     assert taken is not None
@@ -149,14 +149,14 @@ async def test_a_job_that_expires_meanwhile_is_not_made_again(hooks: HookScene) 
     assert await hooks.nothing_due()
 
 
-async def test_what_was_given_up_becomes_a_letter_and_the_next_goes_on(hooks: HookScene) -> None:
+async def test_a_dead_letter_lets_the_next_entry_proceed(hooks: HookScene) -> None:
     job_id = await hooks.job(URL)
-    await hooks.tell(job_id, 1)
+    await hooks.add_events(job_id, 1)
     taken = await hooks.claim(job_id)
     assert taken is not None
-    letter = letter_of(taken)
+    letter = dead_letter_of(taken)
     assert await hooks.store.settle(taken, DeliveryOutcome.DEAD, letter=letter) is WorkflowAnswer.OK
-    assert await hooks.told(job_id) == "failed"
+    assert await hooks.webhook_state(job_id) == "failed"
     [found] = await hooks.letters.list_dead_letters(10)
     assert found.dead_letter == letter
     assert found.redrive is RedriveStatus.NONE
@@ -168,22 +168,22 @@ async def test_what_was_given_up_becomes_a_letter_and_the_next_goes_on(hooks: Ho
     assert await hooks.letters.count() == 1
 
 
-async def test_an_entry_that_nobody_can_read_is_dropped(hooks: HookScene) -> None:
+async def test_an_unreadable_entry_is_dropped(hooks: HookScene) -> None:
     job_id = await hooks.job(URL)
     taken = await hooks.claim(job_id)
     assert taken is not None
     await hooks.store.settle(taken, DeliveryOutcome.DROP)
-    assert await hooks.told(job_id) == ""
+    assert await hooks.webhook_state(job_id) == ""
     assert await hooks.nothing_due()
     assert await hooks.letters.count() == 0
 
 
 @pytest.mark.one_server
-async def test_every_call_may_come_twice(real_hooks: HookScene) -> None:
-    """Replies are lost with their connections; what they tell of was done once."""
+async def test_every_call_is_idempotent(real_hooks: HookScene) -> None:
+    """Replies can be lost with their connection although the call was executed."""
     hooks = real_hooks
     job_id = await hooks.job(URL)
-    await hooks.tell(job_id, 1)
+    await hooks.add_events(job_id, 1)
     assert hooks.backend.url is not None
     async with Proxy(hooks.backend.url) as proxy:
         far = HookScene(type(hooks.backend)("proxied", proxy.url), hooks.jobs, hooks.file.parent)
@@ -195,7 +195,9 @@ async def test_every_call_may_come_twice(real_hooks: HookScene) -> None:
             assert taken is not None
             assert taken.attempt == 1
             proxy.lose_replies = 1
-            settled = await far.store.settle(taken, DeliveryOutcome.DEAD, letter=letter_of(taken))
+            settled = await far.store.settle(
+                taken, DeliveryOutcome.DEAD, letter=dead_letter_of(taken)
+            )
             assert settled is WorkflowAnswer.ALREADY
             assert await hooks.letters.count() == 1
             assert await hooks.client.llen(hooks.keys.outbox(job_id)) == 1
@@ -204,7 +206,7 @@ async def test_every_call_may_come_twice(real_hooks: HookScene) -> None:
             await far.backend.close()
 
 
-async def test_letters_are_capped_and_none_is_found_that_is_gone(hooks: HookScene) -> None:
+async def test_dead_letters_are_capped(hooks: HookScene) -> None:
     async with hooks.client.pipeline(transaction=False) as pipe:
         for number in range(1, DEAD_LETTERS_KEPT + 1):
             name = f"old:{number}"
@@ -241,14 +243,14 @@ async def test_a_redrive_sends_the_same_bytes_once(hooks: HookScene) -> None:
     assert again is not None
     assert again.attempt == 2
     await hooks.store.settle(again, DeliveryOutcome.OK)
-    assert await hooks.told(again.job_id) == "ok"
+    assert await hooks.webhook_state(again.job_id) == "ok"
     [found] = await hooks.letters.list_dead_letters(10)
     assert found.redrive is RedriveStatus.OK
     assert (await hooks.redrive(event_id)).facts["skipped"] == [event_id]
     assert await hooks.nothing_due()
 
 
-async def test_a_redrive_that_fails_leaves_its_letter_to_be_redriven(hooks: HookScene) -> None:
+async def test_a_failed_redrive_keeps_its_dead_letter(hooks: HookScene) -> None:
     event_id = await dead(hooks)
     for _ in range(2):
         assert (await hooks.redrive(event_id)).facts["redriven"] == [event_id]
@@ -262,14 +264,16 @@ async def test_a_redrive_that_fails_leaves_its_letter_to_be_redriven(hooks: Hook
 
 
 async def dead_ones(hooks: HookScene, *names: str) -> tuple[str, list[str]]:
-    """Letters of one job, given up in this order; its id, and their events'."""
+    """Dead letters of one job in this order; returns the job's id and the event ids."""
     job_id = await hooks.job(URL)
-    await hooks.tell(job_id, len(names) - 1)
+    await hooks.add_events(job_id, len(names) - 1)
     events = [f"{job_id}:{name}" for name in names]
     for event_id in events:
         taken = await hooks.claim(job_id)
         assert taken is not None
-        await hooks.store.settle(taken, DeliveryOutcome.DEAD, letter=letter_of(taken, event_id))
+        await hooks.store.settle(
+            taken, DeliveryOutcome.DEAD, letter=dead_letter_of(taken, event_id)
+        )
     return job_id, events
 
 
@@ -277,7 +281,7 @@ async def due(hooks: HookScene) -> list[str]:
     return [each.name for each in (await hooks.store.next_due(10)).entries]
 
 
-async def test_letters_of_one_job_are_redriven_one_after_the_other(hooks: HookScene) -> None:
+async def test_dead_letters_of_a_job_are_redriven_in_order(hooks: HookScene) -> None:
     job_id, (first, second, third) = await dead_ones(hooks, "c:1", "b:2", "a:3")
     _, [other] = await dead_ones(hooks, "z:1")
     outcome = await hooks.redrive(third, other, first, second)
@@ -303,7 +307,7 @@ async def test_letters_of_one_job_are_redriven_one_after_the_other(hooks: HookSc
     assert (await hooks.redrive(first, second)).facts["redriven"] == [second]
 
 
-async def test_a_letter_that_is_gone_lets_the_next_one_go(hooks: HookScene) -> None:
+async def test_a_deleted_dead_letter_lets_the_next_proceed(hooks: HookScene) -> None:
     _, (first, second) = await dead_ones(hooks, "b:1", "a:2")
     await hooks.redrive(first, second)
     await hooks.client.hdel(hooks.keys.dead_letter_states, first)
@@ -312,7 +316,7 @@ async def test_a_letter_that_is_gone_lets_the_next_one_go(hooks: HookScene) -> N
     assert await hooks.claim(second) is not None
 
 
-async def test_of_letters_that_are_named_all_are_redriven_or_none(hooks: HookScene) -> None:
+async def test_a_redrive_of_named_dead_letters_is_atomic(hooks: HookScene) -> None:
     event_id = await dead(hooks)
     outcome = await hooks.redrive(event_id, "wf_20260214_001:nope:00000000")
     assert outcome.answer is WorkflowAnswer.MISSING
@@ -330,7 +334,7 @@ async def test_the_same_request_is_answered_the_same(hooks: HookScene) -> None:
     assert other.answer is WorkflowAnswer.REUSED
 
 
-async def test_a_letter_that_goes_while_it_waits_is_due_no_more(hooks: HookScene) -> None:
+async def test_a_dead_letter_deleted_while_waiting_is_not_due(hooks: HookScene) -> None:
     event_id = await dead(hooks)
     await hooks.redrive(event_id)
     await hooks.client.delete(hooks.keys.dead_letters)
@@ -340,7 +344,7 @@ async def test_a_letter_that_goes_while_it_waits_is_due_no_more(hooks: HookScene
 
 
 @pytest.mark.parametrize("key", ["outbox", "delivery", "job"])
-async def test_what_is_no_outbox_waits_and_holds_up_nobody(hooks: HookScene, key: str) -> None:
+async def test_a_corrupt_outbox_does_not_block_others(hooks: HookScene, key: str) -> None:
     broken, sound = await hooks.job(URL), await hooks.job(URL)
     name = getattr(hooks.keys, key)(broken)
     await hooks.client.delete(name)
@@ -352,8 +356,8 @@ async def test_what_is_no_outbox_waits_and_holds_up_nobody(hooks: HookScene, key
     assert await hooks.client.get(name) == b"something else"
 
 
-async def test_everything_has_an_end(hooks: HookScene) -> None:
-    """What is kept of deliveries runs out, or is capped."""
+async def test_all_data_of_deliveries_is_bounded(hooks: HookScene) -> None:
+    """Data of deliveries expires or is capped."""
     event_id = await dead(hooks)
     await hooks.redrive(event_id)
     await hooks.claim(event_id)

@@ -1,4 +1,4 @@
-"""Fixtures of the tests of workflows in a worker."""
+"""Fixtures of the workflow tests of the worker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.worker.features.workflows.kit import FlowMaker, flow_maker
 async def flows(
     backend: Backend, keys: JobKeys, worker: WorkerIdentity
 ) -> AsyncIterator[FlowMaker]:
-    """Makes workers with workflows, on an empty Redis of every kind."""
+    """Creates workers with workflows, on an empty Redis of every kind."""
     async for make in flow_maker(backend, keys, worker):
         yield make
 
@@ -25,6 +25,6 @@ async def flows(
 async def fake_flows(
     fake_backend: Backend, keys: JobKeys, worker: WorkerIdentity
 ) -> AsyncIterator[FlowMaker]:
-    """The same, on fakeredis only."""
+    """Creates workers with workflows, on fakeredis only."""
     async for make in flow_maker(fake_backend, keys, worker):
         yield make

@@ -1,4 +1,4 @@
-"""A worker that does workflows, inside the test's own process."""
+"""A worker that runs workflows within the test's process."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ENDED = ("complete", "failed", "cancelled", "waiting_input")
 
 
 def definition(*names: str, name: str = "flow_v1", **of_first: Any) -> WorkflowDefinition:
-    """A workflow of steps of equal weight; one called `review` reviews the step before it."""
+    """A workflow with steps of equal weight; a step called `review` reviews the previous one."""
     steps = []
     for index, each in enumerate(names):
         own = of_first if index == 0 else {}
@@ -55,7 +55,7 @@ async def nothing(context: StepContext) -> StepOutput:
 
 
 def registry_of(*workflows: tuple[WorkflowDefinition, Mapping[str, Step]]) -> Registry:
-    """A registry that does these workflows, and nothing else."""
+    """A registry with only these workflows."""
     registry = Registry()
     tool.add_handler(registry)
     for declared, steps in workflows:
@@ -65,7 +65,7 @@ def registry_of(*workflows: tuple[WorkflowDefinition, Mapping[str, Step]]) -> Re
 
 
 class WorkflowRig(Rig):
-    """A worker with workflows, and what the gateway does with them."""
+    """A worker with workflows, and the gateway's operations on them."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class WorkflowRig(Rig):
         )
 
     async def create(self, declared: WorkflowDefinition, tail: str = "", **new: Any) -> str:
-        """A job; returns its id."""
+        """Create a job; returns its id."""
         new.setdefault("review", ReviewOptions())
         job = NewWorkflow(declared, "20260214", 3600, tail=tail, **new)
         outcome = await self.workflows.create(job, self.once(), self.ids(tail), self.admission)
@@ -136,7 +136,7 @@ class WorkflowRig(Rig):
         return (await self.snapshot(job_id)).steps[step]
 
     async def step_ended(self, job_id: str, step: str) -> StepRecord:
-        """Wait until a step has come to an end."""
+        """Wait until a step has ended."""
 
         async def ended() -> StepRecord | None:
             record = await self.step(job_id, step)
@@ -151,19 +151,19 @@ class WorkflowRig(Rig):
         return await self.step_ended(job_id, step)
 
     async def core_ended(self, job_id: str, step: str) -> dict[bytes, bytes]:
-        """The core job of a step, once it has ended."""
+        """Wait until the core job of a step has ended; returns its hash."""
         core_job = (await self.step(job_id, step)).core_job
         await self.settled(core_job)
         return await self.job(core_job)
 
     async def result_of(self, job_id: str, step: str) -> Any:
-        """The result of a step's core job, once it has ended."""
+        """Wait until the core job of a step has ended; returns its result."""
         record = await self.core_ended(job_id, step)
         assert record[b"status"] == b"done", record
         return json.loads(record[b"result"])
 
-    async def told(self, job_id: str, *, progress: bool = False) -> list[tuple[str, str]]:
-        """Types of a workflow job's events and their steps."""
+    async def event_types(self, job_id: str, *, progress: bool = False) -> list[tuple[str, str]]:
+        """Types and steps of a workflow job's events."""
         page = await self.reader_of_jobs.events(job_id, limit=500)
         return [
             (event.type, event.step)
@@ -172,7 +172,7 @@ class WorkflowRig(Rig):
         ]
 
     async def payloads(self, job_id: str, step: str) -> list[Any]:
-        """What the items of a step say."""
+        """Payloads of the items of a step."""
         items = await self.reader_of_jobs.step_items(job_id, step)
         return [json.loads(item.payload) for item in items]
 
@@ -183,7 +183,7 @@ FlowMaker = Callable[..., Any]
 async def flow_maker(
     backend: Backend, keys: JobKeys, worker: WorkerIdentity
 ) -> AsyncIterator[FlowMaker]:
-    """Makes and opens workers with workflows, and closes them all."""
+    """Creates and opens workers with workflows, and closes them all."""
     made: list[WorkflowRig] = []
 
     async def make(

@@ -1,4 +1,4 @@
-"""Work in other processes ends together with the step that wants it."""
+"""Computation in child processes ends with its step."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def gather(context: StepContext) -> StepOutput:
     if context.options.get("greedy"):
         try:
             await context.compute(takes_all_memory)
-        except StepError as error:  # which a step may expect, and deal with
+        except StepError as error:  # a step may handle it
             raise StepError("was_greedy", f"{error.code}: {error}") from error
     found = await asyncio.gather(*(context.compute(double, number) for number in range(5)))
     return StepOutput("doubled", [StepItem({"of": each}) for each in found])
@@ -46,18 +46,18 @@ async def rig(fake_flows: FlowMaker) -> WorkflowRig:
 
 
 async def busy(rig: WorkflowRig, tmp_path: Path) -> tuple[str, int]:
-    """A job whose step works for ever, and the process that does."""
+    """A job whose step computes for ever, and the id of its process."""
     job_id = await rig.create(FLOW)
     await rig.execute(job_id, "gather", {"path": str(tmp_path / "pid")})
     return job_id, await busy_pid(tmp_path / "pid")
 
 
-async def told_of_time(rig: WorkflowRig, core_job: str) -> bool:
+async def timeout_reported(rig: WorkflowRig, core_job: str) -> bool:
     found = [data for kind, _, data in await rig.story(core_job) if kind == "retry"]
     return [data["kind"] for data in found] == ["timeout"]
 
 
-async def test_a_step_has_things_computed(rig: WorkflowRig) -> None:
+async def test_a_step_computes_in_a_process(rig: WorkflowRig) -> None:
     job_id = await rig.create(FLOW)
     await rig.run(job_id, "gather")
     assert [each["of"] for each in await rig.payloads(job_id, "gather")] == [0, 2, 4, 6, 8]
@@ -90,7 +90,7 @@ async def test_a_canceled_step_ends_its_process_at_once(rig: WorkflowRig, tmp_pa
     assert (await rig.step_ended(job_id, "gather")).status.value == "cancelled"
     core = await rig.core_ended(job_id, "gather")
     assert core[b"status"] == b"canceled"
-    # It was asked, and did not have to be forced.
+    # It ended on request and was not forced.
     last = (await rig.story((await rig.step(job_id, "gather")).core_job))[-1]
     assert last[2]["stage"] == "cooperative"
 
@@ -98,15 +98,13 @@ async def test_a_canceled_step_ends_its_process_at_once(rig: WorkflowRig, tmp_pa
 async def test_a_step_whose_time_is_up_ends_its_process(rig: WorkflowRig, tmp_path: Path) -> None:
     job_id, pid = await busy(rig, tmp_path)
     [run] = rig.executor.running
-    run.context.set_timeout(0.0)  # that was all
+    run.context.set_timeout(0.0)  # the timeout expires now
     await eventually(lambda: gone(pid))
     core_job = (await rig.step(job_id, "gather")).core_job
-    await eventually(lambda: told_of_time(rig, core_job))
+    await eventually(lambda: timeout_reported(rig, core_job))
 
 
-async def test_what_nobody_wants_any_more_ends_its_process(
-    rig: WorkflowRig, tmp_path: Path
-) -> None:
+async def test_a_superseded_step_ends_its_process(rig: WorkflowRig, tmp_path: Path) -> None:
     job_id, pid = await busy(rig, tmp_path)
     await rig.workflows.cancel(job_id, rig.once())
     assert await rig.service.runner.drop_superseded() == 1
@@ -117,4 +115,5 @@ async def test_a_worker_that_stops_ends_its_processes(rig: WorkflowRig, tmp_path
     job_id, pid = await busy(rig, tmp_path)
     await rig.stop(0.1)
     await eventually(lambda: gone(pid))
-    assert (await rig.step(job_id, "gather")).status.value == "running"  # for another to do
+    # another worker continues it
+    assert (await rig.step(job_id, "gather")).status.value == "running"

@@ -1,4 +1,4 @@
-"""Steps that ended in another way than they think, and attempts that are not the last."""
+"""Steps that ended elsewhere meanwhile, and superseded attempts."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ TWO = definition("gather", "sort")
 
 
 @pytest.mark.parametrize("how", ["cancel", "fail"])
-async def test_a_step_that_was_ended_badly_does_not_succeed_after_all(
-    flows: FlowMaker, how: str
-) -> None:
+async def test_a_failed_step_cannot_succeed_later(flows: FlowMaker, how: str) -> None:
     async def gather(context: StepContext) -> StepOutput:
         effects = EffectStore(rig.client, rig.workflows)
         await effects.change_terms(context.running, keys, [TermChange("dlq", b"", b"new")])
@@ -41,7 +39,7 @@ async def test_a_step_that_was_ended_badly_does_not_succeed_after_all(
     assert await rig.client.hgetall(keys.ontology) == {}
 
 
-async def test_a_step_that_completes_twice_tells_what_it_left(
+async def test_a_repeated_completion_returns_the_result(
     fake_flows: FlowMaker, monkeypatch: Any
 ) -> None:
     rig = await fake_flows((TWO, {"gather": nothing, "sort": nothing}))
@@ -72,7 +70,7 @@ async def test_a_step_that_cancels_itself_fails(flows: FlowMaker) -> None:
 
 
 async def test_an_attempt_that_lost_its_lease_leaves_nothing(flows: FlowMaker) -> None:
-    """Such as one that stood still while another took its place."""
+    """For example one that was stalled while another attempt took over."""
     lost: list[str] = []
 
     async def gather(context: StepContext) -> StepOutput:

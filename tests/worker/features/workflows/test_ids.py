@@ -1,4 +1,4 @@
-"""Core jobs of workflows belong to the home partition, and to the tenant of the one before."""
+"""Core jobs of workflows belong to partition 0 and keep the tenant of the previous job."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TENANTS = "0d7cbb1e-1111-4222-8333-444455556666"
 
 
 @pytest.mark.parametrize("count", [1, 2, 16])
-def test_ids_fit_and_end_alike(count: int) -> None:
+def test_ids_are_in_the_partition_and_keep_the_tail(count: int) -> None:
     partitions = Partitions.create(JobKeys(), count)
     ids = CoreJobIds(partitions)
     drawn = [ids.core_job(TENANTS), ids.for_step(TENANTS).core_job]

@@ -1,4 +1,4 @@
-"""Steps that were left alone, reviews that nobody finished, gateways that know of workflows."""
+"""The reconciler: stranded steps, expired reviews, and published definitions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STEPS = {"gather": nothing, "sort": nothing}
 
 
 async def stranded(rig: WorkflowRig, **core: str) -> str:
-    """A step that seems to run, while its core job has come to this."""
+    """A step that seems to run while its core job has these fields."""
     job_id = await rig.create(FLOW)
     await rig.execute(job_id, "gather")
     core_job = (await rig.step(job_id, "gather")).core_job
@@ -42,7 +42,7 @@ async def stranded(rig: WorkflowRig, **core: str) -> str:
 
 
 async def idle(flows: FlowMaker) -> WorkflowRig:
-    """A worker that looks after steps and takes none."""
+    """A worker that reconciles and takes no jobs."""
     rig: WorkflowRig = await flows((FLOW, STEPS), opened=False)
     await rig.group()
     await rig.service.start(rig.services)
@@ -76,13 +76,13 @@ async def test_one_worker_at_a_time(flows: FlowMaker, worker: WorkerIdentity) ->
     await second.service.start(second.services)
     assert await first.service.reconciler.run_once() == 0
     await stranded(first)
-    assert await second.service.reconciler.run_once() == 0  # somebody has just looked
+    assert await second.service.reconciler.run_once() == 0  # another worker has just run
     assert 0 < await first.client.pttl(first.workflows.keys.reconciler) <= 60_000
     await first.client.delete(first.workflows.keys.reconciler)
     assert await second.service.reconciler.run_once() == 1
 
 
-async def test_a_workflow_that_is_gone_is_forgotten(flows: FlowMaker) -> None:
+async def test_a_deleted_workflow_is_forgotten(flows: FlowMaker) -> None:
     rig = await idle(flows)
     job_id = await stranded(rig)
     for key in await rig.client.keys(f"{rig.workflows.keys.job(job_id)}*"):
@@ -92,7 +92,7 @@ async def test_a_workflow_that_is_gone_is_forgotten(flows: FlowMaker) -> None:
     assert await rig.workflows.running() == []
 
 
-async def test_a_foreign_hand_in_one_job_is_no_reason_to_leave_the_others(
+async def test_a_corrupt_job_does_not_block_the_others(
     flows: FlowMaker, caplog: pytest.LogCaptureFixture
 ) -> None:
     rig = await idle(flows)
@@ -103,7 +103,7 @@ async def test_a_foreign_hand_in_one_job_is_no_reason_to_leave_the_others(
     assert (await rig.step(other, "gather")).status.value == "failed"
 
 
-async def test_one_that_hangs_does_not_hold_up_the_others(
+async def test_a_hanging_repair_does_not_block_the_others(
     fake_flows: FlowMaker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     rig = await idle(fake_flows)
@@ -120,7 +120,7 @@ async def test_one_that_hangs_does_not_hold_up_the_others(
     await rig.client.sadd(rig.workflows.keys.jobs_with_effects, "wf_1", "wf_2")
     assert await asyncio.wait_for(rig.service.reconciler.revert_effects(), 20) == 1
     assert asked == ["wf_1", "wf_2"]
-    assert "wf_1 cannot be repaired" in caplog.text
+    assert "wf_1: repair failed" in caplog.text
 
 
 async def test_a_part_that_is_done_while_others_run_is_not_lost(flows: FlowMaker) -> None:
@@ -148,7 +148,7 @@ async def test_a_part_that_is_done_while_others_run_is_not_lost(flows: FlowMaker
     await eventually(two_are_done)
     assert await rig.service.reconciler.repair_steps() == 0
     assert (await rig.step(job_id, "gather")).status.value == "running"
-    # But one that is lost is missed.
+    # A lost part is noticed.
     [needed] = await rig.workflows.running()
     await rig.client.hset(rig.keys.job(needed.core_job), "status", "error")
     assert await rig.service.reconciler.repair_steps() == 1
@@ -162,7 +162,7 @@ async def propose(context: StepContext) -> StepOutput:
     return StepOutput("two", [StepItem({"n": n}, "proposed", 0.5) for n in (1, 2)])
 
 
-async def test_a_review_that_nobody_finished_is_ended(flows: FlowMaker) -> None:
+async def test_an_expired_review_is_ended(flows: FlowMaker) -> None:
     declared = definition("suggest", "review", "last")
     rig = await flows((declared, {"suggest": propose, "last": nothing}))
     review = ReviewOptions(timeout_s=0.05, on_timeout=OnTimeout.APPROVE)
@@ -181,7 +181,7 @@ async def test_a_review_that_nobody_finished_is_ended(flows: FlowMaker) -> None:
     assert (job.status.value, job.approved) == ("completed", 2)
 
 
-async def test_reviews_that_cannot_be_ended_do_not_hold_up_the_others(flows: FlowMaker) -> None:
+async def test_a_corrupt_review_does_not_block_the_others(flows: FlowMaker) -> None:
     declared = definition("suggest", "review", "last")
     rig = await flows((declared, {"suggest": propose, "last": nothing}))
     review = ReviewOptions(timeout_s=3600, on_timeout=OnTimeout.APPROVE)
@@ -202,7 +202,7 @@ async def published(rig: WorkflowRig) -> dict[bytes, bytes]:
     return await rig.client.hgetall(rig.workflows.keys.definitions)  # type: ignore[no-any-return]
 
 
-async def test_declarations_are_published_and_put_back(
+async def test_definitions_are_published_and_restored(
     flows: FlowMaker, caplog: pytest.LogCaptureFixture
 ) -> None:
     rig = await flows((FLOW, STEPS))
@@ -217,12 +217,12 @@ async def test_declarations_are_published_and_put_back(
     with caplog.at_level(logging.WARNING):
         second = await flows((other, {"gather": nothing, "melt": nothing}))
     assert "flow_v1 was declared in another way" in caplog.text
-    await rig.service.run_once()  # and does not take it back
+    await rig.service.run_once()  # and does not revert it
     assert WorkflowDefinition.from_json((await published(rig))[b"flow_v1"]) == other
     await second.service.run_once()
 
 
-async def test_trouble_is_left_to_the_next_round(fake_flows: FlowMaker, monkeypatch: Any) -> None:
+async def test_failures_are_left_to_the_next_round(fake_flows: FlowMaker, monkeypatch: Any) -> None:
     rig = await fake_flows((FLOW, STEPS))
     job_id = await rig.create(FLOW)
 
@@ -232,11 +232,11 @@ async def test_trouble_is_left_to_the_next_round(fake_flows: FlowMaker, monkeypa
     monkeypatch.setattr(rig.workflows, "running", broken)
     await rig.client.delete(rig.workflows.keys.definitions)
     await rig.service.run_once()
-    assert await published(rig)  # one part's trouble is not another's
+    assert await published(rig)  # the failure does not affect the others
     assert (await rig.run(job_id, "gather")).status.value == "complete"
 
 
-async def test_the_service_looks_every_so_often(fake_flows: FlowMaker) -> None:
+async def test_the_service_runs_periodically(fake_flows: FlowMaker) -> None:
     registry = registry_of((FLOW, STEPS))
     rig = await fake_flows(registry=registry)
     service = rig.service

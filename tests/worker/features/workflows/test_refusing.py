@@ -1,4 +1,4 @@
-"""An echo worker, steps of workflows, and undoings."""
+"""An echo worker with steps and undo operations of workflows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FLOW = definition("gather", "sort")
 
 
 async def echo_rig(flows: FlowMaker) -> WorkflowRig:
-    """As `python -m worker.echo_worker` has it."""
+    """As in `python -m worker.echo_worker`."""
     registry = Registry()
     echo.register(registry)
     job_failure.register(registry)
@@ -25,7 +25,7 @@ async def echo_rig(flows: FlowMaker) -> WorkflowRig:
     return rig
 
 
-async def test_an_echo_worker_fails_a_step_at_once_and_says_what_to_do(flows: FlowMaker) -> None:
+async def test_an_echo_worker_fails_a_step_with_a_remedy(flows: FlowMaker) -> None:
     rig = await echo_rig(flows)
     job_id = await rig.create(FLOW)
     ended = await rig.run(job_id, "gather")
@@ -37,14 +37,14 @@ async def test_an_echo_worker_fails_a_step_at_once_and_says_what_to_do(flows: Fl
     assert await rig.settled(other) == b"done"
 
 
-def undoing(job_id: str = "wf_20260214_001", token: Any = "undo_0a1b2c3d") -> bytes:
+def undo_payload(job_id: str = "wf_20260214_001", token: Any = "undo_0a1b2c3d") -> bytes:
     args = {"workflow_job_id": job_id, "undo_token": token}
     return json.dumps({"tool": "workflow.undo", "args": args}).encode()
 
 
 async def test_an_echo_worker_undoes_nothing(fake_flows: FlowMaker) -> None:
     rig = await echo_rig(fake_flows)
-    [core_job] = await rig.post(task="tool", payload=undoing())
+    [core_job] = await rig.post(task="tool", payload=undo_payload())
     assert await rig.settled(core_job) == b"error"
     assert (await rig.error(core_job))["kind"] == "step_failed"
 
@@ -67,38 +67,38 @@ async def test_an_echo_worker_undoes_nothing(fake_flows: FlowMaker) -> None:
     ],
     ids=lambda each: each.answer.value if isinstance(each, WorkflowOutcome) else "",
 )
-async def test_an_undoing_says_what_came_of_it(
+async def test_an_undo_returns_its_outcome(
     fake_flows: FlowMaker, monkeypatch: Any, outcome: WorkflowOutcome, result: dict[str, Any]
 ) -> None:
     rig = await fake_flows((FLOW, {"gather": nothing, "sort": nothing}))
     asked: list[tuple[str, str]] = []
 
-    async def undo_beyond(job_id: str, token: str) -> WorkflowOutcome:
+    async def undo_with_effects(job_id: str, token: str) -> WorkflowOutcome:
         asked.append((job_id, token))
         return outcome
 
-    monkeypatch.setattr(rig.workflows, "undo_with_effects", undo_beyond)
-    [core_job] = await rig.post(task="tool", payload=undoing())
+    monkeypatch.setattr(rig.workflows, "undo_with_effects", undo_with_effects)
+    [core_job] = await rig.post(task="tool", payload=undo_payload())
     assert await rig.settled(core_job) == b"done"
     assert json.loads((await rig.job(core_job))[b"result"]) == result
     assert asked == [("wf_20260214_001", "undo_0a1b2c3d")]
 
 
-async def test_an_undoing_of_what_is_not_there(flows: FlowMaker) -> None:
+async def test_an_undo_of_an_unknown_operation(flows: FlowMaker) -> None:
     rig = await flows((FLOW, {"gather": nothing, "sort": nothing}))
     job_id = await rig.create(FLOW)
-    for payload in (undoing(), undoing(job_id)):
+    for payload in (undo_payload(), undo_payload(job_id)):
         [core_job] = await rig.post(task="tool", payload=payload)
         assert await rig.settled(core_job) == b"done"
         assert json.loads((await rig.job(core_job))[b"result"])["answer"] == "missing"
 
 
-async def test_nonsense_is_no_undoing(fake_flows: FlowMaker) -> None:
+async def test_invalid_undo_payloads_are_refused(fake_flows: FlowMaker) -> None:
     rig = await fake_flows((FLOW, {"gather": nothing, "sort": nothing}))
     for payload in (
-        undoing("job:1"),
-        undoing(token=3),
-        undoing(token=""),
+        undo_payload("job:1"),
+        undo_payload(token=3),
+        undo_payload(token=""),
         b'{"tool":"workflow.undo"}',
     ):
         [core_job] = await rig.post(task="tool", payload=payload)

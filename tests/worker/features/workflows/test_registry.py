@@ -1,4 +1,4 @@
-"""Which workflows a worker may have, how modules bring them, what errors say."""
+"""Registration of workflows, modules that provide them, and error entries."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_each_step_of_work_needs_a_function() -> None:
         ({**STEPS, "last": None}, "async def"),
     ],
 )
-def test_what_could_not_run_is_refused(steps: dict[str, Any], words: str) -> None:
+def test_incomplete_workflows_are_refused(steps: dict[str, Any], words: str) -> None:
     with pytest.raises((ValueError, TypeError), match=words):
         Workflows().add(FLOW, steps)
 
@@ -74,13 +74,13 @@ def register_workflows(workflows):
 """
 
 
-def test_a_module_brings_workflows(tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_module_provides_workflows(tmp_path: Path, monkeypatch: Any) -> None:
     registry = Registry()
     registry.load(module(tmp_path, monkeypatch, _MODULE))
     assert registry.workflows.get("flow_v1") is not None
 
 
-def test_a_module_brings_workflows_and_handlers(tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_module_provides_workflows_and_handlers(tmp_path: Path, monkeypatch: Any) -> None:
     more = "\nfrom worker.handlers.echo import register\n"
     registry = Registry()
     registry.load(module(tmp_path, monkeypatch, _MODULE + more))
@@ -88,7 +88,7 @@ def test_a_module_brings_workflows_and_handlers(tmp_path: Path, monkeypatch: Any
     assert len(registry.workflows) == 1
 
 
-def test_a_module_that_brings_nothing(tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_module_that_provides_nothing(tmp_path: Path, monkeypatch: Any) -> None:
     with pytest.raises(SettingsError, match="register_workflows"):
         Registry().load(module(tmp_path, monkeypatch, "x = 1\n"))
 
@@ -114,7 +114,7 @@ async def test_an_internal_tool_is_found_before_the_task() -> None:
             registry.handler_for("tool", nonsense)
 
 
-def test_codes_of_steps_are_words() -> None:
+def test_codes_of_step_errors_are_validated() -> None:
     assert StepError("no_photos", "none").code == "no_photos"
     for code in ("", "No", "a b", "x" * 65):
         with pytest.raises(ValueError, match="is not a valid code"):
@@ -130,13 +130,13 @@ def test_codes_of_steps_are_words() -> None:
         ({}, {"code": "step_failed", "message": "the step failed"}),
     ],
 )
-def test_errors_of_core_jobs_as_workflows_tell_them(error: dict[str, Any], found: Any) -> None:
+def test_errors_of_core_jobs_as_workflow_errors(error: dict[str, Any], found: Any) -> None:
     if isinstance(found, tuple):
         found = dict(zip(("code", "message", "kind"), found))
     assert step_error_entry(error) == found
 
 
-def test_an_output_becomes_what_is_kept() -> None:
+def test_the_stored_form_of_an_output() -> None:
     output = StepOutput(
         "s" * 2000,
         [StepItem({"a": "ä"}, "proposed", 0.25)],

@@ -1,4 +1,4 @@
-"""Running steps: what they are given, what they leave, how they end."""
+"""Running steps: context, output and end."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def test_a_step_leaves_items_and_the_next_one_finds_them(flows: FlowMaker)
         "items": 2,
         "summary": "Found 2",
     }
-    assert await rig.told(job_id) == [
+    assert await rig.event_types(job_id) == [
         ("job.created", ""),
         ("step.started", "gather"),
         ("step.completed", "gather"),
@@ -66,7 +66,7 @@ async def test_a_step_leaves_items_and_the_next_one_finds_them(flows: FlowMaker)
     await rig.all_acked()
 
 
-async def test_the_next_step_starts_by_itself_as_a_job_of_the_same_owner(flows: FlowMaker) -> None:
+async def test_the_next_step_starts_with_the_same_owner(flows: FlowMaker) -> None:
     rig = await flows((TWO, {"gather": nothing, "sort": nothing}))
     tail = "0123456789ab"
     job_id = await rig.create(TWO, tail, tenant="acme", auto_advance=True)
@@ -78,7 +78,7 @@ async def test_the_next_step_starts_by_itself_as_a_job_of_the_same_owner(flows: 
     assert (await rig.snapshot(job_id)).status.value == "completed"
 
 
-async def test_a_step_that_fails_says_why_and_can_be_resumed(flows: FlowMaker) -> None:
+async def test_a_failed_step_has_a_reason_and_can_be_resumed(flows: FlowMaker) -> None:
     broken = True
 
     async def sort(context: StepContext) -> StepOutput:
@@ -94,7 +94,7 @@ async def test_a_step_that_fails_says_why_and_can_be_resumed(flows: FlowMaker) -
     assert (await rig.core_ended(job_id, "sort"))[b"status"] == b"error"
     job = await rig.snapshot(job_id)
     assert (job.status.value, job.draft_state.value) == ("failed", "failed")
-    assert (await rig.told(job_id))[-2:] == [("step.failed", "sort"), ("job.failed", "sort")]
+    assert (await rig.event_types(job_id))[-2:] == [("step.failed", "sort"), ("job.failed", "sort")]
     broken = False
     await rig.execute(job_id, "sort")
     ended = await rig.step_ended(job_id, "sort")
@@ -123,7 +123,7 @@ async def test_other_failures_are_step_failed_with_their_kind(fake_flows: FlowMa
     ]
 
 
-async def test_a_failure_that_may_pass_is_tried_again_while_the_step_runs(flows: FlowMaker) -> None:
+async def test_temporary_failures_are_retried_within_the_step(flows: FlowMaker) -> None:
     seen: list[tuple[int, str]] = []
 
     async def gather(context: StepContext) -> StepOutput:
@@ -137,13 +137,13 @@ async def test_a_failure_that_may_pass_is_tried_again_while_the_step_runs(flows:
     ended = await rig.run(job_id, "gather")
     assert (ended.status.value, ended.attempt) == ("complete", 1)
     assert seen == [(1, "running"), (2, "running"), (3, "running")]
-    assert (await rig.told(job_id))[1:] == [
+    assert (await rig.event_types(job_id))[1:] == [
         ("step.started", "gather"),
         ("step.completed", "gather"),
     ]
 
 
-async def test_attempts_come_to_an_end(flows: FlowMaker) -> None:
+async def test_the_number_of_attempts_is_limited(flows: FlowMaker) -> None:
     declared = definition("gather", max_attempts=2)
 
     async def gather(context: StepContext) -> StepOutput:
@@ -158,7 +158,7 @@ async def test_attempts_come_to_an_end(flows: FlowMaker) -> None:
     assert len(await rig.letters()) == 1
 
 
-async def test_a_step_has_only_so_much_time(fake_flows: FlowMaker) -> None:
+async def test_a_step_has_a_timeout(fake_flows: FlowMaker) -> None:
     declared = definition("gather", timeout_s=0.2)
 
     async def gather(context: StepContext) -> StepOutput:
@@ -190,28 +190,28 @@ async def test_a_canceled_core_job_cancels_the_step(flows: FlowMaker) -> None:
     assert await rig.settled(core_job) == b"canceled"
 
 
-async def test_a_cancelled_workflow_stops_its_step_and_nothing_is_written(flows: FlowMaker) -> None:
-    begun, told = asyncio.Event(), asyncio.Event()
+async def test_a_cancelled_workflow_stops_its_step(flows: FlowMaker) -> None:
+    begun, stop = asyncio.Event(), asyncio.Event()
 
     async def gather(context: StepContext) -> StepOutput:
         begun.set()
-        await told.wait()
+        await stop.wait()
         await context.progress(1, 2)
-        raise AssertionError("it was told to stop")
+        raise AssertionError("it was asked to stop")
 
     rig = await flows((TWO, {"gather": gather, "sort": nothing}))
     job_id = await rig.create(TWO)
     await rig.execute(job_id, "gather")
     await begun.wait()
     await rig.workflows.cancel(job_id, rig.once())
-    before = await rig.told(job_id, progress=True)
-    told.set()
+    before = await rig.event_types(job_id, progress=True)
+    stop.set()
     assert (await rig.result_of(job_id, "gather"))["superseded"] is True
-    assert await rig.told(job_id, progress=True) == before
+    assert await rig.event_types(job_id, progress=True) == before
     assert (await rig.snapshot(job_id)).status.value == "cancelled"
 
 
-async def test_what_runs_for_nobody_is_stopped_in_time(flows: FlowMaker) -> None:
+async def test_superseded_executions_are_stopped(flows: FlowMaker) -> None:
     begun, stopped = asyncio.Event(), asyncio.Event()
 
     async def gather(context: StepContext) -> StepOutput:
@@ -233,7 +233,7 @@ async def test_what_runs_for_nobody_is_stopped_in_time(flows: FlowMaker) -> None
     assert (await rig.result_of(job_id, "gather"))["superseded"] is True
 
 
-async def test_an_execution_that_does_not_count_does_nothing(fake_flows: FlowMaker) -> None:
+async def test_a_superseded_execution_does_nothing(fake_flows: FlowMaker) -> None:
     ran = 0
 
     async def gather(context: StepContext) -> StepOutput:
@@ -244,7 +244,7 @@ async def test_an_execution_that_does_not_count_does_nothing(fake_flows: FlowMak
     rig = await fake_flows((TWO, {"gather": gather, "sort": nothing}))
     job_id = await rig.create(TWO)
     ended = await rig.run(job_id, "gather")
-    told = await rig.told(job_id)
+    before = await rig.event_types(job_id)
     about = {"workflow_job_id": job_id, "step": "gather", "execution_id": ended.execution}
     cases: list[tuple[dict[str, Any], dict[str, Any]]] = [
         (about, {**about, "items": 0, "summary": "once"}),
@@ -260,10 +260,10 @@ async def test_an_execution_that_does_not_count_does_nothing(fake_flows: FlowMak
         found = json.loads((await rig.job(core_job))[b"result"])
         assert result.items() <= found.items()
     assert ran == 1
-    assert await rig.told(job_id) == told
+    assert await rig.event_types(job_id) == before
 
 
-async def test_nonsense_is_refused(fake_flows: FlowMaker) -> None:
+async def test_invalid_arguments_are_refused(fake_flows: FlowMaker) -> None:
     rig = await fake_flows((TWO, {"gather": nothing, "sort": nothing}))
     good = {"workflow_job_id": "wf_20260214_001", "step": "gather", "execution_id": "ex_00000000"}
     for args in (
@@ -282,7 +282,7 @@ async def test_nonsense_is_refused(fake_flows: FlowMaker) -> None:
         assert (await rig.error(core_job))["kind"] == "invalid_payload"
 
 
-async def test_a_worker_that_does_not_know_the_workflow(fake_flows: FlowMaker) -> None:
+async def test_an_unknown_workflow(fake_flows: FlowMaker) -> None:
     rig = await fake_flows((TWO, {"gather": nothing, "sort": nothing}))
     job_id = await rig.create(definition("gather", name="theirs_v1"))
     [error] = (await rig.run(job_id, "gather")).errors
@@ -293,8 +293,8 @@ async def test_a_worker_that_does_not_know_the_workflow(fake_flows: FlowMaker) -
     assert error["code"] == "unknown_step"
 
 
-async def test_internal_tools_are_nobody_elses(fake_flows: FlowMaker) -> None:
-    """Whoever registers a handler of their own for `tool` does not get them."""
+async def test_internal_tools_cannot_be_overridden(fake_flows: FlowMaker) -> None:
+    """A user's handler of `tool` does not get the internal jobs."""
     registry = registry_of((TWO, {"gather": nothing, "sort": nothing}))
 
     async def theirs(context: JobContext, payload: dict[str, Any]) -> str:
@@ -309,7 +309,7 @@ async def test_internal_tools_are_nobody_elses(fake_flows: FlowMaker) -> None:
     assert json.loads((await rig.job(other))[b"result"]) == "theirs"
 
 
-async def test_an_output_that_cannot_be_kept_fails_the_step(fake_flows: FlowMaker) -> None:
+async def test_an_invalid_output_fails_the_step(fake_flows: FlowMaker) -> None:
     async def gather(context: StepContext) -> StepOutput:
         many = [StepItem({"n": number}) for number in range(2001)]
         return {
@@ -342,7 +342,7 @@ async def test_a_step_that_raced_with_a_decision(fake_flows: FlowMaker, monkeypa
     assert "p_001" in error["message"]
 
 
-async def test_progress_is_told_now_and_then_and_at_the_end(flows: FlowMaker) -> None:
+async def test_progress_is_throttled_and_reported_at_the_end(flows: FlowMaker) -> None:
     calls = 0
 
     async def gather(context: StepContext) -> StepOutput:
@@ -356,17 +356,17 @@ async def test_progress_is_told_now_and_then_and_at_the_end(flows: FlowMaker) ->
     job_id = await rig.create(TWO)
     await rig.run(job_id, "gather")
     page = await rig.reader_of_jobs.events(job_id, limit=500)
-    told = [json.loads(each.data) for each in page.events if each.type == "step.progress"]
+    reports = [json.loads(each.data) for each in page.events if each.type == "step.progress"]
     assert calls == 1001
-    assert 99 <= len(told) <= 130
-    assert told[-1]["done"] == told[-1]["total"] == 1000
+    assert 99 <= len(reports) <= 130
+    assert reports[-1]["done"] == reports[-1]["total"] == 1000
     core_job = (await rig.step(job_id, "gather")).core_job
     await rig.settled(core_job)
     core = [data for kind, _, data in await rig.story(core_job) if kind == "progress"]
     assert core[-1] == {"done": 1000, "total": 1000, "attempt": 1}
 
 
-async def test_a_worker_that_stops_hands_the_step_back(
+async def test_a_stopping_worker_releases_the_step(
     flows: FlowMaker, worker: WorkerIdentity
 ) -> None:
     begun = asyncio.Event()
@@ -386,7 +386,7 @@ async def test_a_worker_that_stops_hands_the_step_back(
     await first.stop(0.1)
     ended = await second.step_ended(job_id, "gather")
     assert (ended.status.value, ended.summary) == ("complete", "by the other")
-    assert await second.told(job_id) == [
+    assert await second.event_types(job_id) == [
         ("job.created", ""),
         ("step.started", "gather"),
         ("step.completed", "gather"),

@@ -1,4 +1,4 @@
-"""Steps in parts: done by whoever is free, joined by the last one."""
+"""Split steps: parts run in any worker, and the last one joins them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FLOW = definition("gather", "sort")
 
 
 class Squares(SplitStep):
-    """Squares of numbers, a part each; `before` may do something to one of them."""
+    """Squares of numbers, one part each; `before` can be overridden."""
 
     def __init__(self) -> None:
         self.done: list[tuple[int, int]] = []
@@ -39,7 +39,7 @@ class Squares(SplitStep):
         return {"square": part**2}
 
     async def before(self, context: StepContext, part: Any) -> None:
-        """Something that befalls a part."""
+        """Hook called before each part."""
 
     async def join(self, context: StepContext, results: list[Any]) -> StepOutput:
         await context.progress(1, 1)
@@ -75,9 +75,9 @@ async def test_parts_are_done_and_joined_in_order(flows: FlowMaker) -> None:
     assert sorted(step.done) == [(n, 1) for n in range(12)]
     record = await rig.step(job_id, "gather")
     assert (record.parts, record.done, record.total) == (12, 12, 12)
-    told = await rig.told(job_id, progress=True)
-    assert told.count(("step.progress", "gather")) == 12  # one for each part, and none besides
-    assert [kind for kind, _ in told if kind != "step.progress"] == [
+    types = await rig.event_types(job_id, progress=True)
+    assert types.count(("step.progress", "gather")) == 12  # one per part, and no others
+    assert [kind for kind, _ in types if kind != "step.progress"] == [
         "job.created", "step.started", "step.completed", "step.started", "step.completed",
         "job.completed",
     ]  # fmt: skip
@@ -86,7 +86,7 @@ async def test_parts_are_done_and_joined_in_order(flows: FlowMaker) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1])
-async def test_what_has_one_part_is_not_split(fake_flows: FlowMaker, count: int) -> None:
+async def test_a_single_part_is_not_split(fake_flows: FlowMaker, count: int) -> None:
     rig = await fake_flows((FLOW, {"gather": Squares(), "sort": whole}))
     job_id = await rig.create(FLOW)
     ended = await rig.run(job_id, "gather", numbers(count))
@@ -112,7 +112,10 @@ async def test_a_part_that_fails_fails_the_step_and_the_others_stop(flows: FlowM
     await rig.all_acked()
     assert (await rig.result_of(job_id, "gather"))["superseded"] is True
     assert await squares(rig, job_id) == []
-    assert (await rig.told(job_id))[-2:] == [("step.failed", "gather"), ("job.failed", "gather")]
+    assert (await rig.event_types(job_id))[-2:] == [
+        ("step.failed", "gather"),
+        ("job.failed", "gather"),
+    ]
 
 
 async def test_some_parts_may_fail(fake_flows: FlowMaker) -> None:
@@ -126,7 +129,7 @@ async def test_some_parts_may_fail(fake_flows: FlowMaker) -> None:
     await rig.run(job_id, "gather", numbers(5, may_fail=2))
     assert await squares(rig, job_id) == [0, "odd", 4, "odd", 16]
     [error] = (await rig.run(job_id, "gather", numbers(5, may_fail=1))).errors
-    assert error == {"code": "odd", "message": "2 of 5 parts failed, 1 may: 1 is odd"}
+    assert error == {"code": "odd", "message": "2 of 5 parts failed, 1 allowed: 1 is odd"}
 
 
 async def test_a_part_is_tried_again_and_the_others_are_not(flows: FlowMaker) -> None:
@@ -143,7 +146,7 @@ async def test_a_part_is_tried_again_and_the_others_are_not(flows: FlowMaker) ->
     assert await squares(rig, job_id) == [0, 1, 4, 9, 16]
 
 
-async def test_who_joins_and_dies_is_replaced_and_no_part_is_done_twice(
+async def test_a_crash_while_joining_repeats_no_part(
     flows: FlowMaker, worker: WorkerIdentity
 ) -> None:
     class JoinsSlowly(Squares):
@@ -170,7 +173,7 @@ async def test_who_joins_and_dies_is_replaced_and_no_part_is_done_twice(
     assert step.joins == 2
 
 
-async def test_too_many_parts_and_what_is_no_json(fake_flows: FlowMaker) -> None:
+async def test_too_many_parts_and_invalid_results(fake_flows: FlowMaker) -> None:
     class Odd(Squares):
         async def run_part(self, context: StepContext, part: Any) -> Any:
             return object()

@@ -1,4 +1,4 @@
-"""Photographs and models that the tests of detection look with."""
+"""Photographs and models for the tests of detection."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from common.settings.models_dir import FACES_FILE, models_dir
 from tests.support.backends import missing
 from worker.features.images.detect.choice import DetectorChoice
 
-#: Where the face is in it: left, top, right, bottom.
+#: Position of the face: left, top, right, bottom.
 FACE = (103, 60, 190, 175)
 
 
@@ -21,14 +21,14 @@ def astronaut() -> Image.Image:
 
 
 def on_canvas(size: tuple[int, int], at: tuple[int, int] = (40, 40)) -> Image.Image:
-    """The portrait on a plain ground."""
+    """The portrait on a plain background."""
     canvas = Image.new("RGB", size, (90, 120, 150))
     canvas.paste(astronaut(), at)
     return canvas
 
 
 def landscape() -> Image.Image:
-    """Hills under a sun: nobody in it."""
+    """Hills under a sun, without faces."""
     image = Image.new("RGB", (800, 500), (140, 180, 230))
     draw = ImageDraw.Draw(image)
     draw.polygon(
@@ -39,7 +39,7 @@ def landscape() -> Image.Image:
 
 
 def centerface(blur: Blur = Blur.PIXELATE, size: int = 640) -> DetectorChoice:
-    """The installed model, or the test is skipped (fails in CI)."""
+    """The installed model; skips the test if it is missing (fails in CI)."""
     path = models_dir() / FACES_FILE
     if not path.is_file():
         missing("CenterFace is not installed: make model-install")

@@ -1,4 +1,4 @@
-"""Tiny ONNX files, written byte by byte: nets that always say the same, whatever they look at."""
+"""Tiny ONNX files, written byte by byte: nets with constant outputs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 _FLOAT, _INT64 = 1, 7
 
-#: An output's shape, and its values in that order.
-Said = tuple[Sequence[int], Sequence[float]]
+#: Shape and values of an output.
+NetOutput = tuple[Sequence[int], Sequence[float]]
 
 
 def _varint(value: int) -> bytes:
@@ -46,8 +46,8 @@ def _value(name: str, shape: Sequence[int]) -> bytes:
     return _bytes(1, name) + _bytes(2, _bytes(1, _number(1, _FLOAT) + _bytes(2, dims)))
 
 
-def write_net(path: Path, size: int, outputs: Mapping[str, Said]) -> Path:
-    """A net for `[1, 3, size, size]` that says `outputs`, by name."""
+def write_net(path: Path, size: int, outputs: Mapping[str, NetOutput]) -> Path:
+    """A net for `[1, 3, size, size]` with these constant outputs, by name."""
     nodes = [_node("GlobalAveragePool", ["picture"], "mean")]
     kept, told = [], []
     for name, (shape, values) in outputs.items():

@@ -1,4 +1,4 @@
-"""CenterFace on a real photograph: found, and not to be found again."""
+"""CenterFace on a real photograph: the face is found, and is not found again after blurring."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_face_is_found_where_it_is() -> None:
 
 
 @pytest.mark.parametrize("how", [Blur.PIXELATE, Blur.GAUSSIAN])
-def test_it_is_unrecognisable_after_and_the_rest_is_as_it_was(how: Blur) -> None:
+def test_a_face_becomes_unrecognisable_and_the_rest_is_kept(how: Blur) -> None:
     image, before = astronaut(), astronaut()
     [found] = detect(centerface(), before)
     name, told = find_and_blur(centerface(how), image)
@@ -38,7 +38,7 @@ def test_it_is_unrecognisable_after_and_the_rest_is_as_it_was(how: Blur) -> None
     assert told == [found.to_json()]
     assert detect(centerface(), image) == []
     box = with_margin(found, image.size)
-    # Fine detail is gone: neighbouring pixels are alike, but for the edges of a few cells.
+    # Fine detail is gone: neighbouring pixels are similar, except at the edges of a few cells.
     if how is Blur.PIXELATE:
         assert image.crop(box).getcolors(8 * 8) is not None
     sharp, dull = (detail(each.crop(box)) for each in (before, image))
@@ -49,19 +49,19 @@ def test_it_is_unrecognisable_after_and_the_rest_is_as_it_was(how: Blur) -> None
 
 
 def detail(part: Image.Image) -> float:
-    """How much neighbouring pixels differ."""
+    """Mean difference between neighbouring pixels."""
     gray = part.convert("L")
     return float(ImageStat.Stat(ImageChops.difference(gray, ImageChops.offset(gray, 1, 0))).mean[0])
 
 
-def test_none_only_counts() -> None:
+def test_blur_none_only_detects() -> None:
     image = astronaut()
     _, told = find_and_blur(centerface(Blur.NONE), image)
     assert len(told) == 1
     assert image.tobytes() == astronaut().tobytes()
 
 
-def test_shapes_that_change_do_not_change_what_is_found() -> None:
+def test_alternating_sizes_give_the_same_detections() -> None:
     wide, tall = on_canvas((900, 420)), on_canvas((420, 900), (60, 400))
     first = detect(centerface(), wide)
     assert len(first) == 1
@@ -79,7 +79,7 @@ def test_shapes_that_change_do_not_change_what_is_found() -> None:
      Image.new("RGB", (3000, 1)), Image.effect_noise((400, 300), 80).convert("RGB")],
     ids=["hills", "white", "pixel", "line", "noise"],
 )  # fmt: skip
-def test_nobody_is_found_where_nobody_is(image: Image.Image) -> None:
+def test_no_face_is_found_where_there_is_none(image: Image.Image) -> None:
     assert detect(centerface(), image) == []
 
 
@@ -93,8 +93,8 @@ def test_two_faces_are_two() -> None:
     assert detect(centerface(), image) == []
 
 
-def test_what_is_seen_through_transparency_counts() -> None:
-    """A face in the transparency of a black picture is a face to whoever looks at it."""
+def test_a_face_visible_through_transparency_is_found() -> None:
+    """A face in the alpha channel of a black picture is visible as a face."""
     image = Image.new("RGBA", (320, 320), "black")
     image.putalpha(ImageChops.invert(astronaut().convert("L")))
     assert len(detect(centerface(), image)) == 1
@@ -110,5 +110,5 @@ def test_other_sizes_of_the_square(size: int) -> None:
     assert len(detect(centerface(size=size), astronaut())) == 1
 
 
-def test_a_model_that_works_says_nothing_of_itself() -> None:
+def test_the_self_test_passes_with_a_working_model() -> None:
     assert self_test(centerface()) == ""

@@ -1,4 +1,4 @@
-"""Who looks, by what the settings say and what is there."""
+"""The choice of detectors by the settings and what is installed."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def chosen(**given: Any) -> DetectorChoice:
     return choose_detector(load_settings(WorkerSettings, **given))
 
 
-def test_auto_without_a_model_is_nobody_and_says_why(models: Path) -> None:
+def test_auto_without_a_model_gives_the_reason(models: Path) -> None:
     found = chosen()
     assert (found.name, found.enabled) == ("none", False)
     assert "sluice model install --only faces" in found.unavailable_reason
 
 
-def test_auto_takes_what_is_installed(models: Path) -> None:
+def test_auto_uses_the_installed_model(models: Path) -> None:
     (models / "centerface.onnx").touch()
     found = chosen(image_blur="gaussian", image_detect_size=320)
     assert found.name == "centerface"
@@ -42,7 +42,7 @@ def test_auto_takes_what_is_installed(models: Path) -> None:
     assert pickle.loads(pickle.dumps(found)) == found
 
 
-def test_auto_without_the_package_says_which_extra(
+def test_auto_without_the_package_names_the_extra(
     models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (models / "centerface.onnx").touch()
@@ -57,7 +57,7 @@ def test_auto_without_the_package_says_which_extra(
             chosen(**given)
 
 
-def test_nobody_if_nobody_is_wanted(models: Path) -> None:
+def test_detection_can_be_disabled(models: Path) -> None:
     (models / "centerface.onnx").touch()
     found = chosen(image_detector="none")
     assert (found.name, found.unavailable_reason) == ("none", "")
@@ -72,12 +72,14 @@ def test_nobody_if_nobody_is_wanted(models: Path) -> None:
         ({"image_plate_model": "/no/such.onnx"}, "IMAGE_PLATE_MODEL='/no/such.onnx'"),
     ],
 )
-def test_who_is_named_must_be_there(models: Path, given: dict[str, str], words: str) -> None:
+def test_a_configured_detector_must_be_available(
+    models: Path, given: dict[str, str], words: str
+) -> None:
     with pytest.raises(SettingsError, match=words):
         chosen(**given)
 
 
-def test_a_file_of_the_operators_own(models: Path) -> None:
+def test_a_model_file_of_the_operator(models: Path) -> None:
     mine, yunet = models / "mine.onnx", models / "face_detection_YuNet_2023mar.onnx"
     mine.touch()
     yunet.touch()

@@ -1,4 +1,4 @@
-"""Operators' models: plates, YuNet, and files that are neither."""
+"""Models of the operator: plates, YuNet, and invalid files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from common.contracts.images import Blur, DetectionKind, Detector
-from tests.worker.features.images.detect.onnx_files import Said, write_net
+from tests.worker.features.images.detect.onnx_files import NetOutput, write_net
 from worker.features.images.detect.blur import detect, find_and_blur, self_test
 from worker.features.images.detect.boxes import Box, overlap, suppress_overlaps, to_detections
 from worker.features.images.detect.choice import DetectorChoice
@@ -24,8 +24,8 @@ def striped(width: int, height: int) -> Image.Image:
     return image
 
 
-def test_plates_as_finds(tmp_path: Path) -> None:
-    """`[1, N, 6]`: corners, score, class."""
+def test_plates_as_detections(tmp_path: Path) -> None:
+    """Output `[1, N, 6]`: corners, score, class."""
     rows = [8, 16, 24, 24, 0.9, 0, 40, 40, 60, 50, 0.1, 0]
     path = write_net(tmp_path / "plates.onnx", SIZE, {"finds": ((1, 2, 6), rows)})
     choice = DetectorChoice(plate_model=str(path), size=SIZE)
@@ -41,7 +41,7 @@ def test_plates_as_finds(tmp_path: Path) -> None:
 
 
 def test_plates_as_candidates(tmp_path: Path) -> None:
-    """`[1, 4 + C, N]`: middles, sizes, a score for each class; of one thing several."""
+    """Output `[1, 4 + C, N]`: centres, sizes, a score per class; several for one object."""
     columns = {  # x, y, width, height, scores of two classes
         0: (16, 16, 16, 8, 0.1, 0.8),
         1: (17, 16, 16, 8, 0.7, 0.1),
@@ -59,8 +59,8 @@ def test_plates_as_candidates(tmp_path: Path) -> None:
 
 
 def yunet(path: Path) -> Path:
-    """A net in the form of YuNet that sees one face at the third cell of the middle stride."""
-    outputs: dict[str, Said] = {}
+    """A net in the form of YuNet that finds one face at the third cell of the middle stride."""
+    outputs: dict[str, NetOutput] = {}
     for part, width in (("cls", 1), ("obj", 1), ("bbox", 4), ("kps", 10)):
         for stride in (8, 16, 32):
             cells = (SIZE // stride) ** 2
@@ -77,7 +77,7 @@ def test_yunet(tmp_path: Path) -> None:
     path = yunet(tmp_path / "yunet.onnx")
     choice = DetectorChoice(Detector.YUNET, str(path), size=SIZE)
     [found] = detect(choice, Image.new("RGB", (64, 64)))
-    # Middle at (2.5, 0.5) cells of 16 pixels, 16 wide and 24 high: clipped at the top.
+    # Centre at (2.5, 0.5) cells of 16 pixels, 16 wide and 24 high: clipped at the top.
     assert found[:5] == (DetectionKind.FACE, 32, 0, 16, 20)
     assert found.score == pytest.approx(0.9, abs=0.01)
     assert choice.name == "yunet"
@@ -93,7 +93,7 @@ def test_faces_and_plates_together(tmp_path: Path) -> None:
     assert [each["kind"] for each in told] == ["face", "plate"]
 
 
-def test_files_that_are_no_model_are_said_to_be_none(tmp_path: Path) -> None:
+def test_files_that_are_not_models_are_rejected(tmp_path: Path) -> None:
     (tmp_path / "text.onnx").write_text("not a model")
     text = str(tmp_path / "text.onnx")
     for choice in (
@@ -110,13 +110,13 @@ def test_models_of_another_kind_are_refused(tmp_path: Path) -> None:
     assert odd in self_test(DetectorChoice(Detector.CENTERFACE, odd, size=SIZE))
 
 
-def test_nobody_looks() -> None:
+def test_without_detectors_nothing_is_found() -> None:
     image = striped(64, 64)
     assert find_and_blur(DetectorChoice(), image) == ("none", [])
     assert image.tobytes() == striped(64, 64).tobytes()
 
 
-def test_of_boxes_about_the_same_thing_the_best_stays() -> None:
+def test_the_best_of_overlapping_boxes_is_kept() -> None:
     one, same = Box(0, 0, 10, 10, 0.5), Box(1, 0, 11, 10, 0.9)
     other, empty = Box(50, 50, 60, 60, 0.4), Box(5, 5, 5, 9, 1.0)
     assert suppress_overlaps([one, same, other, empty], 10) == [same, other]

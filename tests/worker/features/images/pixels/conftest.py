@@ -1,4 +1,4 @@
-"""A place for files."""
+"""Fixtures of the pixel tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Has the pipeline make something of bytes, and looks at what came of it."""
+"""Runs the pipeline on bytes and examines the result."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LIMITS = ImageLimits(
 
 
 class Result(NamedTuple):
-    """A success, and the file."""
+    """A successful result, and the file."""
 
     made: ProcessingResult
     webp: bytes
@@ -40,7 +40,7 @@ class Result(NamedTuple):
         return Image.open(io.BytesIO(self.webp))
 
     def pixel(self, across: float, down: float) -> tuple[int, ...]:
-        """The colour at a place, both from 0 to 1, averaged over a few pixels."""
+        """The colour at a position, both coordinates from 0 to 1, averaged over a few pixels."""
         image = self.image
         x, y = (int(across * (image.width - 1)), int(down * (image.height - 1)))
         box = (max(0, x - 2), max(0, y - 2), min(image.width, x + 3), min(image.height, y + 3))
@@ -66,14 +66,14 @@ def maker(folder: Path) -> Make:
 
 
 def refusal(make: Make, data: bytes, *arguments: Any, **order: Any) -> tuple[str, str, str]:
-    """Code, reason and message with which something is refused."""
+    """Code, reason and message of the refusal."""
     with pytest.raises(InvalidImage) as caught:
         make(data, *arguments, **order)
     return caught.value.code.value, caught.value.reason, caught.value.message
 
 
 def chunks(webp: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """All there is in a WebP; whatever does not belong to it is an error."""
+    """The chunks of a WebP; unknown chunks are an error."""
     kind, length, form = struct.unpack("<4sI4s", webp[:12])
     assert (kind, form) == (b"RIFF", b"WEBP")
     assert length + 8 == len(webp)

@@ -1,4 +1,4 @@
-"""Colours come out as they were meant, whatever way they were stored."""
+"""Colours are preserved, however they were stored."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PATCHES = [
 
 
 def patches(colours: Sequence[tuple[int, ...]], mode: str = "RGB") -> Image.Image:
-    """One beside the other, 64 pixels each."""
+    """Patches side by side, 64 pixels each."""
     image = Image.new(mode, (64 * len(colours), 64))
     for at, colour in enumerate(colours):
         image.paste(colour, (64 * at, 0, 64 * at + 64, 64))
@@ -56,11 +56,11 @@ def test_wide_gamut(
         wanted = meant(colour)
         assert near(result.pixel(centre(at, len(PATCHES)), 0.5), wanted, 7), (colour, wanted)
         shifts = max(shifts, *(abs(one - other) for one, other in zip(wanted, colour)))
-    assert shifts > 15  # without the conversion it would have failed
+    assert shifts > 15  # fails without the conversion
 
 
 def with_numbers(kind: str, image: Image.Image, primaries: int, transfer: int) -> bytes:
-    """A file that says which colours it has, and has no profile."""
+    """A file with colour codes and no profile."""
     if kind == "png":
         return bad_photos.png_with_more(b"cICP", bytes([primaries, transfer, 0, 1]), image)
     made = photos.encoded(image, kind, quality=98)
@@ -81,7 +81,7 @@ def test_wide_gamut_by_number(make: Make, kind: str) -> None:
 @pytest.mark.parametrize("kind", ["avif", "heic", "png"])
 @pytest.mark.parametrize("numbers", [(1, 13), (2, 2), (9, 16), (22, 13)])
 def test_numbers_that_change_nothing(make: Make, kind: str, numbers: tuple[int, int]) -> None:
-    """sRGB, nothing, brighter than a screen, and some that nobody has."""
+    """sRGB, unspecified, HDR, and unassigned codes."""
     result = make(with_numbers(kind, patches(PATCHES), *numbers))
     for at, colour in enumerate(PATCHES):
         assert near(result.pixel(centre(at, len(PATCHES)), 0.5), colour, 8)
@@ -96,7 +96,7 @@ def test_a_conversion_is_exact_before_it_is_encoded() -> None:
     ):
         found = np.asarray(to_srgb(image.copy(), profile), dtype=float)[0]
         wanted = np.array([meant(colour) for colour in lattice])
-        inside = ((wanted > 1) & (wanted < 254)).all(axis=1)  # outside, gamuts are cut by taste
+        inside = ((wanted > 1) & (wanted < 254)).all(axis=1)  # outside, gamut clipping differs
         assert inside.sum() > 30
         assert np.abs(found - wanted)[inside].max() <= 1.0
 
@@ -115,7 +115,7 @@ def test_alpha_survives_a_conversion(make: Make) -> None:
     b"", b"nonsense", color_profiles.broken(color_profiles.display_p3()),
     color_profiles.display_p3()[:200], color_profiles.linear_gray(), color_profiles.coated_paper(),
 ], ids=["empty", "nonsense", "no tags", "cut off", "grey", "cmyk"])  # fmt: skip
-def test_a_profile_that_is_no_use_is_no_harm(make: Make, broken: bytes) -> None:
+def test_an_unusable_profile_is_ignored(make: Make, broken: bytes) -> None:
     source = photos.encoded(patches(PATCHES), "png", icc_profile=broken)
     result = make(source)
     for at, colour in enumerate(PATCHES):
@@ -139,7 +139,7 @@ INKS = {
 
 @pytest.mark.parametrize("store", [photos.cmyk_jpeg, photos.ycck_jpeg], ids=["cmyk", "ycck"])
 def test_inks_without_a_profile(make: Make, store: Callable[[Image.Image], bytes]) -> None:
-    """Not inverted, above all."""
+    """In particular, not inverted."""
     inks = [*INKS.values(), (64, 128, 32, 20)]
     result = make(store(patches(inks, "CMYK")), "image/jpeg")
     for at, (c, m, y, k) in enumerate(inks):
@@ -152,7 +152,7 @@ def test_inks_with_a_profile(make: Make) -> None:
     result = make(photos.cmyk_jpeg(image, color_profiles.coated_paper()), "image/jpeg")
     for at, name in enumerate(INKS):
         wanted = color_profiles.lab_in_srgb(color_profiles.INKS[name])
-        if name == "white":  # that of paper is that of the screen
+        if name == "white":  # the white of paper is the white of the screen
             wanted = (255, 255, 255)
         assert near(result.pixel(centre(at, len(INKS)), 0.5), wanted, 16), name
     cyan = result.pixel(centre(1, len(INKS)), 0.5)
@@ -215,7 +215,7 @@ def test_one_bit(make: Make) -> None:
         assert near(result.pixel(0.8, 0.5), (255, 255, 255), 4)
 
 
-def test_one_colour_that_stands_for_nothing(make: Make) -> None:
+def test_a_colour_declared_transparent(make: Make) -> None:
     image = Image.new("RGB", (64, 64), (10, 200, 30))
     image.paste((200, 10, 30), (32, 0, 64, 64))
     result = make(photos.encoded(image, "png", transparency=(10, 200, 30)))
@@ -230,7 +230,7 @@ def test_grey_with_alpha(make: Make) -> None:
 
 
 def test_alpha_is_kept_when_it_is_made_smaller(make: Make) -> None:
-    """What is invisible has no colour of its own to give to what is beside it."""
+    """Invisible pixels do not affect the colour of their neighbours."""
     image = Image.new("RGBA", (3840, 64), (255, 0, 0, 0))
     image.paste((0, 0, 255, 255), (0, 0, 1921, 64))
     result = make(photos.encoded(image, "png"))
@@ -247,7 +247,7 @@ def test_alpha_that_hides_nothing_is_dropped(make: Make) -> None:
     assert result.image.mode == "RGB"
 
 
-def test_what_has_no_colours_of_ours_is_refused(make: Make) -> None:
+def test_unsupported_colour_modes_are_refused(make: Make) -> None:
     image = Image.fromarray(np.linspace(0, 1, 64 * 64, dtype=np.float32).reshape(64, 64))
     assert refusal(make, photos.encoded(image, "tiff")) == (
         "DECODE_FAILED", "unsupported_color_mode", "color mode not supported",
@@ -255,7 +255,7 @@ def test_what_has_no_colours_of_ours_is_refused(make: Make) -> None:
 
 
 def test_the_reference_is_right() -> None:
-    """The tests' own arithmetic, against colours that are known."""
+    """The tests' own arithmetic, compared with known colours."""
     assert near(color_profiles.p3_in_srgb((255, 255, 255)), (255, 255, 255), 1)  # type: ignore[arg-type]
     assert near(color_profiles.adobe_in_srgb((128, 128, 128)), (129, 129, 129), 1)  # type: ignore[arg-type]
     assert near(color_profiles.lab_in_srgb((53.59, 0, 0)), (128, 128, 128), 2)  # type: ignore[arg-type]

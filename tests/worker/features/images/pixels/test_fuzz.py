@@ -1,4 +1,4 @@
-"""Whatever comes, it is made an image or refused; nothing else ever happens."""
+"""Fuzzing: any input gives an image or a refusal, nothing else."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.worker.features.images.pixels.kit import LIMITS, chunks, maker
 from worker.features.images.pixels.types import InvalidImage
 
 MODEST = replace(LIMITS, max_pixels=4_000_000)
-#: How each format begins, so that random bytes get past the first look.
+#: First bytes of each format, so that random data passes the format check.
 BEGINNINGS = (
     b"",
     b"\xff\xd8\xff",
@@ -35,7 +35,7 @@ BEGINNINGS = (
 TINY = {kind: photos.photograph(kind, 6, 48, 32) for kind in photos.FORMATS} | {
     f"{kind} animation": photos.animation(kind, 3, (24, 16)) for kind in ("gif", "webp", "png")
 }
-#: More of them for a long night.
+#: Can be raised for long runs.
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "150"))
 USUAL = settings(
     max_examples=EXAMPLES,
@@ -65,7 +65,7 @@ def test_real_files_with_faults(name: str, data: st.DataObject) -> None:
     changed = bytearray(TINY[name])
     last = len(changed) - 1
     for _ in range(data.draw(st.integers(1, 6))):
-        # Headers are where most can go wrong.
+        # Most faults are possible in headers.
         at = data.draw(st.integers(0, min(last, 400)) | st.integers(0, last))
         kind = data.draw(st.sampled_from(("byte", "cut", "insert", "zeros", "ones")))
         if kind == "byte":

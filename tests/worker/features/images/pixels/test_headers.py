@@ -1,4 +1,4 @@
-"""Headers say how big an image is, before anybody takes memory for it."""
+"""Headers give the size of an image before memory is allocated for it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_size_of_an_animated_webp() -> None:
 
 
 @pytest.mark.parametrize("length", range(0, 30, 3))
-def test_a_webp_of_which_there_is_not_enough(length: int) -> None:
+def test_an_incomplete_webp_header(length: int) -> None:
     for made in (photos.animation("webp"), photos.encoded(photos.scene(9, 9), "webp")):
         assert webp_size(made[:length].ljust(20, b"\0")[:length]) is None
 
@@ -49,7 +49,7 @@ def test_a_webp_of_which_there_is_not_enough(length: int) -> None:
 def test_size_in_boxes(kind: str, size: tuple[int, int]) -> None:
     made = photos.photograph(kind, 1, *size)
     width, height = heif_size(io.BytesIO(made), len(made)) or (0, 0)
-    assert (width, height) >= size  # blocks may be whole
+    assert (width, height) >= size  # may be padded to whole blocks
     assert width * height <= 2 * size[0] * size[1]
     assert heif_size(io.BytesIO(made[:-1]), len(made) - 1) is None
 
@@ -95,4 +95,4 @@ def test_brands() -> None:
     assert detect_format(begins(b"mif1", b"miaf", b"avif")) == "avif"
     assert detect_format(begins(b"mif1", b"heic")) == "heic"
     assert detect_format(begins(b"isom", b"mp42")) == ""
-    assert detect_format(begins(b"mif1") + b"avif") == ""  # behind the box
+    assert detect_format(begins(b"mif1") + b"avif") == ""  # after the box

@@ -1,4 +1,4 @@
-"""What is told of an image that was made."""
+"""Facts reported about a processed image."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_hashes_and_sizes_are_those_of_the_file(make: Make) -> None:
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_the_same_again(make: Make, kind: str) -> None:
+def test_processing_is_deterministic(make: Make, kind: str) -> None:
     first, second = make(photograph(kind)), make(photograph(kind))
     assert first.webp == second.webp
     for made in (first.made, second.made):
@@ -57,7 +57,7 @@ def test_dominant_color(make: Make) -> None:
     assert near(tuple(bytes.fromhex(found[1:])), (20, 120, 200), 3)
 
 
-def test_dominant_color_is_one_that_is_seen(make: Make) -> None:
+def test_dominant_color_ignores_transparent_pixels(make: Make) -> None:
     image = Image.new("RGBA", (100, 100), (255, 0, 0, 0))
     image.paste((0, 0, 250, 255), (0, 0, 20, 20))
     found = make(photos.encoded(image, "png")).made.details["dominant_color"]
@@ -66,7 +66,7 @@ def test_dominant_color_is_one_that_is_seen(make: Make) -> None:
     assert make(photos.encoded(nothing, "png")).made.details["dominant_color"] == "#000000"
 
 
-def test_whoever_looks_sees_it_small_and_upright_and_what_it_changes_is_kept(
+def test_the_detector_gets_the_final_pixels_and_may_change_them(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from worker.features.images.detect.choice import Detector, DetectorChoice
@@ -110,8 +110,8 @@ async def test_stages_are_noted_in_a_process(tmp_path: Path) -> None:
         await pool.close()
 
 
-def test_the_worker_knows_orders_without_pillow() -> None:
-    """It is an extra, and only the processes of the pool need it."""
+def test_requests_can_be_built_without_pillow() -> None:
+    """Pillow is an extra that only the processes of the pool need."""
     script = (
         "import sys; import worker.features.images.pixels, worker.features.images.pixels.formats; "
         "sys.exit(any(name in sys.modules for name in ('PIL', 'numpy', 'pillow_heif')))"

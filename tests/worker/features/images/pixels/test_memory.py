@@ -1,4 +1,4 @@
-"""What an image costs the process that has it."""
+"""Memory used by the process for an image."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from worker.execution.process_pool.pool import ProcessPool
 from worker.features.images.pixels import process
 from worker.features.images.pixels.types import InvalidImage, ProcessingRequest, ProcessingResult
 
-#: As the worker has it.
+#: The same as in the worker.
 MEMORY_BYTES = 1536 * 1024 * 1024
 
 
@@ -28,7 +28,7 @@ async def pool() -> AsyncIterator[ProcessPool]:
 
 
 def big_jpeg(width: int, height: int, **options: object) -> bytes:
-    """Much to decode, quickly made."""
+    """Expensive to decode, cheap to create."""
     piece = photos.scene(1000, 750)
     image = Image.new("RGB", (width, height))
     for at in range(0, width, 1000):
@@ -38,7 +38,7 @@ def big_jpeg(width: int, height: int, **options: object) -> bytes:
 
 
 def status(pid: int, name: str) -> int:
-    """A number of the kernel's about a process, in MB."""
+    """A value of /proc/PID/status, in MB."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith(name):
             return int(line.split()[1]) // 1024
@@ -46,7 +46,7 @@ def status(pid: int, name: str) -> int:
 
 
 def cpu_s(pid: int) -> float:
-    """Processor time that a process has used, however long it had to wait for that."""
+    """CPU time of a process, independent of waiting time."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -68,7 +68,9 @@ async def test_24_megapixels_fit_in_250_mb_and_are_given_back(
     assert status(pid, "VmRSS") <= 120
 
 
-async def test_a_bomb_does_not_even_grow_the_process(pool: ProcessPool, tmp_path: Path) -> None:
+async def test_a_decompression_bomb_does_not_grow_the_process(
+    pool: ProcessPool, tmp_path: Path
+) -> None:
     await processed(pool, tmp_path, photos.photograph())
     [pid] = pool.pids
     before = status(pid, "VmHWM")
@@ -81,7 +83,7 @@ async def test_a_bomb_does_not_even_grow_the_process(pool: ProcessPool, tmp_path
     assert status(pid, "VmHWM") - before <= 2
 
 
-async def test_what_takes_too_much_costs_itself_only(tmp_path: Path) -> None:
+async def test_too_much_memory_affects_only_that_image(tmp_path: Path) -> None:
     pool = ProcessPool(1, memory_bytes=320 * 1024 * 1024)
     try:
         made = await processed(pool, tmp_path, photos.photograph())
@@ -93,9 +95,7 @@ async def test_what_takes_too_much_costs_itself_only(tmp_path: Path) -> None:
         await pool.close()
 
 
-async def test_one_after_the_other_it_stays_as_big_as_it_is(
-    pool: ProcessPool, tmp_path: Path
-) -> None:
+async def test_memory_does_not_grow_over_many_images(pool: ProcessPool, tmp_path: Path) -> None:
     source = big_jpeg(2000, 1500)
     sizes = []
     for _ in range(12):

@@ -1,4 +1,4 @@
-"""Nothing of what a photograph tells beside its pixels is in what is made of it."""
+"""No metadata of a photograph is in the result."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.exif_bytes import COMMENT, GPS_AREA, OWNER, SECRETS, SERIAL, 
 from tests.support.photos import FORMATS, photograph
 from tests.worker.features.images.pixels.kit import Make, chunks
 
-#: What is in each of the test's own photographs, so that its absence means something.
+#: Metadata in each test photograph, so that its absence in the result is meaningful.
 IN_SOURCE = {
     "jpeg": {SERIAL, GPS_AREA, OWNER, COMMENT, THUMBNAIL_MARK},
     "png": {SERIAL, GPS_AREA, OWNER, COMMENT, THUMBNAIL_MARK},
@@ -23,8 +23,8 @@ IN_SOURCE = {
     "tiff": {SERIAL, GPS_AREA, OWNER, COMMENT},
     "heic": {SERIAL, GPS_AREA, OWNER, THUMBNAIL_MARK},
 }
-#: How metadata of any kind begins, or what stands in it.
-SIGNS = (
+#: Byte sequences of metadata of any kind.
+METADATA_MARKERS = (
     b"Exif", b"EXIF", b"II*\0", b"MM\0*", b"XMP ", b"xpacket", b"adobe:ns", b"ICCP", b"ICC_PROFILE",
     b"acsp", b"GPS", b"JFIF", b"\xff\xd8\xff", b"Photoshop", b"8BIM", b"Camera Works",
 )  # fmt: skip
@@ -36,7 +36,7 @@ def test_metadata_is_gone(make: Make, kind: str, orientation: int) -> None:
     source = photograph(kind, orientation, profile=color_profiles.display_p3())
     assert all(secret in source for secret in IN_SOURCE[kind])
     result = make(source, photos.CONTENT_TYPES[kind])
-    for sign in (*SECRETS, *SIGNS):
+    for sign in (*SECRETS, *METADATA_MARKERS):
         assert sign not in result.webp, sign
     assert [name for name, _ in chunks(result.webp)] == [b"VP8 "]
     image = result.image
@@ -54,12 +54,12 @@ def test_transparent_images_have_their_alpha_and_nothing_else(make: Make) -> Non
     assert [name for name, _ in chunks(result.webp)] == [b"VP8X", b"ALPH", b"VP8 "]
     flags = next(chunks(result.webp))[1][0]
     assert flags == 0b00010000  # alpha; no profile, EXIF, XMP or animation
-    for sign in (*SECRETS, *SIGNS):
+    for sign in (*SECRETS, *METADATA_MARKERS):
         assert sign not in result.webp
 
 
 def test_colours_of_what_is_invisible_are_gone(make: Make) -> None:
-    """Whatever was painted over with transparency."""
+    """Content hidden by transparency."""
     image = Image.new("RGBA", (64, 64), (250, 10, 20, 0))
     image.paste((0, 200, 0, 255), (0, 0, 32, 64))
     result = make(photos.encoded(image, "png"))
@@ -69,7 +69,7 @@ def test_colours_of_what_is_invisible_are_gone(make: Make) -> None:
     assert found[0] < 200
 
 
-def test_what_hangs_on_is_gone(make: Make) -> None:
+def test_trailing_data_is_removed(make: Make) -> None:
     source = bad_photos.jpeg_and_zip()
     assert zipfile.is_zipfile(io.BytesIO(source))
     result = make(source, "image/jpeg")

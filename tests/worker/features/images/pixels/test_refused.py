@@ -1,4 +1,4 @@
-"""What is refused, with which code, reason and words; and that it takes neither time nor memory."""
+"""Refused images: code, reason and message, with bounded time and memory."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_too_long(make: Make) -> None:
     "data", [bad_photos.HTML, bad_photos.SVG, b"\0", b"BM" + bytes(100), b"%PDF-1.4", b"RIFF",
              b"\0\0\0\x18ftypisom\0\0\0\0isommp42", b"\0\0\0\x0cftyp", b"\xff\xd8"]
 )  # fmt: skip
-def test_no_image_of_ours(make: Make, data: bytes) -> None:
+def test_unsupported_data(make: Make, data: bytes) -> None:
     assert refusal(make, data, "image/jpeg") == UNSUPPORTED
     assert refusal(make, data) == UNSUPPORTED
 
@@ -74,7 +74,7 @@ def test_declared_as_what_it_is_or_not_at_all(make: Make, kind: str) -> None:
     assert make(photo, f"{CONTENT_TYPES[kind].upper()}; charset=binary")
 
 
-def test_formats_that_are_not_wanted(make: Make) -> None:
+def test_disabled_formats(make: Make) -> None:
     usual = ImageLimits.of(ImageWorkerSettings())
     assert usual.formats == {"jpeg", "png", "webp", "gif", "avif"}
     for kind in ("tiff", "heic"):
@@ -117,7 +117,7 @@ def test_settings_name_formats_that_there_are() -> None:
 def test_cut_off(make: Make, kind: str) -> None:
     found = refusal(make, bad_photos.truncated(kind))
     assert found in (TRUNCATED, DAMAGED)
-    assert (found == TRUNCATED) == (kind != "tiff")  # whose directory stands at its end
+    assert (found == TRUNCATED) == (kind != "tiff")  # the directory of a TIFF is at its end
 
 
 @pytest.mark.parametrize("kind", FORMATS)
@@ -128,7 +128,7 @@ def test_cut_off_in_its_header(make: Make, kind: str) -> None:
         assert reason in ("truncated", "damaged", "unsupported_format")
 
 
-def test_something_behind_the_end_is_no_fault(make: Make) -> None:
+def test_trailing_data_is_ignored(make: Make) -> None:
     for kind in ("jpeg", "png", "gif", "webp"):
         assert make(photograph(kind) + b"and so on" * 100, CONTENT_TYPES[kind])
 
@@ -150,7 +150,7 @@ BOMBS: dict[str, Callable[[], bytes]] = {
 def test_bombs(make: Make, name: str) -> None:
     bomb = BOMBS[name]()
     assert len(bomb) < 1_000_000
-    make(photograph(width=64, height=48))  # libraries are there
+    make(photograph(width=64, height=48))  # load the libraries
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began = time.monotonic()
     assert refusal(make, bomb) == DIMENSIONS
@@ -159,7 +159,7 @@ def test_bombs(make: Make, name: str) -> None:
     assert risen_kb < 8 * 1024
 
 
-def test_libraries_that_would_take_the_memory_are_not_even_asked(
+def test_oversized_images_are_refused_before_the_library_runs(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bombs = (bad_photos.webp_bomb(12_000), bad_photos.avif_bomb(), bad_photos.heic_bomb())
@@ -183,7 +183,7 @@ def test_tiff_bomb(make: Make) -> None:
 def test_the_limit_is_the_limit(make: Make) -> None:
     photo = photos.encoded(photos.scene(100, 60), "png")
     assert make(photo, limits=replace(LIMITS, max_pixels=6000))
-    # Pillow only warns up to twice as many.
+    # Pillow only warns up to twice the limit.
     assert refusal(make, photo, limits=replace(LIMITS, max_pixels=5999)) == DIMENSIONS
     assert refusal(make, photo, limits=replace(LIMITS, max_pixels=100)) == DIMENSIONS
 
@@ -195,11 +195,11 @@ def test_sides_have_a_limit_of_their_own(make: Make) -> None:
 
 
 def test_more_pixels_than_pillow_likes(make: Make) -> None:
-    """It warns from 89 megapixels on; our limit is our own."""
+    """Pillow warns from 89 megapixels on; Sluice has its own limit."""
     bomb = bad_photos.real_png_bomb(9_500, 9_500)
     assert make(bomb).made.original_width == 9_500
     assert Image.MAX_IMAGE_PIXELS is not None
-    assert 89_000_000 < Image.MAX_IMAGE_PIXELS < 90_000_000  # as it was
+    assert 89_000_000 < Image.MAX_IMAGE_PIXELS < 90_000_000  # restored
 
 
 @pytest.mark.parametrize("kind", ["gif", "webp", "png"])
@@ -230,7 +230,7 @@ def test_a_text_in_a_png_that_unpacks_to_too_much(make: Make) -> None:
     assert refusal(make, bomb) == DAMAGED
 
 
-# -- other stages, and how it is told --------------------------------------------------------
+# -- other stages, and reporting -------------------------------------------------------------
 
 
 def test_nothing_is_written_for_what_is_refused(make: Make, tmp_path: Path) -> None:
@@ -238,7 +238,7 @@ def test_nothing_is_written_for_what_is_refused(make: Make, tmp_path: Path) -> N
     assert not (tmp_path / "out.webp").exists()
 
 
-def test_what_a_detector_does_wrong(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_detector(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     from worker.features.images.detect.choice import Detector, DetectorChoice
     from worker.features.images.pixels import pipeline
 
@@ -255,7 +255,7 @@ def test_what_a_detector_does_wrong(make: Make, monkeypatch: pytest.MonkeyPatch)
     assert caught.value.cause == "RuntimeError: no model at /somewhere"
 
 
-def test_what_an_encoder_does_wrong(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_encoder(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object, **__: object) -> None:
         raise OSError("encoder error -2")
 
@@ -265,7 +265,7 @@ def test_what_an_encoder_does_wrong(make: Make, monkeypatch: pytest.MonkeyPatch)
     assert found == ("ENCODING_FAILED", "not_encodable", "image could not be encoded")
 
 
-def test_lack_of_memory_is_no_fault_of_the_image(
+def test_lack_of_memory_is_not_an_invalid_image(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: object, **__: object) -> None:
@@ -277,13 +277,13 @@ def test_lack_of_memory_is_no_fault_of_the_image(
         make(photo)
 
 
-def test_a_file_that_is_not_there_is_no_fault_of_the_image(tmp_path: Path) -> None:
+def test_a_missing_file_is_not_an_invalid_image(tmp_path: Path) -> None:
     order = ProcessingRequest(str(tmp_path / "gone"), str(tmp_path / "out"), "", LIMITS)
     with pytest.raises(FileNotFoundError):
         process(order)
 
 
-def test_a_refusal_goes_through_a_pipe() -> None:
+def test_a_refusal_can_be_pickled() -> None:
     error = InvalidImage(ErrorCode.DECODE_FAILED, "damaged", "image file is damaged", "OSError: x")
     again = pickle.loads(pickle.dumps(error))
     assert vars(again) == vars(error)

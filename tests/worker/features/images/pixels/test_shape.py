@@ -1,4 +1,4 @@
-"""Which way up an image comes out, how big, and which one of several."""
+"""Orientation, size, and the choice of a frame."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_upright(make: Make, kind: str, orientation: int) -> None:
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_upright_and_smaller(make: Make, orientation: int) -> None:
-    """The bound is on the width that people see."""
+    """The limit applies to the width after rotation."""
     made, _ = result = make(
         photograph("jpeg", orientation, 640, 480), limits=replace(LIMITS, max_width=200)
     )
@@ -45,7 +45,7 @@ def test_a_portrait_may_be_higher_than_wide(make: Make) -> None:
     assert (made.width, made.height) == (240, 1200)
 
 
-def test_only_xmp_says_which_way(make: Make) -> None:
+def test_orientation_only_in_xmp(make: Make) -> None:
     source = photos.encoded(photos.turned(photos.scene(320, 240), 6), "jpeg", xmp=xmp(6))
     assert is_upright(make(source))
 
@@ -54,14 +54,14 @@ NONSENSE = (b"", b"MM\0*\xff\xff\xff\xff", b"II*\0\x08\0\0\0\xff\xff" + b"\xee" 
 
 
 @pytest.mark.parametrize("nonsense", NONSENSE)
-def test_exif_that_makes_no_sense_is_no_harm(make: Make, nonsense: bytes) -> None:
+def test_invalid_exif_is_ignored(make: Make, nonsense: bytes) -> None:
     assert is_upright(
         make(photos.encoded(photos.scene(320, 240), "jpeg", exif=b"Exif\0\0" + nonsense))
     )
 
 
 @pytest.mark.parametrize("orientation", [0, 9, 77])
-def test_an_orientation_that_there_is_not(make: Make, orientation: int) -> None:
+def test_an_invalid_orientation_is_ignored(make: Make, orientation: int) -> None:
     marks = b"Exif\0\0" + exif(orientation)
     assert is_upright(make(photos.encoded(photos.scene(320, 240), "jpeg", exif=marks)))
 
@@ -95,10 +95,8 @@ def test_extremes(make: Make, size: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"progressive": True}, {"subsampling": 0}])
-def test_a_big_one_looks_like_a_good_reduction_of_it(
-    make: Make, options: dict[str, object]
-) -> None:
-    """libjpeg decodes to something smaller; that must not be seen."""
+def test_a_large_jpeg_is_reduced_in_good_quality(make: Make, options: dict[str, object]) -> None:
+    """libjpeg decodes to a smaller size; that must not be visible."""
     image = photos.scene(2500, 1875)
     source = photos.encoded(image, "jpeg", quality=92, **options)
     result = make(source, limits=replace(LIMITS, max_width=600))
@@ -130,7 +128,7 @@ def test_the_first_frame_of_an_animation(make: Make, kind: str) -> None:
 def test_pages_are_no_frames(make: Make, kind: str) -> None:
     images = [photos.scene(64, 48, seed) for seed in range(3)]
     options = {"append_images": images[1:]}
-    if kind == "jpeg":  # several in one, as some cameras have it
+    if kind == "jpeg":  # several images in one file, as some cameras write
         source = photos.encoded(images[0], "mpo", save_all=True, **options)
     else:
         source = photos.encoded(images[0], kind, save_all=True, **options)

@@ -1,4 +1,4 @@
-"""ThumbHash: the public algorithm to the letter, and read back it is the picture, more or less."""
+"""ThumbHash: equal to the public algorithm, and decodable to a similar picture."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Terms = dict[tuple[int, int], float]
 
 
 class Read:
-    """What a client makes of the bytes, as the public description says."""
+    """Decoder of the hash, after the public description."""
 
     def __init__(self, data: bytes) -> None:
         head, shape = int.from_bytes(data[:3], "little"), int.from_bytes(data[3:5], "little")
@@ -47,7 +47,7 @@ class Read:
         }
 
     def colour(self, across: float, down: float) -> tuple[float, float, float, float]:
-        """Red, green, blue and alpha at a place, from 0 to 255."""
+        """Red, green, blue and alpha at a position, from 0 to 255."""
 
         def value(channel: tuple[float, Terms]) -> float:
             constant, terms = channel
@@ -63,8 +63,8 @@ class Read:
         return found[0], found[1], found[2], found[3]
 
 
-def to_the_letter(w: int, h: int, rgba: bytes) -> bytes:
-    """The public algorithm as it is written down, term by term and pixel by pixel."""
+def reference_hash(w: int, h: int, rgba: bytes) -> bytes:
+    """The public algorithm, written term by term and pixel by pixel."""
     avg = [0.0] * 4
     for i in range(w * h):
         alpha = rgba[4 * i + 3] / 255
@@ -147,12 +147,12 @@ def test_it_is_the_public_algorithm(size: tuple[int, int], transparent: bool) ->
         rgba = bytearray(chance.randrange(256) for _ in range(4 * width * height))
         if not transparent:
             rgba[3::4] = b"\xff" * (width * height)
-        assert thumbhash(width, height, bytes(rgba)) == to_the_letter(width, height, bytes(rgba))
+        assert thumbhash(width, height, bytes(rgba)) == reference_hash(width, height, bytes(rgba))
 
 
 def test_of_a_real_picture() -> None:
     image = photos.scene(48, 36)
-    assert hashed(image) == to_the_letter(48, 36, image.convert("RGBA").tobytes())
+    assert hashed(image) == reference_hash(48, 36, image.convert("RGBA").tobytes())
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_transparency_can_be_read() -> None:
 
 
 @pytest.mark.parametrize("size", [(0, 5), (101, 5), (5, 101)])
-def test_sizes_that_have_none(size: tuple[int, int]) -> None:
+def test_invalid_sizes(size: tuple[int, int]) -> None:
     with pytest.raises(ValueError, match="has no hash"):
         thumbhash(*size, bytes(4 * size[0] * size[1]))
 
@@ -204,7 +204,7 @@ def test_it_is_of_the_image_as_stored(make: Make) -> None:
     found = base64.b64decode(result.made.details["thumbhash"])
     read = Read(found)
     assert read.is_landscape
-    # It takes neither the whole image nor another way to get to nearly the same.
+    # It is computed from a reduced image, in one way only.
     small = photos.scene().resize((64, 48), Image.Resampling.BOX)
     for place in ((0.2, 0.2), (0.5, 0.5), (0.8, 0.8)):
         assert near(read.colour(*place), Read(hashed(small)).colour(*place), 20)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""A worker that applies: its sources and proposals come from the test, all else is real."""
+"""A worker with a real `apply` step; sources and proposals come from the test."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ SOURCES = [SAYS_IT, GLOSSARY]
 
 
 def id_of(text: str) -> str:
-    """What a source's document is called."""
+    """Id of a source's document."""
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 class ApplyRig(WorkflowRig):
-    """What a test gives the steps, and looks at what came of them."""
+    """Inputs of the steps, and checks of their results."""
 
     library: RagService
     embedder: WordEmbedder
@@ -55,7 +55,7 @@ class ApplyRig(WorkflowRig):
         approve: bool = True,
         **new: Any,
     ) -> str:
-        """A job whose proposals were all decided on; its id."""
+        """A job whose proposals were all decided; returns its id."""
         new.setdefault("namespace", self.notes().namespace)
         job_id = await self.create(DEFINITION, **new)
         await self.run(job_id, "sources", {"sources": sources})
@@ -73,7 +73,7 @@ class ApplyRig(WorkflowRig):
         assert found.facts.get("completed"), found
 
     async def applied(self, job_id: str, **options: Any) -> dict[str, Any]:
-        """Apply, and what its first item says."""
+        """Run `apply`; returns the payload of its first item."""
         record = await self.run(job_id, "apply", options)
         assert record.status.value == "complete", record
         about: dict[str, Any] = (await self.payloads(job_id, "apply"))[0]
@@ -83,7 +83,7 @@ class ApplyRig(WorkflowRig):
         return await self.workflows.undo_with_effects(job_id, token)
 
     async def undo_by_job(self, job_id: str, token: str) -> None:
-        """As the gateway has it done."""
+        """Undo as the gateway does."""
         args = {"workflow_job_id": job_id, "undo_token": token}
         payload = json.dumps({"tool": "workflow.undo", "args": args}).encode()
         core = "0d7cbb1e-1111-4222-8333-444455556666"
@@ -95,7 +95,7 @@ class ApplyRig(WorkflowRig):
         return RagKeys("notes", tenant, self.keys.tag)
 
     async def terms(self, tenant: str = "") -> dict[str, tuple[str, ...]]:
-        """Terms and their other names."""
+        """Terms and their aliases."""
         return {entry.term: entry.aliases for entry in await self.entries(tenant)}
 
     async def entries(self, tenant: str = "") -> list[TermEntry]:
@@ -111,13 +111,13 @@ class ApplyRig(WorkflowRig):
         return list(dict.fromkeys(hit.document_id for hit in hits))
 
     async def proposals(self, job_id: str) -> dict[str, str]:
-        """Ids and statuses."""
+        """Ids and statuses of the proposals."""
         items: list[Item] = await self.reader_of_jobs.step_items(job_id, "proposals")
         return {item.id: item.status.value for item in items}
 
 
 async def give_sources(context: StepContext) -> StepOutput:
-    """The texts of the options, as the real step leaves them."""
+    """The texts of the options, stored as the real step does."""
     items = []
     for number, text in enumerate(context.options["sources"]):
         digest = hashlib.sha256(text.encode()).hexdigest()
@@ -140,7 +140,7 @@ ApplyMaker = Callable[..., Any]
 async def apply_maker(
     backend: Backend, keys: JobKeys, worker: WorkerIdentity
 ) -> AsyncIterator[ApplyMaker]:
-    """Makes and opens such workers, and closes them all."""
+    """Creates and opens such workers, and closes them all."""
     made: list[ApplyRig] = []
 
     async def make(

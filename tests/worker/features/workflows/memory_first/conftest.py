@@ -1,4 +1,4 @@
-"""Workers that apply, one for each kind of Redis."""
+"""Workers with a real `apply` step, one for each kind of Redis."""
 
 from __future__ import annotations
 

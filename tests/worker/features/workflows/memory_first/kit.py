@@ -1,4 +1,4 @@
-"""The text steps of `memory_first_v2` in a worker inside the test's own process."""
+"""The text steps of `memory_first_v2` in a worker within the test's process."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ The web hook is signed. Each webhook has an idempotency key, and idempotency key
 
 
 def text(body: str, title: str = "") -> dict[str, str]:
-    """A source that comes with the request."""
+    """A source sent with the request."""
     return {"type": "text", "title": title, "text": body}
 
 
 def read(*bodies: str, lang: str = "en", media_type: str = "text/markdown") -> list[SourceText]:
-    """Texts as the steps hand them to their functions."""
+    """Texts as the steps pass them to their functions."""
     return [
         SourceText(f"s_{n:03d}", lang, media_type, body) for n, body in enumerate(bodies, start=1)
     ]
@@ -64,8 +64,8 @@ def found_in(*bodies: str, lang: str = "en", most: int = 300) -> ExtractionResul
     )
 
 
-class Speaker:
-    """A model that says what it is told to, or raises it."""
+class ScriptedModel:
+    """A model that gives or raises its answers in order."""
 
     name = "speaker"
 
@@ -82,7 +82,7 @@ class Speaker:
 
 
 async def rig(make: FlowMaker, root: Path | str = "", model: Any = None) -> WorkflowRig:
-    """A worker that does the text steps; the last two do nothing."""
+    """A worker with the text steps; the last two steps do nothing."""
     proposals = ProposalsStep()
     registry = registry_of(
         (

@@ -1,4 +1,4 @@
-"""Analytics: numbers that can be counted by hand."""
+"""Analytics: metrics compared with numbers counted by hand."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ UNRELATED = "Cats sleep on the sofa all day."
 
 
 async def metrics(rig: ApplyRig, job_id: str) -> dict[str, Any]:
-    """By name; those of single steps by name and step."""
+    """Metrics by name; those of single steps by name and step."""
     record = await rig.run(job_id, "analytics")
     assert record.status.value == "complete", record
     found = await rig.payloads(job_id, "analytics")
     return {f"{each['metric']} {each.get('step', '')}".strip(): each for each in found}
 
 
-async def test_what_came_of_a_job(fake_rigs: ApplyMaker) -> None:
+async def test_metrics_of_a_job(fake_rigs: ApplyMaker) -> None:
     rig = await fake_rigs()
     job_id = await rig.reviewed([DLQ, ADD, ADD], [SAYS_IT, GLOSSARY, UNRELATED], approve=False)
     undone = await rig.workflows.undo(job_id, "undo_0a0b0c0d", rig.once())
@@ -70,7 +70,7 @@ async def test_what_came_of_a_job(fake_rigs: ApplyMaker) -> None:
     )
 
 
-async def test_of_nothing(fake_rigs: ApplyMaker) -> None:
+async def test_metrics_of_an_empty_job(fake_rigs: ApplyMaker) -> None:
     rig = await fake_rigs()
     job_id = await rig.reviewed([], [])
     await rig.applied(job_id)

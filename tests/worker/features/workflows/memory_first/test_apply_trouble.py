@@ -1,4 +1,4 @@
-"""Apply, when something gets in between: a crash, a cancel, somebody faster, no room."""
+"""The apply step with crashes, cancellation, concurrent changes and exhausted limits."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from worker.features.rag.ingest import Ingest
 
 
 @pytest.mark.parametrize("stops", ["record_documents", "store", "change_terms", "for_execution"])
-async def test_another_attempt_goes_on(
+async def test_another_attempt_continues(
     rigs: ApplyMaker, monkeypatch: pytest.MonkeyPatch, stops: str
 ) -> None:
-    """As after a crash: what was done is done, and nobody remembers but Redis."""
+    """As after a crash: the changes are made, and only Redis knows of them."""
     rig = await rigs()
     job_id = await rig.reviewed(TWO, SOURCES)
     owner: Any = Ingest if stops == "store" else EffectStore
@@ -113,10 +113,10 @@ async def test_a_cancelled_job_leaves_nothing(
     assert await rig.client.keys(f"{rig.keys.tag}rag*") == []
 
 
-async def test_what_a_dead_worker_left_is_taken_back(
+async def test_changes_of_a_crashed_worker_are_reverted(
     rigs: ApplyMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody is left to clean up after itself: the next look does."""
+    """The crashed worker cannot clean up; the next reconcile round does."""
     rig = await rigs()
     job_id = await rig.reviewed(TWO, SOURCES)
 
@@ -146,7 +146,7 @@ def failing_at(call: int) -> Any:
     return made
 
 
-async def test_others_who_are_faster_are_not_overwritten(
+async def test_concurrent_changes_are_not_overwritten(
     rigs: ApplyMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig = await rigs()
@@ -166,7 +166,7 @@ async def test_others_who_are_faster_are_not_overwritten(
     assert await rig.terms() == {"dead letter queue": ("morgue", "DLQ")}
 
 
-async def test_another_who_stores_the_same_document_first(
+async def test_another_job_stores_the_same_document_first(
     rigs: ApplyMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig = await rigs()
@@ -189,10 +189,10 @@ async def test_another_who_stores_the_same_document_first(
     assert await rig.documents() == {id_of(SAYS_IT)}
 
 
-async def test_a_note_of_what_another_stored_is_struck_out_by_the_next_attempt(
+async def test_an_intent_overtaken_by_another_job_is_dropped(
     rigs: ApplyMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The attempt that was overtaken died before it could: the document is not its to take back."""
+    """The overtaken attempt crashed before it could drop it; the document must not be reverted."""
     rig = await rigs()
     other = await rig.reviewed([], [GLOSSARY])
     job_id = await rig.reviewed([DLQ], SOURCES)

@@ -1,4 +1,4 @@
-"""Apply: what was approved is found, undone it is not, and a crash leaves neither by halves."""
+"""The apply step: changes are found, undo reverts them, and a crash leaves no partial state."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.worker.features.workflows.memory_first.apply_kit import (
 
 
 async def content(rig: ApplyRig, pattern: str = "rag*") -> dict[bytes, Any]:
-    """All that there is of documents and terms, but for versions."""
+    """All keys of documents and terms, except versions."""
     found: dict[bytes, Any] = {}
     for key in sorted(await rig.client.keys(rig.keys.tag + pattern)):
         if not key.endswith((b":version", b":order", b"ontology.version", b":vset")):
@@ -30,7 +30,7 @@ async def content(rig: ApplyRig, pattern: str = "rag*") -> dict[bytes, Any]:
     return found
 
 
-async def test_apply_changes_what_is_found_and_undo_changes_it_back(rigs: ApplyMaker) -> None:
+async def test_apply_changes_search_results_and_undo_reverts_them(rigs: ApplyMaker) -> None:
     rig = await rigs()
     job_id = await rig.reviewed(TWO, SOURCES)
     assert await rig.found("DLQ") == []
@@ -73,18 +73,18 @@ async def test_documents_get_vectors_and_lose_them(rigs: ApplyMaker) -> None:
     assert await rig.found("nobody says this") == []
 
 
-async def test_the_undoing_job_takes_vectors_away(rigs: ApplyMaker) -> None:
+async def test_the_undo_job_removes_vectors(rigs: ApplyMaker) -> None:
     rig = await rigs(WordEmbedder())
     await rig.applied(await rig.reviewed([], [GLOSSARY]))
     job_id = await rig.reviewed([], [SAYS_IT])
     about = await rig.applied(job_id)
     await rig.undo_by_job(job_id, about["undo_token"])
     assert await rig.documents() == {id_of(GLOSSARY)}
-    if await rig.client.exists(rig.notes().vector_set):  # nobody has the namespace in memory
+    if await rig.client.exists(rig.notes().vector_set):  # no worker has cached the namespace
         assert await rig.client.execute_command("VCARD", rig.notes().vector_set) == 1
 
 
-async def test_what_was_there_is_left_alone_and_stays(rigs: ApplyMaker) -> None:
+async def test_existing_terms_and_documents_are_kept(rigs: ApplyMaker) -> None:
     rig = await rigs()
     first = await rig.reviewed(TWO, SOURCES)
     await rig.applied(first)
@@ -97,7 +97,7 @@ async def test_what_was_there_is_left_alone_and_stays(rigs: ApplyMaker) -> None:
     assert await content(rig) == before
 
 
-async def test_terms_of_two_workflows_come_together(rigs: ApplyMaker) -> None:
+async def test_terms_of_two_workflows_are_merged(rigs: ApplyMaker) -> None:
     rig = await rigs()
     first = await rig.applied(await rig.reviewed([DLQ], [SAYS_IT]))
     other = {"kind": "term_merge", "from": "dead-letter box", "to": "Dead Letter Queue"}
@@ -124,7 +124,7 @@ async def first_job(rig: ApplyRig) -> str:
     return str(names[0].decode())
 
 
-async def test_a_document_that_a_person_replaced_is_named(rigs: ApplyMaker) -> None:
+async def test_a_replaced_document_is_reported(rigs: ApplyMaker) -> None:
     rig = await rigs()
     job_id = await rig.reviewed([DLQ], [SAYS_IT])
     about = await rig.applied(job_id)
@@ -138,7 +138,7 @@ async def test_a_document_that_a_person_replaced_is_named(rigs: ApplyMaker) -> N
     assert (await rig.proposals(job_id)) == {"p_001": "applied"}
 
 
-async def test_a_name_that_is_taken_fails_that_source(rigs: ApplyMaker) -> None:
+async def test_an_existing_document_id_fails_that_source(rigs: ApplyMaker) -> None:
     rig = await rigs()
     raw = json.dumps(
         {
@@ -155,7 +155,7 @@ async def test_a_name_that_is_taken_fails_that_source(rigs: ApplyMaker) -> None:
     assert await rig.client.hget(rig.notes().documents, id_of(SAYS_IT)) == raw.encode()
 
 
-async def test_a_dry_run_changes_nothing_and_says_what_would(rigs: ApplyMaker) -> None:
+async def test_a_dry_run_only_reports_the_changes(rigs: ApplyMaker) -> None:
     rig = await rigs()
     job_id = await rig.reviewed(TWO, SOURCES)
     about = await rig.applied(job_id, dry_run=True)
@@ -167,7 +167,7 @@ async def test_a_dry_run_changes_nothing_and_says_what_would(rigs: ApplyMaker) -
     assert (await rig.applied(job_id, dry_run=False))["terms"] == 2
 
 
-async def test_only_what_was_approved(fake_rigs: ApplyMaker) -> None:
+async def test_only_approved_proposals_are_applied(fake_rigs: ApplyMaker) -> None:
     rig = await fake_rigs()
     job_id = await rig.reviewed(TWO, [SAYS_IT], approve=False)
     assert (await rig.applied(job_id))["applied"] == 0
@@ -175,7 +175,7 @@ async def test_only_what_was_approved(fake_rigs: ApplyMaker) -> None:
     assert await rig.documents() == {id_of(SAYS_IT)}
 
 
-async def test_nothing_at_all(fake_rigs: ApplyMaker) -> None:
+async def test_an_empty_job(fake_rigs: ApplyMaker) -> None:
     rig = await fake_rigs()
     job_id = await rig.reviewed([], [])
     about = await rig.applied(job_id)
@@ -183,7 +183,7 @@ async def test_nothing_at_all(fake_rigs: ApplyMaker) -> None:
     assert (await rig.snapshot(job_id)).undo_depth == 0
 
 
-async def test_what_cannot_be_applied_is_told_and_the_rest_is(fake_rigs: ApplyMaker) -> None:
+async def test_invalid_proposals_are_reported_and_the_rest_applied(fake_rigs: ApplyMaker) -> None:
     rig = await fake_rigs()
     odd: list[dict[str, Any]] = [
         {"kind": "term_alias", "from": "DLQ", "to": "  "},

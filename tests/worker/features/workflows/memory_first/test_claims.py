@@ -1,4 +1,4 @@
-"""What one workflow applied and another found there stays until both are undone."""
+"""Data applied by one workflow and found by another stays until both are undone."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ async def both(rig: ApplyRig) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-async def test_it_stays_until_the_last_is_undone(rigs: ApplyMaker, order: tuple[int, int]) -> None:
+async def test_data_stays_until_the_last_job_is_undone(
+    rigs: ApplyMaker, order: tuple[int, int]
+) -> None:
     rig = await rigs()
     jobs = await both(rig)
     assert (await rig.undo(*jobs[order[0]])).answer is WorkflowAnswer.OK
@@ -42,7 +44,7 @@ async def test_it_stays_until_the_last_is_undone(rigs: ApplyMaker, order: tuple[
     assert await rig.client.keys(f"{rig.keys.tag}rag*") == []
 
 
-async def test_with_only_what_was_known_there_is_something_to_undo(rigs: ApplyMaker) -> None:
+async def test_a_job_that_only_claims_can_be_undone(rigs: ApplyMaker) -> None:
     rig = await rigs()
     first, second = [await rig.reviewed([], [SAYS_IT]) for _ in range(2)]
     made = await rig.applied(first)
@@ -55,7 +57,7 @@ async def test_with_only_what_was_known_there_is_something_to_undo(rigs: ApplyMa
     assert await rig.client.keys(f"{rig.keys.tag}rag*") == []
 
 
-async def test_a_job_that_is_gone_keeps_what_it_applied(rigs: ApplyMaker) -> None:
+async def test_a_deleted_job_keeps_its_claims(rigs: ApplyMaker) -> None:
     rig = await rigs()
     [first, (gone, _), third] = [*await both(rig), (await both(rig))[0]]
     for key in await rig.client.keys(f"{rig.workflows.keys.job(gone)}*"):
@@ -66,10 +68,10 @@ async def test_a_job_that_is_gone_keeps_what_it_applied(rigs: ApplyMaker) -> Non
     assert await rig.documents() == {id_of(SAYS_IT)}
 
 
-async def test_what_people_stored_stays_theirs(rigs: ApplyMaker) -> None:
+async def test_documents_stored_by_users_are_kept(rigs: ApplyMaker) -> None:
     rig = await rigs()
     first, second = await both(rig)
-    # Somebody deletes the document: nobody claims it any more.
+    # The document is deleted: no job claims it any more.
     await rig.client.hdel(rig.notes().documents, id_of(SAYS_IT))
     await rig.undo(*first)
     assert await rig.terms() == TERM
@@ -77,7 +79,7 @@ async def test_what_people_stored_stays_theirs(rigs: ApplyMaker) -> None:
     assert await rig.terms() == {}
 
 
-async def test_what_is_taken_back_before_it_is_claimed_is_stored_anew(
+async def test_data_reverted_before_the_claim_is_stored_again(
     rigs: ApplyMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig = await rigs()
@@ -100,7 +102,7 @@ async def test_what_is_taken_back_before_it_is_claimed_is_stored_anew(
     assert await rig.client.keys(f"{rig.keys.tag}rag*") == []
 
 
-async def test_another_who_stores_it_first_and_takes_it_back(
+async def test_another_job_stores_it_first_and_reverts_it(
     rigs: ApplyMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig = await rigs()

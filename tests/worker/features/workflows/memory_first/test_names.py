@@ -1,4 +1,4 @@
-"""Short forms, entities, and when two names are one."""
+"""Acronyms, entities, and comparison of names."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from worker.features.workflows.memory_first.text.acronyms import find_acronym_pa
 from worker.features.workflows.memory_first.text.analysis import analyse
 from worker.features.workflows.memory_first.text.extractive_summary import summarize_source
 
-#: Characters of a text, and seconds of the processor: more than the slowest takes in order several
-#: times over, and less than the square of its length takes the fastest pattern.
+#: Length of a text, and CPU seconds: several times what linear matching takes, and less than
+#: quadratic matching would take.
 NEVER_ENDS = 240_000
 NEVER_ENDS_CPU_S = 20.0
 
 
 @contextlib.contextmanager
 def no_end_after(cpu_s: float) -> Iterator[None]:
-    """Fail instead of going on for ever."""
+    """Fail instead of running for ever."""
 
     def fail(*_: object) -> None:
         raise AssertionError("it grows with the square of the text")
@@ -57,7 +57,7 @@ def explained(text: str) -> list[tuple[str, str]]:
         ("a **large language model** (LLM)", "LLM", "large language model"),
     ],
 )
-def test_a_short_form_is_explained(text: str, short: str, long: str) -> None:
+def test_acronyms_are_explained(text: str, short: str, long: str) -> None:
     assert explained(text) == [(short, long)]
 
 
@@ -79,7 +79,7 @@ def test_brackets_that_explain_nothing(text: str) -> None:
     assert explained(text) == []
 
 
-def test_entities_have_kinds_and_places() -> None:
+def test_entities_have_kinds_and_positions() -> None:
     text = (
         "We met Anna Schmidt of the Bank of England on 14 February 2026 and on 2026-02-30. Write "
         "to Ops@Example.com, or see https://example.com/a?b=1. It sets `MODEL_URL` and job_id in "
@@ -117,7 +117,7 @@ def test_entities_have_kinds_and_places() -> None:
         ("idempotency key", "idempotence key"),
     ],
 )
-def test_names_that_are_one(one: str, other: str) -> None:
+def test_names_that_are_the_same(one: str, other: str) -> None:
     assert compare_names(one, other, "en", (20, 1)) is not None
     assert compare_names(other, one, "en", (20, 1)) is not None
 
@@ -150,12 +150,12 @@ def test_names_that_are_one(one: str, other: str) -> None:
         ("ttl", "tls"),
     ],
 )
-def test_names_that_never_are(one: str, other: str) -> None:
+def test_names_that_are_different(one: str, other: str) -> None:
     assert compare_names(one, other, "en", (20, 1)) is None
     assert compare_names(other, one, "en", (20, 1)) is None
 
 
-def test_a_word_that_is_as_frequent_as_another_is_no_slip() -> None:
+def test_a_frequent_word_is_not_a_typo() -> None:
     assert compare_names("complement", "compliment", "en", (20, 1)) is not None
     assert compare_names("complement", "compliment", "en", (20, 10)) is None
 
@@ -169,10 +169,10 @@ def test_a_word_that_is_as_frequent_as_another_is_no_slip() -> None:
     ],
 )
 def test_no_text_takes_long(unit: str) -> None:
-    """Twice the text, at most twice the work: nothing grows with its square.
+    """Twice the text means at most twice the work.
 
-    Calls are counted. What a single one does inside, such as a pattern's, is not: there a text is
-    so long that a step for each pair of its characters would take far too many.
+    Counts function calls. The work within a call, such as a pattern, is not counted; for that the
+    text is so long that quadratic matching would exceed the CPU limit.
     """
 
     def work_on(size: int) -> None:
@@ -189,7 +189,7 @@ def test_no_text_takes_long(unit: str) -> None:
             sys.setprofile(None)
         return next(calls)
 
-    work_on(500)  # what is made once, is made now
+    work_on(500)  # warms up caches
     assert calls_of(8_000) <= 2.1 * calls_of(4_000) + 1_000
     with no_end_after(NEVER_ENDS_CPU_S):
         work_on(NEVER_ENDS)

@@ -1,4 +1,4 @@
-"""What proposals make of an ontology, one by one and together."""
+"""Plans for an ontology: single proposals and combinations."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def planned(stored: dict[str, bytes], *proposals: tuple[str, str | None, Any]) -
 
 
 def names(found: OntologyPlan) -> dict[str, Any]:
-    """Changed fields and the names that each has then."""
+    """Changed fields, with their resulting names."""
     read = {change.field: TermEntry.from_json(change.after or b"") for change in found.changes}
     return {field: entry and entry.names for field, entry in read.items()}
 
@@ -47,7 +47,7 @@ def test_each_kind() -> None:
     assert names(planned({}, ("term_add", None, " back  log "))) == {"back log": ("back log",)}
 
 
-def test_what_is_known_already_changes_nothing() -> None:
+def test_known_terms_change_nothing() -> None:
     there = stored(TermEntry("Redis", ("rds",)))
     found = planned(
         there,
@@ -64,7 +64,7 @@ def test_case_changes_how_it_is_written() -> None:
     assert names(planned(there, ("term_case", "redis", "Redis"))) == {"redis": ("Redis", "rds")}
 
 
-def test_a_term_that_becomes_a_name_brings_its_own() -> None:
+def test_a_term_that_becomes_an_alias_keeps_its_aliases() -> None:
     there = stored(TermEntry("DLQ", ("morgue",)), TermEntry("dead letter queue", ("dlqueue",)))
     found = planned(there, ("term_alias", "DLQ", "dead letter queue"))
     assert names(found) == {
@@ -85,18 +85,18 @@ def test_a_name_is_not_its_own_alias() -> None:
     assert names(found) == {"redis": ("redis",)}
 
 
-def test_there_is_an_end_to_aliases() -> None:
+def test_the_number_of_aliases_is_limited() -> None:
     full = stored(TermEntry("x", tuple(f"x{number}" for number in range(MOST_ALIASES))))
     found = planned(full, ("term_alias", "one more", "x"), ("term_alias", "x3", "x"))
     assert found.changes == []
     assert [failure.name for failure in found.failures] == ["p_001"]
 
 
-def test_an_entry_that_is_none_is_replaced() -> None:
+def test_an_invalid_entry_is_replaced() -> None:
     assert names(planned({"x": b"{"}, ("term_add", None, "X"))) == {"x": ("X",)}
 
 
-def test_an_earlier_attempt_is_gone_on_with() -> None:
+def test_an_earlier_attempt_is_continued() -> None:
     first = planned({}, ("term_add", None, "a"), ("term_add", None, "b"))
     half = first.changes[0]
     made = Effects({half.field: (half.before, half.after)})
@@ -106,7 +106,7 @@ def test_an_earlier_attempt_is_gone_on_with() -> None:
     assert (again.terms_before, again.terms_after) == (0, 2)
 
 
-def test_what_an_earlier_attempt_did_and_nobody_wants_any_more_goes_back() -> None:
+def test_changes_no_longer_approved_are_reverted() -> None:
     made = Effects({"a": (b"old", b"new")})
     found = plan_ontology({"a": b"new"}, made, [], "wf_20260214_001", 17)
     assert found.changes == [TermChange("a", b"new", b"old")]

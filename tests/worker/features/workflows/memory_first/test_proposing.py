@@ -1,4 +1,4 @@
-"""Proposals: none twice, none against another, always in the same order."""
+"""Proposals: unique, consistent and in a stable order."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ def candidate(
     return Candidate(kind, source, target, confidence, "why", (Occurrence("s_001", 0),))
 
 
-def told(*candidates: Candidate, known: KnownTerms | None = None) -> list[tuple[str | None, str]]:
+def proposals_for(
+    *candidates: Candidate, known: KnownTerms | None = None
+) -> list[tuple[str | None, str]]:
     found = propose(ExtractionResult(candidates=list(candidates)), known or KnownTerms(), 100, 0.0)
     return [(each.source, each.target) for each in found]
 
@@ -45,18 +47,18 @@ def proposed(*bodies: str, lang: str = "en") -> list[Proposal]:
     return propose(found_in(*bodies, lang=lang), KnownTerms(), 1000, 0.5)
 
 
-def test_a_name_becomes_one_other_only() -> None:
-    assert told(candidate("a", "b", 0.9), candidate("a", "c", 0.8)) == [("a", "b")]
+def test_a_name_has_one_target() -> None:
+    assert proposals_for(candidate("a", "b", 0.9), candidate("a", "c", 0.8)) == [("a", "b")]
 
 
-def test_there_are_no_circles() -> None:
-    assert told(candidate("a", "b", 0.9), candidate("b", "a", 0.8)) == [("a", "b")]
+def test_there_are_no_cycles() -> None:
+    assert proposals_for(candidate("a", "b", 0.9), candidate("b", "a", 0.8)) == [("a", "b")]
     circle = [candidate("a", "b", 0.9), candidate("b", "c", 0.8), candidate("c", "a", 0.7)]
-    assert told(*circle) == [("a", "c"), ("b", "c")]
+    assert proposals_for(*circle) == [("a", "c"), ("b", "c")]
 
 
-def test_in_a_row_of_names_all_become_the_last() -> None:
-    assert told(
+def test_chains_are_resolved_to_the_last_name() -> None:
+    assert proposals_for(
         candidate("DLQs", "DLQ", 0.7), candidate("DLQ", "dead letter queue", 0.95, ALIAS)
     ) == [
         ("DLQ", "dead letter queue"),
@@ -66,8 +68,8 @@ def test_in_a_row_of_names_all_become_the_last() -> None:
 
 def test_a_case_is_not_proposed_for_a_name_that_goes() -> None:
     both = [candidate("Dlq", "DLQ", 0.9, CASE), candidate("DLQ", "dead letter queue", 0.95, ALIAS)]
-    assert told(*both) == [("DLQ", "dead letter queue")]
-    assert told(both[0]) == [("Dlq", "DLQ")]
+    assert proposals_for(*both) == [("DLQ", "dead letter queue")]
+    assert proposals_for(both[0]) == [("Dlq", "DLQ")]
 
 
 @given(
@@ -76,20 +78,20 @@ def test_a_case_is_not_proposed_for_a_name_that_goes() -> None:
         max_size=30,
     )
 )
-def test_whatever_is_found_the_proposals_agree(edges: list[tuple[str, str, float]]) -> None:
-    found = told(*(candidate(*edge) for edge in edges if edge[0] != edge[1]))
+def test_proposals_are_always_consistent(edges: list[tuple[str, str, float]]) -> None:
+    found = proposals_for(*(candidate(*edge) for edge in edges if edge[0] != edge[1]))
     sources = [source for source, _ in found]
     assert len(sources) == len(set(sources))
     assert not set(sources) & {target for _, target in found}
 
 
-def test_what_is_known_is_no_news() -> None:
+def test_known_terms_are_not_proposed() -> None:
     known = KnownTerms(
         [TermEntry("dead letter queue", ("DLQ",)), TermEntry("tls"), TermEntry("ttl")]
     )
-    assert told(candidate("dlq", "Dead Letter Queue"), known=known) == []
-    assert told(candidate("tls", "ttl"), known=known) == []  # two terms that people keep apart
-    assert told(candidate("DLQs", "DLQ"), known=known) == [("DLQs", "DLQ")]
+    assert proposals_for(candidate("dlq", "Dead Letter Queue"), known=known) == []
+    assert proposals_for(candidate("tls", "ttl"), known=known) == []  # known as two different terms
+    assert proposals_for(candidate("DLQs", "DLQ"), known=known) == [("DLQs", "DLQ")]
 
 
 def test_proposals_of_a_text() -> None:
@@ -105,12 +107,12 @@ def test_proposals_of_a_text() -> None:
         body = {"s_001": RUNBOOK, "s_002": NOTES}[place["source"]]
         assert body[place["offset"] :].casefold().startswith("dead letter queue")
     added = [term_key(each.target) for each in found if each.kind is ADD]
-    assert "dead letter queue" not in added  # the short form brings it
+    assert "dead letter queue" not in added  # covered by the acronym
     gone = {term_key(each.source) for each in found if each.source and each.kind is not CASE}
     assert not set(added) & gone
 
 
-def test_a_short_form_with_two_meanings_is_doubtful() -> None:
+def test_an_acronym_with_two_meanings_has_low_confidence() -> None:
     texts = [
         "The public relations (PR) team.",
         "Open a pull request (PR). A pull request (PR) helps.",
@@ -143,7 +145,7 @@ def source(number: int, path: str) -> Source:
     return Source(f"s_{number:03d}", path, 1, str(number), "en", 1, "text/plain", path)
 
 
-def test_files_go_to_those_that_are_about_the_same() -> None:
+def test_files_with_a_common_topic_get_a_folder() -> None:
     files = [source(n, f"in/{n}.md") for n in range(1, 5)] + [source(5, "dead-letters/5.md")]
     files += [source(6, "")]
     about = {
@@ -162,7 +164,7 @@ def test_files_go_to_those_that_are_about_the_same() -> None:
     assert {each.kind for each in found} == {MOVE}
 
 
-def test_a_move_never_goes_where_something_lies() -> None:
+def test_a_move_never_overwrites_a_file() -> None:
     files = [source(1, "a/x.md"), source(2, "b/x.md"), source(3, "c.md")]
     about = {"s_001": ["topic"], "s_002": ["topic"]}
     assert [each.target for each in propose_moves(files, ExtractionResult(about=about))] == [
@@ -193,7 +195,7 @@ json.dump([found.view(), [each.payload() for each in propose(found, KnownTerms()
 """
 
 
-def test_the_same_sources_give_the_same_whatever_the_process() -> None:
+def test_proposals_are_the_same_in_every_process() -> None:
     outputs = [
         subprocess.run(
             [sys.executable, "-c", _PROGRAM],
@@ -208,7 +210,7 @@ def test_the_same_sources_give_the_same_whatever_the_process() -> None:
     assert len(json.loads(outputs[0])[1]) > 10
 
 
-def test_what_was_found_survives_its_way_through_redis() -> None:
+def test_the_extraction_survives_serialisation() -> None:
     found = found_in(RUNBOOK, NOTES)
     again = ExtractionResult.of(json.loads(json.dumps(found.view())))
     assert again == found

@@ -1,4 +1,4 @@
-"""Files below a root: no link, race or odd thing leads out of it."""
+"""Files below a root: links, races and special files never lead outside."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_files_are_read_by_their_path_from_the_root_or_in_full(root: Path) -> No
 @pytest.mark.parametrize(
     "path", ["../outside.txt", "/etc/passwd", "a/../../outside.txt", "a/\0", "\ud800", "missing.md"]
 )
-def test_what_is_not_there_or_not_below_is_refused(root: Path, path: str) -> None:
+def test_missing_and_outside_paths_are_refused(root: Path, path: str) -> None:
     with pytest.raises(UnusableFile):
         read(root, path)
 
@@ -63,7 +63,7 @@ def test_a_link_may_stay_below_the_root_and_not_leave_it(root: Path) -> None:
             read(root, path)
 
 
-def test_a_file_that_becomes_a_link_after_it_was_looked_at_is_not_followed(root: Path) -> None:
+def test_a_file_replaced_by_a_link_is_not_followed(root: Path) -> None:
     files = SourceRoot(str(root))
     path = files.relative("a/one.md")
     (root / "a" / "one.md").unlink()
@@ -72,7 +72,7 @@ def test_a_file_that_becomes_a_link_after_it_was_looked_at_is_not_followed(root:
         files.read(path)
 
 
-def test_a_directory_that_becomes_a_link_is_not_followed(root: Path) -> None:
+def test_a_directory_replaced_by_a_link_is_not_followed(root: Path) -> None:
     (root.parent / "b").mkdir()
     (root.parent / "b" / "two.txt").write_text("outside")
     files = SourceRoot(str(root))
@@ -83,11 +83,11 @@ def test_a_directory_that_becomes_a_link_is_not_followed(root: Path) -> None:
         files.read(path)
 
 
-def test_pipes_sockets_and_directories_are_no_files(root: Path) -> None:
+def test_pipes_sockets_and_directories_are_refused(root: Path) -> None:
     os.mkfifo(root / "pipe.txt")
     with socket.socket(socket.AF_UNIX) as listening:
         here = os.getcwd()
-        os.chdir(root)  # a socket's path must be short
+        os.chdir(root)  # the path of a socket must be short
         try:
             listening.bind("s.txt")
         finally:
@@ -118,7 +118,7 @@ def test_a_file_that_is_too_large_is_refused(root: Path, monkeypatch: pytest.Mon
         ("*" * 200 + "q", []),
     ],
 )
-def test_a_directory_gives_the_files_that_fit(
+def test_a_directory_gives_the_matching_files(
     root: Path, pattern: str, expected: list[str]
 ) -> None:
     (root / "loop").symlink_to(root)
@@ -131,7 +131,7 @@ def test_a_directory_further_down(root: Path) -> None:
         SourceRoot(str(root)).files("top.html", "")
 
 
-def test_names_that_are_no_text_are_left_out(root: Path) -> None:
+def test_names_that_are_not_unicode_are_skipped(root: Path) -> None:
     (root / os.fsdecode(b"bad\xff.txt")).write_text("x")
     assert SourceRoot(str(root)).files("", "*.txt") == []
 

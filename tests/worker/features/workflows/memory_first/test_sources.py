@@ -1,4 +1,4 @@
-"""The step `sources`: what is read, what is told of it, and what fails."""
+"""The step `sources`: reading, reporting and failures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from worker.features.workflows.memory_first.steps import sources as sources_step
 
 
 async def failed(worker: WorkflowRig, sources: list[Any], **options: Any) -> list[Any]:
-    """The errors of a step that failed."""
+    """The errors of a failed step."""
     job_id = await worker.create(DEFINITION)
     record = await worker.run(job_id, SOURCES, {"sources": sources, **options})
     assert record.status.value == "failed", record
@@ -54,9 +54,7 @@ async def test_files_of_all_types_are_read(fake_flows: FlowMaker, tmp_path: Path
     assert found[1]["chars"] == len("Ein Café für die Gäste und das Haus.")
 
 
-async def test_a_file_named_twice_is_one_source_and_the_same_text_a_duplicate(
-    fake_flows: FlowMaker, tmp_path: Path
-) -> None:
+async def test_repeated_files_and_duplicate_texts(fake_flows: FlowMaker, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("the same words")
     (tmp_path / "b.txt").write_text("the same words")
     worker = await rig(fake_flows, tmp_path)
@@ -74,7 +72,7 @@ async def test_a_file_named_twice_is_one_source_and_the_same_text_a_duplicate(
     ]
 
 
-async def test_one_source_that_cannot_be_read_fails_the_step_unless_some_may(
+async def test_an_unreadable_source_fails_the_step_unless_allowed(
     fake_flows: FlowMaker, tmp_path: Path
 ) -> None:
     (tmp_path / "bad.txt").write_bytes(b"a\0b")
@@ -97,9 +95,7 @@ async def test_one_source_that_cannot_be_read_fails_the_step_unless_some_may(
     assert len(await worker.payloads(job_id, SOURCES)) == 1
 
 
-async def test_more_failures_than_can_be_told_of_are_counted(
-    fake_flows: FlowMaker, tmp_path: Path
-) -> None:
+async def test_failures_beyond_the_limit_are_counted(fake_flows: FlowMaker, tmp_path: Path) -> None:
     worker = await rig(fake_flows, tmp_path)
     missing = [{"type": "file", "path": f"{number:03d}{'é' * 250}.txt"} for number in range(199)]
     job_id = await job_with(worker, [text("good words"), *missing], max_source_failures=199)
@@ -144,14 +140,14 @@ async def test_too_many_sources_or_too_much_text_is_refused(
     assert error["code"] == "payload_too_large"
 
 
-async def test_what_is_no_source_is_refused(fake_flows: FlowMaker) -> None:
+async def test_invalid_sources_are_refused(fake_flows: FlowMaker) -> None:
     worker = await rig(fake_flows)
     for wrong in ({"type": "url", "path": "x"}, {"type": "file"}, "words"):
         [error] = await failed(worker, [wrong])
         assert error["code"] == "validation_error"
 
 
-def test_the_schemas_of_the_options_know_what_they_take() -> None:
+def test_the_schema_of_the_options_matches() -> None:
     good: dict[str, list[Any]] = {
         "sources": [{}, {"sources": [text("x"), {"type": "dir", "path": ".", "glob": "**"}]}],
         "index_extract": [{"max_terms": 2000}],
@@ -196,7 +192,7 @@ def test_csv_becomes_rows() -> None:
     assert csv_to_text(b"a\tb\n1\t2") == "a | b\n1 | 2"
 
 
-def test_which_encoding_a_reader_is_told() -> None:
+def test_the_encoding_passed_to_the_reader() -> None:
     assert guess_charset("é".encode(), "text/plain") == ""
     assert guess_charset("é".encode("latin-1"), "text/plain") == "windows-1252"
     assert guess_charset("é".encode("utf-16"), "text/plain") == ""

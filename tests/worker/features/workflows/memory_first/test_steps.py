@@ -1,4 +1,4 @@
-"""The text steps one after the other, as a worker does them."""
+"""The text steps in sequence in a worker."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def test_a_job_without_sources_goes_through(fake_flows: FlowMaker) -> None
     assert (await worker.step(job_id, PROPOSALS)).summary == "Generated 0 proposals"
 
 
-async def test_many_sources_are_done_in_parts_and_found_the_same(fake_flows: FlowMaker) -> None:
+async def test_split_and_whole_extraction_are_equal(fake_flows: FlowMaker) -> None:
     bodies = [f"# Page {n}\n\n{RUNBOOK}\n\n{NOTES}\n\nPage {n} ends." for n in range(20)]
     worker = await rig(fake_flows)
     job_id = await job_with(worker, [text(each) for each in bodies])
@@ -70,7 +70,7 @@ async def test_many_sources_are_done_in_parts_and_found_the_same(fake_flows: Flo
     assert len(expected) == 10
 
 
-async def test_what_the_namespace_knows_is_not_proposed(fake_flows: FlowMaker) -> None:
+async def test_known_terms_are_not_proposed(fake_flows: FlowMaker) -> None:
     worker = await rig(fake_flows)
     job_id = await job_with(worker, [text(RUNBOOK), text(NOTES)])
     await worker.run(job_id, PROPOSALS)

@@ -1,4 +1,4 @@
-"""Summaries: by the sources' own sentences, or by a model while it answers."""
+"""Summaries: extractive, or by a model while it answers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.worker.features.workflows.kit import FlowMaker
 from tests.worker.features.workflows.memory_first.kit import (
     NOTES,
     RUNBOOK,
-    Speaker,
+    ScriptedModel,
     job_with,
     read,
     rig,
@@ -44,13 +44,13 @@ def test_a_summary_is_made_of_exact_sentences_in_their_order() -> None:
     assert "Dead Letter Queue (DLQ)" in join_sentences(best)
 
 
-def test_nothing_is_said_twice() -> None:
+def test_summaries_do_not_repeat_sentences() -> None:
     [source] = read(LONG)
     best, _ = summarize_source(source, 5)
     assert sum("Valves" in each.text for each in best) == 1
 
 
-def test_headings_code_and_tables_are_no_sentences() -> None:
+def test_headings_code_and_tables_are_skipped() -> None:
     body = (
         "# The queue of the worker\n\n```\nthe worker reads the queue.\n```\n\n| the | worker |\n"
     )
@@ -68,12 +68,12 @@ def test_headings_code_and_tables_are_no_sentences() -> None:
     "body",
     ["word", "a | b\n1 | 2", "```\ncode\n```", "x" * 100_000, "短い。", "死信队列用于存放消息。"],
 )
-def test_there_is_always_something_to_say(body: str) -> None:
+def test_any_text_has_a_summary(body: str) -> None:
     best, _ = summarize_source(read(body)[0], 3)
     assert join_sentences(best)
 
 
-def test_the_whole_is_summed_up_from_several_sources() -> None:
+def test_the_overall_summary_uses_several_sources() -> None:
     sources = read(RUNBOOK, NOTES)
     candidates = [more for _, more in summarize_all(sources, 3)]
     best = summarize_overall(candidates, {source.id: "en" for source in sources}, 3)
@@ -97,8 +97,8 @@ async def test_without_a_model_summaries_are_extractive(fake_flows: FlowMaker) -
             assert place["source"] in ("s_001", "s_002")
 
 
-async def test_a_model_sums_up(fake_flows: FlowMaker) -> None:
-    model = Speaker("First.  A sentence that is cut", "Second.", "All of it.")
+async def test_summaries_by_a_model(fake_flows: FlowMaker) -> None:
+    model = ScriptedModel("First.  A sentence that is cut", "Second.", "All of it.")
     worker = await rig(fake_flows, model=model)
     job_id = await job_with(worker, [text(RUNBOOK), text(NOTES)])
     record = await worker.run(job_id, SUMMARIZE)
@@ -111,8 +111,8 @@ async def test_a_model_sums_up(fake_flows: FlowMaker) -> None:
     assert RUNBOOK.strip() in first.messages[1]["content"]
 
 
-async def test_the_model_is_not_asked_where_it_is_not_wanted(fake_flows: FlowMaker) -> None:
-    model = Speaker("never")
+async def test_the_model_can_be_disabled(fake_flows: FlowMaker) -> None:
+    model = ScriptedModel("never")
     worker = await rig(fake_flows, model=model)
     job_id = await job_with(worker, [text(RUNBOOK)])
     await worker.run(job_id, SUMMARIZE, {"use_model": False})
@@ -122,8 +122,8 @@ async def test_the_model_is_not_asked_where_it_is_not_wanted(fake_flows: FlowMak
 
 
 @pytest.mark.parametrize("error", [NoModel(), ModelUnavailable("it is away")])
-async def test_a_model_that_fails_is_done_without(fake_flows: FlowMaker, error: Exception) -> None:
-    model = Speaker("First.", error)
+async def test_a_failing_model_is_not_used_again(fake_flows: FlowMaker, error: Exception) -> None:
+    model = ScriptedModel("First.", error)
     worker = await rig(fake_flows, model=model)
     job_id = await job_with(worker, [text(RUNBOOK), text(NOTES)])
     record = await worker.run(job_id, SUMMARIZE)
@@ -133,7 +133,7 @@ async def test_a_model_that_fails_is_done_without(fake_flows: FlowMaker, error: 
     assert len(model.asked) == 2
 
 
-class Silent:
+class UnresponsiveModel:
     """A model that never answers."""
 
     name = "silent"
@@ -147,8 +147,8 @@ class Silent:
         raise AssertionError
 
 
-async def test_a_model_that_never_answers_is_done_without(fake_flows: FlowMaker) -> None:
-    model = Silent()
+async def test_an_unresponsive_model_is_not_waited_for(fake_flows: FlowMaker) -> None:
+    model = UnresponsiveModel()
     worker = await rig(fake_flows, model=model)
     job_id = await job_with(worker, [text(RUNBOOK), text(NOTES)])
     await worker.run(job_id, SUMMARIZE, {"model_timeout_s": 0.05})
