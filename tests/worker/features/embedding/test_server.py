@@ -36,16 +36,16 @@ async def living(**given: Any) -> AsyncIterator[tuple[Any, WorkerServices]]:
     services = WorkerServices(
         *(cast(Any, each) for each in (None, FakeLimits(), None, None, None, None))
     )
-    services = (model, embedder)
-    for service in services:
-        await service.start(services)
-    running = [asyncio.ensure_future(service.run()) for service in services]
+    parts = (model, embedder)
+    for part in parts:
+        await part.start(services)
+    running = [asyncio.ensure_future(part.run()) for part in parts]
     try:
         yield embedder, services
     finally:
         await cancel(*running)
-        for service in services:
-            await service.close()
+        for part in parts:
+            await part.close()
 
 
 @pytest.fixture

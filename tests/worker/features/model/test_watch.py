@@ -147,12 +147,12 @@ async def test_tasks_with_user_handlers_are_not_held_back(
         for task in replaced:
             registry.add(task, lambda context, payload: payload)
         [model] = [each for each in registry.services if isinstance(each, ModelClient)]
-        assert model.tasks() == kept
+        assert model._tasks() == kept
 
 
 async def test_a_refused_key_is_reported(server: ModelServer, tmp_path: Path) -> None:
     async with ModelServer(dialect=Dialect.OLLAMA) as refusing:
-        refusing._small = _forbid  # type: ignore[method-assign,assignment]
+        refusing._other_request = _forbid  # type: ignore[method-assign,assignment]
         async with open_client(settings_for(refusing, tmp_path)) as client_rig:
             assert client_rig.client.state is ModelState.READY
             assert "MODEL_API_KEY" in client_rig.client.reading().reason
