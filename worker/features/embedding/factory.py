@@ -35,9 +35,7 @@ def find_model_problem(folder: Path) -> str:
         return f"there is no embedding model in {folder}; {INSTALL_HINT}"
     if importlib.util.find_spec("numpy") is None:
         return NUMPY_MISSING
-    from worker.features.embedding.safetensors import (
-        TensorFile,  # not where there is nothing to look at
-    )
+    from worker.features.embedding.safetensors import TensorFile
 
     try:
         TensorFile(weights).close()

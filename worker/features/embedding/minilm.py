@@ -234,7 +234,7 @@ class MiniLM:
 
 
 def gelu(x: Array, space: Workspace) -> Array:
-    """`x · Φ(x)`, where Φ is the normal distribution function; in output, a few rows at a time."""
+    """`x · Φ(x)`, where Φ is the normal distribution function; in place, a few rows at a time."""
     for first in range(0, len(x), ROWS_AT_ONCE):
         rows = x[first : first + ROWS_AT_ONCE]
         density, t, tail = space.take("gelu", 3, *rows.shape)

@@ -125,9 +125,7 @@ def attempt_detail(number: int, result: DeliveryResult, at_ms: int) -> bytes:
 
 
 def dead_letter_line(dead_letter: WebhookDeadLetter, at_ms: int) -> bytes:
-    """The JSON line of a dead dead_letter: everything needed to replay it, but no secret and no
-    signature.
-    """
+    """The JSON line of a dead letter: all that a replay needs, but no secret or signature."""
     line: dict[str, Any] = {
         DeadLetterFileField.EVENT_ID: dead_letter.event_id,
         DeadLetterFileField.EVENT_TYPE: dead_letter.event_type,

@@ -166,12 +166,12 @@ class DeliveryRunner:
             claimed.attempt,
             result.error,
         )
-        letter: WebhookDeadLetter | None = None
+        dead_letter: WebhookDeadLetter | None = None
         if claimed.is_redrive:
             await self._write(redrive_line(claimed.name, False, now_ms))
         else:
             last = attempt_detail(claimed.attempt, result, now_ms)
-            letter = WebhookDeadLetter(
+            dead_letter = WebhookDeadLetter(
                 *(
                     callback.event_id,
                     callback.event_type,
@@ -182,8 +182,8 @@ class DeliveryRunner:
                 detail=b"[%s]" % b",".join(filter(None, (claimed.detail, last))),
                 body=callback.body,
             )
-            await self._write(dead_letter_line(letter, now_ms))
-        settled = await self._store.settle(claimed, DeliveryOutcome.DEAD, letter=letter)
+            await self._write(dead_letter_line(dead_letter, now_ms))
+        settled = await self._store.settle(claimed, DeliveryOutcome.DEAD, letter=dead_letter)
         if settled is not WorkflowAnswer.LOST:
             self.counters.failed += 1
 

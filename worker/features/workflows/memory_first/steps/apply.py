@@ -1,6 +1,6 @@
 """The step `apply`: writes approved proposals to the ontology and sources to the documents.
 
-Everything can be undone. Each change is recorded before it is effects, together with the previous
+Everything can be undone. Each change is recorded before it is made, together with the previous
 state; an attempt that continues after a crash finds the changes of the earlier one. Changes of a
 failed execution are reverted: by itself, by the worker that reports its end, or by the next
 execution.
@@ -70,7 +70,7 @@ class DocumentResults:
 
 @dataclass(frozen=True)
 class ApplyResult:
-    """Changes effects, or planned in a dry run."""
+    """Changes made, or planned in a dry run."""
 
     plan: OntologyPlan
     documents: DocumentResults
@@ -293,7 +293,7 @@ class ApplyStep(Service):
             raise StepCancelled from None
         except _RESUMABLE_ERRORS:
             raise
-        except JobError as error:  # such as a full namespace; its kind tells
+        except JobError as error:  # such as a full namespace
             raise StepError(error.kind, str(error)) from error
         crashpoints.reach(CrashPoint.AFTER_EFFECT)
         if answer is Answer.GONE:
