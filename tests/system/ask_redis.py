@@ -1,7 +1,7 @@
-"""Runs inside the machine: asks Redis under one installed credential.
+"""Runs inside the machine: sends commands to Redis with an installed credential.
 
-Its argument is the file with the credential's URL; the commands come on standard input, a JSON list
-of lists, and the answers go to standard output, a JSON list of texts: JSON, or Redis' error.
+The argument is the file with the credential's URL. The commands are read from stdin as a JSON list
+of lists; the replies are written to stdout as a JSON list of texts: JSON, or the error of Redis.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import redis
 
 
 def ask(client: Any, command: list[str]) -> str:
-    """One command; its answer as JSON, or the error's text."""
+    """Returns the reply as JSON, or the text of the error."""
     try:
         return json.dumps(client.execute_command(*command), default=str)
     except redis.RedisError as error:
@@ -23,10 +23,9 @@ def ask(client: Any, command: list[str]) -> str:
 
 
 def main() -> None:
-    """Ask all of them over one connection."""
     url = Path(sys.argv[1]).read_text().strip()
     client = redis.Redis.from_url(url, decode_responses=True)
-    client.response_callbacks.clear()  # as Redis says it, not as the client reads it
+    client.response_callbacks.clear()  # raw replies, without conversion by the client
     json.dump([ask(client, command) for command in json.load(sys.stdin)], sys.stdout)
 
 

@@ -1,4 +1,4 @@
-"""What is dear to build is built once: kept outside the repository, made whole or not at all."""
+"""Cache of expensive builds outside the repository; each build is complete or not there."""
 
 from __future__ import annotations
 
@@ -11,24 +11,23 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.system.cgroups import sweep
+from tests.system.cgroups import remove_stale
 
 
 def cache_home() -> Path:
-    """Where built things are kept between runs: SLUICE_CACHE, or the user's own cache."""
+    """Directory of the cache: SLUICE_CACHE, or the user's cache directory."""
     chosen = os.environ.get("SLUICE_CACHE")
     home = Path(chosen) if chosen else Path.home() / ".cache" / "sluice"
     home.mkdir(parents=True, exist_ok=True)
     return home.resolve()
 
 
-def say(line: str) -> None:
-    """A line of progress."""
+def print_progress(line: str) -> None:
     print(f"[system tests] {line}", file=sys.stderr, flush=True)
 
 
 def built_once(name: str, build: Callable[[Path], None]) -> Path:
-    """The directory of this name; built by the first who asks, while all others wait."""
+    """Returns the directory of this name. The first caller builds it while the others wait."""
     home = cache_home()
     finished = home / name
     with _locked(home / f"{name}.lock"):
@@ -53,18 +52,18 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def is_left_behind(name: str) -> bool:
-    """Whether the process that a name such as `run-1234-…` speaks of is gone."""
+    """True if the process in a name such as `run-1234-…` no longer exists."""
     return not Path("/proc", name.split("-")[1]).exists()
 
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A directory for this run; also sweeps those of runs that were killed."""
+    """A directory for this run; also removes those of killed runs."""
     home = cache_home()
     for directory in home.glob("run-*"):
         if is_left_behind(directory.name):
             shutil.rmtree(directory, ignore_errors=True)
-    sweep(is_left_behind)
+    remove_stale(is_left_behind)
     own = Path(tempfile.mkdtemp(prefix=f"run-{os.getpid()}-", dir=home))
     try:
         yield own

@@ -1,7 +1,7 @@
-"""Control groups of a machine's own, where no systemd outside hands them out.
+"""Control groups for machines on a host without systemd.
 
-Without them all machines would share one tree of groups: units of the same name in two machines
-would be in one group, and systemd could not end what belongs to a unit.
+Without them all machines would share one cgroup tree: units of the same name in two machines would
+be in one group, and systemd could not kill the processes of a unit.
 """
 
 from __future__ import annotations
@@ -11,53 +11,52 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-PATIENCE_S = 10.0
+TIMEOUT_S = 10.0
 
 _HOME = Path("/sys/fs/cgroup")
-#: The trees in which systemd keeps its units; resource controllers are left alone.
+#: Hierarchies in which systemd keeps its units; resource controllers are not changed.
 _HYBRID = (_HOME / "systemd", _HOME / "unified")
 
 
 def has_systemd() -> bool:
-    """Whether a systemd runs outside; then it makes the groups."""
+    """True if systemd runs on the host; then it creates the groups."""
     return Path("/run/systemd/system").is_dir()
 
 
 class Groups:
-    """One machine's groups; entered by the process that starts it."""
+    """The groups of one machine; entered by the process that starts it."""
 
     def __init__(self, name: str) -> None:
         trees = [tree for tree in _HYBRID if tree.is_dir()] or [_HOME]
-        self._places = [] if has_systemd() else [tree / name for tree in trees]
+        self._directories = [] if has_systemd() else [tree / name for tree in trees]
 
     def make(self) -> None:
-        """Make them."""
-        for place in self._places:
-            place.mkdir()
+        for directory in self._directories:
+            directory.mkdir()
 
     def enter_command(self) -> str:
-        """Shell words by which a shell puts itself, and so what it becomes, into them."""
-        return "".join(f"echo $$ > {place}/cgroup.procs && " for place in self._places)
+        """Shell commands with which a shell moves itself, and what it executes, into the groups."""
+        return "".join(f"echo $$ > {directory}/cgroup.procs && " for directory in self._directories)
 
     def remove(self) -> None:
-        """Remove them; the last processes may take a moment to be gone."""
-        deadline = time.monotonic() + PATIENCE_S
-        for place in self._places:
-            while not _removed(place) and time.monotonic() < deadline:
+        """Removes the groups; the last processes may need a moment to exit."""
+        deadline = time.monotonic() + TIMEOUT_S
+        for directory in self._directories:
+            while not _removed(directory) and time.monotonic() < deadline:
                 time.sleep(0.05)
 
 
-def sweep(is_left_behind: Callable[[str], bool]) -> None:
-    """Remove the groups of machines whose test run was killed."""
+def remove_stale(is_left_behind: Callable[[str], bool]) -> None:
+    """Removes the groups of machines whose test run was killed."""
     for tree in (*_HYBRID, _HOME):
-        for place in tree.glob("sluice-*"):
-            if is_left_behind(place.name):
-                _removed(place)
+        for directory in tree.glob("sluice-*"):
+            if is_left_behind(directory.name):
+                _removed(directory)
 
 
-def _removed(place: Path) -> bool:
+def _removed(group: Path) -> bool:
     try:
-        for directory, _, _ in os.walk(place, topdown=False):
+        for directory, _, _ in os.walk(group, topdown=False):
             os.rmdir(directory)
     except OSError:
         return False

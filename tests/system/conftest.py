@@ -1,4 +1,4 @@
-"""Machines that boot a real systemd; skipped with a reason where that cannot be done."""
+"""Machines that boot a real systemd; tests are skipped with a reason if that is impossible."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.system.wheelhouse import copy_project, wheelhouse
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything in this directory is a system test."""
+    """Marks everything in this directory as a system test."""
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents:
@@ -27,7 +27,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A test that failed shows what its machine's journal says."""
+    """Adds the machine's journal to the report of a failed test."""
     report = yield
     if report.failed:
         for name, value in getattr(item, "funcargs", {}).items():
@@ -37,8 +37,8 @@ def pytest_runtest_makereport(
 
 
 @pytest.fixture(scope="session")
-def workplace() -> Iterator[Path]:
-    """Where this run's trees lie; gone at its end."""
+def work_directory() -> Iterator[Path]:
+    """Directory for the trees of this run; removed at its end."""
     reason = what_is_missing()
     if reason is not None:
         missing(reason)
@@ -47,9 +47,9 @@ def workplace() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def unpacked(workplace: Path) -> Layers:
-    """The base tree with the project and its wheels on board, nothing installed."""
-    above = workplace / "unpacked"
+def unpacked(work_directory: Path) -> Layers:
+    """The base tree with the project and its wheels; nothing is installed."""
+    above = work_directory / "unpacked"
     project = copy_project(above / PROJECT.lstrip("/"))
     wheelhouse(project, above / WHEELHOUSE.lstrip("/"))
     put_tools(above / TOOLS.lstrip("/"))
@@ -57,9 +57,9 @@ def unpacked(workplace: Path) -> Layers:
 
 
 @pytest.fixture(scope="session")
-def installed(unpacked: Layers, workplace: Path) -> Layers:
-    """Sluice installed by its own installer, then switched off: test files begin with this."""
-    machine = Machine(unpacked, workplace)
+def installed(unpacked: Layers, work_directory: Path) -> Layers:
+    """Sluice installed by its installer, then powered off; test files start with this."""
+    machine = Machine(unpacked, work_directory)
     try:
         machine.boot()
         install(machine)
@@ -71,7 +71,7 @@ def installed(unpacked: Layers, workplace: Path) -> Layers:
 
 
 @pytest.fixture(scope="module")
-def machine(installed: Layers, workplace: Path) -> Iterator[Machine]:
-    """A machine of this test file's own, with Sluice installed and running since its boot."""
-    with booted(installed, workplace) as machine:
+def machine(installed: Layers, work_directory: Path) -> Iterator[Machine]:
+    """A machine for one test file, with Sluice installed and running since its boot."""
+    with booted(installed, work_directory) as machine:
         yield machine

@@ -1,4 +1,4 @@
-"""What is on a machine: every file, user, group and enabled unit, to be compared later."""
+"""All files, users, groups and enabled units of a machine, for comparison."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from dataclasses import dataclass
 
 from tests.system.machine import Machine
 
-#: Changes by itself, or is none of the installer's business.
-LEFT_OUT = (
+#: Paths that change by themselves or do not concern the installer.
+IGNORED = (
     *("/proc", "/sys", "/dev", "/run", "/tmp", "/var/tmp", "/root"),
     *("/var/log", "/var/lib/systemd", "/var/lib/redis", "/var/cache", "/etc/.updated"),
     *("/var/.updated", "/etc/machine-id", "/etc/resolv.conf"),
-    # The spare copies that every change of the users leaves behind.
+    # Backup copies that every change of users creates.
     *("/etc/passwd-", "/etc/group-", "/etc/shadow-", "/etc/gshadow-"),
     *("/etc/subuid-", "/etc/subgid-"),
 )
-#: Files whose content counts too, not only that they are there.
+#: Directories whose file contents are compared, too.
 CONTENT = "/etc /opt /usr/local /lib/systemd"
 
 
@@ -26,23 +26,25 @@ class Listing:
     facts: frozenset[str]
 
     def changes_until(self, later: Listing, *, except_below: tuple[str, ...] = ()) -> list[str]:
-        """What came and what went, apart from what lies below some places."""
+        """Added and removed facts, except below some directories."""
         came = [f"+ {fact}" for fact in later.facts - self.facts]
         went = [f"- {fact}" for fact in self.facts - later.facts]
         return sorted(
             change
             for change in (*came, *went)
-            if not any(f"{change.split()[2]}/".startswith(f"{place}/") for place in except_below)
+            if not any(
+                f"{change.split()[2]}/".startswith(f"{directory}/") for directory in except_below
+            )
         )
 
 
 def listing(machine: Machine) -> Listing:
-    """Everything that an uninstallation should put back."""
-    pruned = " -o ".join(f"-path {path}" for path in LEFT_OUT)
+    """Everything that an uninstallation should restore."""
+    pruned = " -o ".join(f"-path {path}" for path in IGNORED)
     files = machine.run(
         rf"find / \( {pruned} \) -prune -o -printf 'file %p %y %#m %U:%G %l\n'", timeout_s=120
     )
-    spared = " ".join(f"! -path {path}" for path in LEFT_OUT)
+    spared = " ".join(f"! -path {path}" for path in IGNORED)
     sums = machine.run(
         f"find {CONTENT} -type f {spared} -print0 | xargs -0 sha256sum | "
         r"sed -E 's/^(\S+)  (.*)$/content \2 \1/'",

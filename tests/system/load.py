@@ -1,8 +1,8 @@
-"""Runs inside the machine: posts jobs until its standard input closes, then tells what happened.
+"""Runs inside the machine: posts jobs until stdin closes, then prints a report.
 
-Plain Python, nothing of ours: it is a customer. Each job has its own Idempotency-Key and each
-request its own connection; a job that was not accepted is sent again under the same key. What went
-wrong on the way is reported, never hidden by the repetition.
+It uses only plain Python, like a customer. Each job has its own Idempotency-Key and each request
+its own connection. A job that was not accepted is sent again with the same key. All errors are
+reported, even if a repetition succeeded.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import uuid
 from collections import Counter
 
 ACCEPTED = 202
-#: How long a job is offered after the end of the load before it counts as never accepted.
-PATIENCE_S = 60.0
+#: How long a job is retried after the end of the load before it counts as not accepted.
+RETRY_FOR_S = 60.0
 
 
-class Tally:
-    """What the customers saw; shared by all threads."""
+class Report:
+    """Responses that all customers got; shared by all threads."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -31,8 +31,8 @@ class Tally:
         self.troubles: list[str] = []
         self.slowest_s = 0.0
 
-    def seen(self, outcome: str, detail: str, took_s: float) -> None:
-        """One request ended so."""
+    def add(self, outcome: str, detail: str, took_s: float) -> None:
+        """Records one response."""
         with self.lock:
             self.answers[outcome] += 1
             self.slowest_s = max(self.slowest_s, took_s)
@@ -40,8 +40,8 @@ class Tally:
                 self.troubles.append(f"{time.time():.3f} {outcome} after {took_s:.3f} s: {detail}")
 
 
-def post(port: int, key: str, tally: Tally) -> str | None:
-    """One request over a connection of its own; the job's id if it was accepted."""
+def post(port: int, key: str, report: Report) -> str | None:
+    """Sends one request on a new connection; returns the job id if it was accepted."""
     body = json.dumps({"task": "chat", "payload": {"text": key}})
     headers = {"Content-Type": "application/json", "Idempotency-Key": key}
     begun = time.monotonic()
@@ -51,55 +51,55 @@ def post(port: int, key: str, tally: Tally) -> str | None:
         answer = connection.getresponse()
         text = answer.read().decode(errors="replace")
     except (OSError, http.client.HTTPException) as error:
-        tally.seen(type(error).__name__, str(error), time.monotonic() - begun)
+        report.add(type(error).__name__, str(error), time.monotonic() - begun)
         return None
     finally:
         connection.close()
-    tally.seen(str(answer.status), text, time.monotonic() - begun)
+    report.add(str(answer.status), text, time.monotonic() - begun)
     return str(json.loads(text)["job_id"]) if answer.status == ACCEPTED else None
 
 
-def customer(port: int, pause_s: float, tally: Tally, over: threading.Event) -> None:
-    """Posts one job after the other until it is over; the last one is still seen through."""
-    while not over.is_set():
+def customer(port: int, pause_s: float, report: Report, finished: threading.Event) -> None:
+    """Posts one job after the other until the end; the last one is retried until it is accepted."""
+    while not finished.is_set():
         key = str(uuid.uuid4())
         give_up_at: float | None = None
-        while (job_id := post(port, key, tally)) is None:
-            if over.is_set():
-                give_up_at = give_up_at or time.monotonic() + PATIENCE_S
+        while (job_id := post(port, key, report)) is None:
+            if finished.is_set():
+                give_up_at = give_up_at or time.monotonic() + RETRY_FOR_S
                 if time.monotonic() > give_up_at:
                     return
             time.sleep(0.1)
-        with tally.lock:
-            tally.jobs[key] = job_id
+        with report.lock:
+            report.jobs[key] = job_id
         time.sleep(pause_s)
 
 
 def main() -> None:
-    """Load until standard input closes; the report is one JSON object."""
+    """Runs until stdin closes; prints the report as one JSON object."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, default=8080)
     parser.add_argument("--customers", type=int, default=4)
     parser.add_argument("--pause-s", type=float, default=0.02)
     options = parser.parse_args()
-    tally, over = Tally(), threading.Event()
+    report, finished = Report(), threading.Event()
     threads = [
-        threading.Thread(target=customer, args=(options.port, options.pause_s, tally, over))
+        threading.Thread(target=customer, args=(options.port, options.pause_s, report, finished))
         for _ in range(options.customers)
     ]
     for thread in threads:
         thread.start()
     sys.stdin.read()
-    over.set()
+    finished.set()
     for thread in threads:
         thread.join()
-    report = {
-        "jobs": tally.jobs,
-        "answers": tally.answers,
-        "troubles": tally.troubles,
-        "slowest_s": tally.slowest_s,
+    values = {
+        "jobs": report.jobs,
+        "answers": report.answers,
+        "troubles": report.troubles,
+        "slowest_s": report.slowest_s,
     }
-    json.dump(report, sys.stdout)
+    json.dump(values, sys.stdout)
 
 
 if __name__ == "__main__":

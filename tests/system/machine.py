@@ -1,4 +1,4 @@
-"""A machine of its own: systemd as process 1, nothing but loopback."""
+"""A container with systemd as process 1 and only a loopback network."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.system.cgroups import Groups, has_systemd
 
 T = TypeVar("T")
 
-#: Directory trees, the upper ones hiding what they have in common with the lower ones.
+#: Directory trees; upper ones hide files of lower ones.
 Layers = tuple[Path, ...]
 
 ENVIRONMENT = {
@@ -31,15 +31,15 @@ ENVIRONMENT = {
 }
 BOOT_S = 60.0
 POWER_OFF_S = 60.0
-#: systemd takes this signal to its process 1 for "power off", in good order.
+#: systemd powers off cleanly when its process 1 gets this signal.
 POWER_OFF_SIGNAL = signal.SIGRTMIN + 4
 
 _numbers = itertools.count(1)
 
 
 @dataclass(frozen=True)
-class Ended:
-    """How a command inside the machine ended."""
+class CommandResult:
+    """The result of a command inside the machine."""
 
     command: str
     code: int
@@ -51,14 +51,14 @@ class Ended:
 
 
 class CommandFailed(AssertionError):
-    """A command inside the machine ended with another code than was asked for."""
+    """A command inside the machine exited with an unexpected code."""
 
 
 class Machine:
-    """One booted container. It dies with this process, whatever happens to us.
+    """One booted container. It dies with this process in any case.
 
-    Its tree is layers: those below are shared and stay as they are, what it writes itself goes
-    into one of its own.
+    Its tree consists of layers: the lower ones are shared and read-only, and it writes into its
+    own.
     """
 
     def __init__(self, layers: Layers, directory: Path) -> None:
@@ -76,22 +76,22 @@ class Machine:
 
     @property
     def layers(self) -> Layers:
-        """What is in this machine, for others to begin with once it is off."""
+        """The layers of this machine, as a base for others once it is powered off."""
         return (self._above, *self._below)
 
     def boot(self) -> None:
-        """Start systemd and wait until everything it should start has started."""
+        """Starts systemd and waits until everything has started."""
         below = ":".join(map(str, self._below))
         options = f"lowerdir={below},upperdir={self._above},workdir={self._work}"
         mounting = ["mount", "-t", "overlay", "overlay", "-o", options, str(self._root)]
         booting = [
             *("systemd-nspawn", "--quiet", "-D", str(self._root), f"--machine={self.name}"),
             *("--boot", "--private-network", "--console=pipe", "--link-journal=no"),
-            # These let it work where no systemd and no machined runs outside.
+            # Required on a host without systemd and machined.
             *("--register=no", *([] if has_systemd() else ["--keep-unit"])),
         ]
         inner = f"{shlex.join(mounting)} && exec {shlex.join(booting)}"
-        # Namespaces that end with us, however we end: no process and no mount is left behind.
+        # Namespaces that end with this process: no process and no mount is left behind.
         outer = shlex.join(
             [
                 *("setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--fork"),
@@ -115,7 +115,7 @@ class Machine:
         assert self._nspawn is not None
         if self._nspawn.poll() is not None:
             raise CommandFailed(f"systemd-nspawn gave up:\n{self._console.read_text()}")
-        with suppress(OSError):  # it has children that come and go
+        with suppress(OSError):  # its children come and go
             for nspawn in _children(self._nspawn.pid):
                 for child in _children(nspawn):
                     if Path(f"/proc/{child}/root/run/systemd/private").exists():
@@ -124,9 +124,11 @@ class Machine:
 
     def run(
         self, command: str, *, code: int | None = 0, timeout_s: float = 60.0, stdin: str = ""
-    ) -> Ended:
-        """Run a shell command inside; fails unless it ends with this code (None: any)."""
-        # The inner `timeout` ends it inside; ours is only for the case that this does not work.
+    ) -> CommandResult:
+        """Runs a shell command inside; raises CommandFailed unless it exits with this code (None:
+        any).
+        """
+        # The inner `timeout` ends the command inside; the outer one is a safeguard.
         inside = ["timeout", "-k", "5", str(timeout_s), "bash", "-c", command]
         done = subprocess.run(
             self._enter(inside),
@@ -136,13 +138,13 @@ class Machine:
             errors="replace",
             timeout=timeout_s + 20,
         )
-        ended = Ended(command, done.returncode, done.stdout, done.stderr)
-        if code is not None and ended.code != code:
-            raise CommandFailed(str(ended))
-        return ended
+        result = CommandResult(command, done.returncode, done.stdout, done.stderr)
+        if code is not None and result.code != code:
+            raise CommandFailed(str(result))
+        return result
 
     def start(self, command: str) -> subprocess.Popen[str]:
-        """Start a shell command inside and leave it running; it ends with the machine at last."""
+        """Starts a shell command inside and leaves it running; it ends with the machine."""
         return subprocess.Popen(
             self._enter(["bash", "-c", command]),
             stdin=subprocess.PIPE,
@@ -158,7 +160,7 @@ class Machine:
         return [*entering, "--", "env", "-i", *variables, *command]
 
     def wait_for(self, condition: Callable[[], T], timeout_s: float, what: str) -> T:
-        """Wait until a condition holds; says what it waited for when it never does."""
+        """Waits until a condition is true; the error names what it waited for."""
         deadline = time.monotonic() + timeout_s
         while True:
             value = condition()
@@ -169,20 +171,19 @@ class Machine:
             time.sleep(0.05)
 
     def unit(self, name: str, *properties: str) -> dict[str, str]:
-        """Properties of a unit, as `systemctl show` tells them."""
+        """Properties of a unit from `systemctl show`."""
         shown = self.run(f"systemctl show {shlex.quote(name)} -p {','.join(properties)}").stdout
         return dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
 
     def prop(self, name: str, property: str) -> str:
-        """One property of a unit."""
         return self.unit(name, property)[property]
 
     def path(self, inside: str) -> Path:
-        """Where a path of the running machine is to be found from outside."""
+        """Path outside the machine of a path inside."""
         return Path(f"/proc/{self._leader}/root", inside.lstrip("/"))
 
     def copy_in(self, source: Path, inside: str) -> None:
-        """Put a file or a directory into the machine."""
+        """Copies a file or a directory into the machine."""
         target = self.path(inside)
         target.parent.mkdir(parents=True, exist_ok=True)
         if source.is_dir():
@@ -191,42 +192,40 @@ class Machine:
             shutil.copy2(source, target)
 
     def write(self, inside: str, text: str) -> None:
-        """Write a file inside."""
         target = self.path(inside)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text)
 
     def read(self, inside: str) -> str:
-        """Read a file inside."""
         return self.path(inside).read_text()
 
     def journal(self, *options: str) -> str:
-        """What the machine's journal says."""
+        """Output of journalctl."""
         command = ["journalctl", "--no-pager", "-o", "short-precise", *options]
         return self.run(shlex.join(command), code=None).stdout
 
     def troubles(self) -> str:
-        """What one wants to read when a test failed: failed units and the end of the journal."""
+        """Failed units and the end of the journal, for failed tests."""
         if self._nspawn is None or self._nspawn.poll() is not None:
             return "the machine is off"
         failed = self.run("systemctl --no-legend --failed", code=None).stdout
         return f"failed units:\n{failed}\njournal:\n{self.journal('-b', '-n', '150')}"
 
     def power_off(self) -> None:
-        """Stop everything inside in good order; the tree stays."""
+        """Shuts the machine down cleanly; the tree is kept."""
         if self._nspawn is None:
             return
         if self._leader:
             with suppress(ProcessLookupError, subprocess.TimeoutExpired):
                 os.kill(self._leader, POWER_OFF_SIGNAL)
                 self._nspawn.wait(POWER_OFF_S)
-        self._nspawn.kill()  # process 1 dies with it, and everything with process 1
+        self._nspawn.kill()  # kills process 1, and everything with it
         self._nspawn.wait()
         self._nspawn, self._leader = None, 0
         self._groups.remove()
 
     def destroy(self) -> None:
-        """Stop it and remove its tree."""
+        """Stops the machine and removes its tree."""
         self.power_off()
         shutil.rmtree(self._home)
 
@@ -237,7 +236,7 @@ def _children(pid: int) -> list[int]:
 
 @contextmanager
 def booted(layers: Layers, directory: Path) -> Iterator[Machine]:
-    """A machine for a while."""
+    """A machine within the block."""
     machine = Machine(layers, directory)
     try:
         machine.boot()

@@ -1,4 +1,4 @@
-"""Runs inside the machine, in a service's sandbox: tries what a captured service would try.
+"""Runs inside the machine in a service's sandbox: tries what a compromised service would try.
 
 Prints one JSON object: for each attempt "allowed", or the name of the error.
 """
@@ -17,14 +17,14 @@ from pathlib import Path
 
 
 def connect(family: int) -> None:
-    """Open a socket to somewhere."""
+    """Opens a network socket."""
     with socket.socket(family, socket.SOCK_STREAM) as opened:
         opened.settimeout(2)
         opened.connect(("127.0.0.1" if family == socket.AF_INET else "::1", 9))
 
 
 def write(path: str) -> Callable[[], None]:
-    """Leave a file somewhere."""
+    """Writes a file."""
 
     def attempt() -> None:
         target = Path(path) / "left-by-a-probe"
@@ -35,19 +35,19 @@ def write(path: str) -> Callable[[], None]:
 
 
 def unshare() -> None:
-    """Become root of a user namespace of one's own."""
+    """Becomes root in a new user namespace."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(0x10000000) != 0:
         raise OSError(ctypes.get_errno(), "unshare")
 
 
 def writable_code() -> None:
-    """Memory that can be written and run."""
+    """Maps memory that is writable and executable."""
     mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC).close()
 
 
 def set_user_bit() -> None:
-    """Make a program that runs as its owner."""
+    """Creates a setuid program."""
     target = Path("/tmp/set-user-bit")
     target.write_text("x")
     target.chmod(0o4755)
@@ -67,7 +67,7 @@ ATTEMPTS: dict[str, Callable[[], object]] = {
     "write to the gateway's home": write("/opt/redis-gateway"),
     "write to the worker's home": write("/opt/redis-worker"),
     "write to the state directory": write("/var/lib/sluice"),
-    "look at process 1": Path("/proc/1/status").read_text,
+    "read the status of process 1": Path("/proc/1/status").read_text,
     "make a user namespace": unshare,
     "write code to memory": writable_code,
     "set a user bit": set_user_bit,
@@ -75,7 +75,7 @@ ATTEMPTS: dict[str, Callable[[], object]] = {
 
 
 def outcome(attempt: Callable[[], object]) -> str:
-    """How an attempt ended."""
+    """Result of an attempt."""
     try:
         attempt()
     except OSError as error:

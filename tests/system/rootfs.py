@@ -1,4 +1,4 @@
-"""The base tree: a small Debian with systemd, Python and a Redis, as an operator would have it."""
+"""The base tree: a small Debian with systemd, Python and Redis, as an operator would have it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from tests.system.cache import built_once, say
+from tests.system.cache import built_once, print_progress
 
 SUITE = "bookworm"
 PACKAGES = (
@@ -33,7 +33,7 @@ TOOLS = {
 
 
 def what_is_missing() -> str | None:
-    """Why this machine cannot boot one of its own, or None if it can."""
+    """Why this host cannot boot a machine; None if it can."""
     if os.geteuid() != 0:
         return "booting a systemd needs root"
     for tool, package in TOOLS.items():
@@ -43,25 +43,25 @@ def what_is_missing() -> str | None:
 
 
 def base_tree() -> Path:
-    """The tree that every machine starts as a copy of; some minutes the first time."""
+    """The tree that every machine starts from; takes some minutes the first time."""
     recipe = "\n".join((SUITE, *PACKAGES))
     fingerprint = hashlib.sha256(recipe.encode()).hexdigest()[:12]
     return built_once(f"rootfs-{SUITE}-{fingerprint}", _build)
 
 
 def python_version(tree: Path) -> str:
-    """Which Python the tree has, such as 3.11; wheels are chosen for it."""
-    told = subprocess.run(
+    """Python version of the tree, such as 3.11; wheels are selected for it."""
+    result = subprocess.run(
         ["chroot", tree, "python3", "-c", "import sys; print('%d.%d' % sys.version_info[:2])"],
         check=True,
         capture_output=True,
         text=True,
     )
-    return told.stdout.strip()
+    return result.stdout.strip()
 
 
 def _build(tree: Path) -> None:
-    say(f"building a {SUITE} tree with debootstrap (about two minutes, once)")
+    print_progress(f"building a {SUITE} tree with debootstrap (about two minutes, once)")
     command = ["debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}", SUITE]
     process = subprocess.Popen(
         [*command, str(tree)],
@@ -75,10 +75,10 @@ def _build(tree: Path) -> None:
         line = raw.decode(errors="replace").strip()
         last_lines = [*last_lines[-19:], line]
         if count % 50 == 0:
-            say(line)
+            print_progress(line)
     if process.wait() != 0:
         raise RuntimeError("debootstrap failed:\n" + "\n".join(last_lines))
-    # Every machine is a copy: what only apt wants back need not be copied each time.
+    # Every machine is a copy: remove files that only apt needs.
     for leftover in ("var/cache/apt/archives", "var/lib/apt/lists"):
         shutil.rmtree(tree / leftover, ignore_errors=True)
-    say("the tree is ready")
+    print_progress("the tree is ready")

@@ -1,4 +1,4 @@
-"""What an operator and a customer do on a machine that has Sluice installed."""
+"""Actions of operators and customers on a machine with Sluice installed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.system.machine import Ended, Machine
+from tests.system.machine import CommandResult, Machine
 
 PROJECT = "/root/sluice"
 WHEELHOUSE = "/root/wheelhouse"
@@ -37,61 +37,60 @@ def installer(
     code: int | None = 0,
     project: str = PROJECT,
     timeout_s: float = 300.0,
-) -> Ended:
-    """Run the project's installer inside."""
+) -> CommandResult:
+    """Runs the project's installer inside."""
     return machine.run(f"{project}/deploy/install.sh {arguments}", code=code, timeout_s=timeout_s)
 
 
-def install(machine: Machine, options: str = "") -> Ended:
-    """Install from the project, offline, without a question."""
+def install(machine: Machine, options: str = "") -> CommandResult:
+    """Installs from the project, offline, without confirmation."""
     return installer(machine, f"install --wheelhouse {WHEELHOUSE} --yes {options}")
 
 
 def curl(machine: Machine, arguments: str, **options: Any) -> str:
-    """What curl prints."""
+    """Returns the output of curl."""
     return machine.run(f"curl -sS --max-time 30 {arguments}", **options).stdout
 
 
 def post(machine: Machine, text: str = "hello", headers: str = "") -> dict[str, Any]:
-    """POST a chat job; the answer's body."""
+    """Posts a chat job; returns the response body."""
     body = shlex.quote(json.dumps({"task": "chat", "payload": {"text": text}}))
     answer = curl(machine, f"{URL}/v1/jobs -H 'Content-Type: application/json' {headers} -d {body}")
-    body_told: dict[str, Any] = json.loads(answer)
-    return body_told
+    body: dict[str, Any] = json.loads(answer)
+    return body
 
 
 def job(machine: Machine, job_id: str) -> dict[str, Any]:
-    """GET a job."""
-    told: dict[str, Any] = json.loads(curl(machine, f"{URL}/v1/jobs/{job_id}"))
-    return told
+    job_record: dict[str, Any] = json.loads(curl(machine, f"{URL}/v1/jobs/{job_id}"))
+    return job_record
 
 
 def wait_until(machine: Machine, job_id: str, status: str, timeout_s: float = 30.0) -> None:
-    """Wait until a job has this status."""
+    """Waits until a job has this status."""
     machine.wait_for(
         lambda: job(machine, job_id).get("status") == status, timeout_s, f"{job_id} to be {status}"
     )
 
 
 def redis_as(machine: Machine, role: str, *command: str) -> str:
-    """A Redis command under an installed credential; errors come back as text."""
+    """Runs a Redis command with an installed credential; errors are returned as text."""
     return redis_lines(machine, role, [command])[0]
 
 
 def redis_lines(machine: Machine, role: str, commands: Sequence[tuple[str, ...]]) -> list[str]:
-    """Redis commands under an installed credential, one answer (JSON or error text) each."""
-    # redis-cli knows no unix:// URLs; the installed client does.
-    ended = machine.run(
+    """Runs Redis commands with an installed credential; one reply (JSON or error text) each."""
+    # redis-cli does not support unix:// URLs; the installed client does.
+    result = machine.run(
         f"/opt/redis-gateway/venv/bin/python {TOOLS}/ask_redis.py {CREDENTIALS}/{role}.redis_url",
         stdin=json.dumps(commands),
     )
-    answers: list[str] = json.loads(ended.stdout)
+    answers: list[str] = json.loads(result.stdout)
     return answers
 
 
 @dataclass
 class Report:
-    """What the load's customers saw."""
+    """The report of the load."""
 
     jobs: dict[str, str] = field(default_factory=dict)
     answers: dict[str, int] = field(default_factory=dict)
@@ -100,13 +99,13 @@ class Report:
 
     @property
     def connection_troubles(self) -> list[str]:
-        """Requests that were refused, reset or left without an answer."""
+        """Requests that were refused, reset or not answered."""
         return [line for line in self.troubles if not line.split()[1].isdecimal()]
 
 
 @contextmanager
 def load(machine: Machine, customers: int = 4, pause_s: float = 0.02) -> Iterator[Report]:
-    """Customers post jobs for as long as this lasts; afterwards the report is filled in."""
+    """Posts jobs within the block; afterwards the report is complete."""
     report = Report()
     process = machine.start(
         f"exec python3 {TOOLS}/load.py --customers {customers} --pause-s {pause_s}"
@@ -118,28 +117,28 @@ def load(machine: Machine, customers: int = 4, pause_s: float = 0.02) -> Iterato
         process.communicate()
         raise
     try:
-        told, complaints = process.communicate(input="", timeout=120)
+        job_record, complaints = process.communicate(input="", timeout=120)
     except subprocess.TimeoutExpired:
         process.kill()
-        told, complaints = process.communicate()
+        job_record, complaints = process.communicate()
     assert process.returncode == 0, f"the load client failed:\n{complaints}"
-    vars(report).update(json.loads(told))
+    vars(report).update(json.loads(job_record))
 
 
 def backlog(machine: Machine) -> int:
-    """Jobs that wait or run, as Redis counts them: pending and not yet delivered."""
+    """Waiting and running jobs: pending and not yet delivered messages."""
     group = json.loads(redis_as(machine, "admin", "XINFO", "GROUPS", "jobs:stream"))[0]
     counts = paired(group)
     return int(counts["pending"]) + int(counts["lag"])
 
 
 def paired(names_and_values: list[Any]) -> dict[str, Any]:
-    """Redis' flat lists of names and values."""
+    """Converts a flat list of names and values to a mapping."""
     return dict(zip(names_and_values[::2], names_and_values[1::2]))
 
 
 def assert_each_done_once(machine: Machine, report: Report, timeout_s: float = 90.0) -> None:
-    """Every accepted job ended well and has exactly one end; nothing waits or runs any more."""
+    """Every accepted job is done and has exactly one terminal event; nothing waits or runs."""
     assert report.jobs, "the load client got no job accepted"
     assert len(set(report.jobs.values())) == len(report.jobs), "two keys got the same job"
     machine.wait_for(lambda: backlog(machine) == 0, timeout_s, "the backlog to be worked off")
@@ -155,7 +154,7 @@ def assert_each_done_once(machine: Machine, report: Report, timeout_s: float = 9
 
 
 def put_tools(target: Path) -> None:
-    """The scripts that run inside."""
+    """Copies the scripts that run inside."""
     target.mkdir(parents=True)
     for name in ("load.py", "ask_redis.py", "probe.py"):
         shutil.copy2(Path(__file__).with_name(name), target)

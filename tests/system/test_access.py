@@ -1,4 +1,4 @@
-"""The installed credentials open no more of Redis than their service needs."""
+"""Each installed credential has only the Redis permissions that its service needs."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ AS_NOBODY = "setpriv --reuid nobody --regid nogroup --clear-groups"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _used(machine: Machine) -> None:
-    """There is something to steal."""
+def _data(machine: Machine) -> None:
+    """Creates data that must be protected."""
     wait_until(machine, post(machine)["job_id"], "done")
 
 
@@ -57,7 +57,9 @@ def _used(machine: Machine) -> None:
         ("worker", FORBIDDEN_TO_BOTH + FORBIDDEN_TO_WORKER),
     ],
 )
-def test_service_may_not(machine: Machine, role: str, commands: list[tuple[str, ...]]) -> None:
+def test_a_service_may_not_run_other_commands(
+    machine: Machine, role: str, commands: list[tuple[str, ...]]
+) -> None:
     answers = redis_lines(machine, role, commands)
     refused = ("NoPermissionError", "can't run this command", "can't access", "not allowed")
     allowed = [
@@ -68,14 +70,14 @@ def test_service_may_not(machine: Machine, role: str, commands: list[tuple[str, 
     assert allowed == []
 
 
-def test_nobody_gets_in_without_a_password(machine: Machine) -> None:
-    told = machine.run("redis-cli -s /run/sluice/redis.sock PING", code=None)
-    assert "NOAUTH" in told.stdout + told.stderr
+def test_redis_requires_a_password(machine: Machine) -> None:
+    result = machine.run("redis-cli -s /run/sluice/redis.sock PING", code=None)
+    assert "NOAUTH" in result.stdout + result.stderr
 
 
 def test_redis_listens_on_no_port(machine: Machine) -> None:
-    told = machine.run("redis-cli -h 127.0.0.1 PING", code=None)
-    assert "refused" in told.stdout + told.stderr
+    result = machine.run("redis-cli -h 127.0.0.1 PING", code=None)
+    assert "refused" in result.stdout + result.stderr
 
 
 def test_other_users_cannot_reach_the_socket_or_the_credentials(machine: Machine) -> None:
@@ -85,10 +87,10 @@ def test_other_users_cannot_reach_the_socket_or_the_credentials(machine: Machine
         "cat /etc/sluice/users.acl",
         "ls /var/lib/sluice/redis",
     ):
-        told = machine.run(
+        result = machine.run(
             f"setpriv --reuid nobody --regid nogroup --clear-groups {command}", code=None
         )
-        assert "denied" in (told.stdout + told.stderr).lower(), told
+        assert "denied" in (result.stdout + result.stderr).lower(), result
 
 
 def test_settings_that_keep_jobs_safe(machine: Machine) -> None:

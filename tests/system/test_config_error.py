@@ -1,4 +1,4 @@
-"""A bad setting stops a service for good, and says which one it was."""
+"""An invalid setting stops a service permanently and is named in its log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CASES = [
 
 @pytest.fixture(params=CASES, ids=[unit for unit, _, _ in CASES])
 def broken(request: pytest.FixtureRequest, machine: Machine) -> Iterator[tuple[str, str]]:
-    """A service restarted with a setting that makes no sense; put right again afterwards."""
+    """A service restarted with an invalid setting; the setting is removed afterwards."""
     unit, path, variable = request.param
     good = machine.read(path)
     machine.write(path, f"{good}\n{variable}=banana\n")
@@ -35,7 +35,7 @@ def test_bad_setting_fails_the_unit_once_and_is_named(
     machine: Machine, broken: tuple[str, str]
 ) -> None:
     unit, variable = broken
-    # A service that tries again and again would be "activating" or "auto-restart" at some time.
+    # A service that restarts repeatedly would be "activating" or "auto-restart" at some time.
     for _ in range(10):
         state = machine.unit(unit, "ActiveState", "SubState", "ExecMainStatus", "NRestarts")
         machine.run("sleep 0.3")

@@ -1,4 +1,4 @@
-"""`sluice doctor` on an installed box: all is well, or what is not and how to mend it."""
+"""`sluice doctor` on an installed machine: no problems, or problems with a remedy."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from tests.system.sluice import WORKER, post, wait_until
 
 
 def findings(machine: Machine, *, code: int) -> list[dict[str, Any]]:
-    """What the doctor found."""
-    told = json.loads(machine.run("sluice doctor -o json", code=code).stdout)
-    found: list[dict[str, Any]] = told["findings"]
+    result = json.loads(machine.run("sluice doctor -o json", code=code).stdout)
+    found: list[dict[str, Any]] = result["findings"]
     return found
 
 
-def test_installed_box_is_healthy(machine: Machine) -> None:
+def test_an_installed_machine_is_healthy(machine: Machine) -> None:
     wait_until(machine, post(machine)["job_id"], "done")
     found = findings(machine, code=0)
     assert len(found) > 10

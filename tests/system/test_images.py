@@ -1,4 +1,4 @@
-"""An image goes through two sandboxes: uploaded to one, processed in the other."""
+"""An image passes two sandboxes: uploaded in one, processed in the other."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ DRAW = (
     "exif = Image.Exif(); exif[0x0110] = 'Secret Camera'; "
     f"picture.convert('RGB').save('{PHOTO}', exif=exif)"
 )
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
 @pytest.fixture(scope="module")
-def studio(machine: Machine) -> Machine:
-    """With a worker that does images, and a photograph."""
+def image_machine(machine: Machine) -> Machine:
+    """A machine with a worker for images, and a photograph."""
     machine.run(f"systemctl disable --now {WORKER} && systemctl enable --now {UNIT}")
     machine.run(f'{PYTHON} -c "{DRAW}"')
     return machine
@@ -37,10 +37,10 @@ def ask(machine: Machine, arguments: str) -> dict[str, Any]:
 
 
 def uploaded(machine: Machine) -> str:
-    made = ask(machine, f"{IMAGES} -X POST")
-    answer = ask(machine, f"{URL}{made['upload_url']} -T {PHOTO} -H 'Content-Type: image/jpeg'")
+    created = ask(machine, f"{IMAGES} -X POST")
+    answer = ask(machine, f"{URL}{created['upload_url']} -T {PHOTO} -H 'Content-Type: image/jpeg'")
     assert answer["status"] == "processing", answer
-    image_id: str = made["image_id"]
+    image_id: str = created["image_id"]
     return image_id
 
 
@@ -50,42 +50,42 @@ def processed(machine: Machine, image_id: str) -> dict[str, Any]:
         assert image["status"] in ("processing", "processed"), image
         return image if image["status"] == "processed" else None
 
-    found = machine.wait_for(reached, PATIENCE_S, f"{image_id} to be processed")
+    found = machine.wait_for(reached, TIMEOUT_S, f"{image_id} to be processed")
     assert found is not None
     return found
 
 
-def test_a_photograph_becomes_small_and_private(studio: Machine) -> None:
-    image_id = uploaded(studio)
-    image = processed(studio, image_id)
+def test_a_photograph_is_resized_and_stripped_of_metadata(image_machine: Machine) -> None:
+    image_id = uploaded(image_machine)
+    image = processed(image_machine, image_id)
     assert (image["processed_width"], image["processed_height"]) == (1920, 1440)
-    studio.run(f"curl -sSf -o /root/got.webp {IMAGES}/{image_id}/content")
-    digest = studio.run("sha256sum /root/got.webp").stdout.split()[0]
+    image_machine.run(f"curl -sSf -o /root/got.webp {IMAGES}/{image_id}/content")
+    digest = image_machine.run("sha256sum /root/got.webp").stdout.split()[0]
     assert digest == image["sha256"]
-    assert "Secret Camera" in studio.run(f"strings {PHOTO} || cat -v {PHOTO}").stdout
-    assert "Secret" not in studio.run("cat -v /root/got.webp").stdout
+    assert "Secret Camera" in image_machine.run(f"strings {PHOTO} || cat -v {PHOTO}").stdout
+    assert "Secret" not in image_machine.run("cat -v /root/got.webp").stdout
 
 
-def test_what_was_uploaded_is_not_kept_and_what_came_of_it_is_nobody_elses(studio: Machine) -> None:
-    image_id = uploaded(studio)
-    processed(studio, image_id)
-    studio.wait_for(
-        lambda: not studio.run(f"find {SHARED}/spool -type f").stdout, 30, "an empty spool"
+def test_uploads_are_removed_and_results_are_private(image_machine: Machine) -> None:
+    image_id = uploaded(image_machine)
+    processed(image_machine, image_id)
+    image_machine.wait_for(
+        lambda: not image_machine.run(f"find {SHARED}/spool -type f").stdout, 30, "an empty spool"
     )
-    modes = studio.run(f"find {SHARED} -type f -printf '%m %g\\n'").stdout.split("\n")
+    modes = image_machine.run(f"find {SHARED} -type f -printf '%m %g\\n'").stdout.split("\n")
     assert {line for line in modes if line} <= {"640 sluice", "660 sluice"}
-    assert studio.run(f"runuser -u nobody -- ls {SHARED}", code=None).code != 0
+    assert image_machine.run(f"runuser -u nobody -- ls {SHARED}", code=None).code != 0
 
 
-def test_the_gateway_may_delete_what_a_worker_has_made(studio: Machine) -> None:
-    image_id = uploaded(studio)
-    processed(studio, image_id)
-    assert studio.run(f"find {SHARED} -name '{image_id}*'").stdout
-    assert curl(studio, f"-X DELETE -w '%{{http_code}}' {IMAGES}/{image_id}") == "204"
-    assert not studio.run(f"find {SHARED} -name '{image_id}*'").stdout
+def test_the_gateway_may_delete_files_of_a_worker(image_machine: Machine) -> None:
+    image_id = uploaded(image_machine)
+    processed(image_machine, image_id)
+    assert image_machine.run(f"find {SHARED} -name '{image_id}*'").stdout
+    assert curl(image_machine, f"-X DELETE -w '%{{http_code}}' {IMAGES}/{image_id}") == "204"
+    assert not image_machine.run(f"find {SHARED} -name '{image_id}*'").stdout
 
 
-def test_nothing_was_refused_on_the_way(studio: Machine) -> None:
+def test_no_redis_command_was_denied(image_machine: Machine) -> None:
     for unit in (UNIT, GATEWAY):
-        complaints = studio.journal("-b", "-p", "warning", f"-u{unit}")
+        complaints = image_machine.journal("-b", "-p", "warning", f"-u{unit}")
         assert complaints in ("", "-- No entries --\n")

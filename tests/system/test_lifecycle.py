@@ -1,4 +1,4 @@
-"""A machine's whole life with Sluice: installed, installed again, upgraded, backed up, removed."""
+"""The life of an installation: install, install again, upgrade, back up, remove."""
 
 from __future__ import annotations
 
@@ -23,38 +23,38 @@ from tests.system.sluice import (
 )
 from tests.system.wheelhouse import copy_project, wheelhouse
 
-#: The installer's exit code for an upgrade that was taken back.
+#: Exit code of the installer after a rollback.
 ROLLED_BACK = 70
-OURS_TO_KEEP = ("/var/lib/sluice",)
+KEPT = ("/var/lib/sluice",)
 
 
 @pytest.fixture(scope="module")
-def box(unpacked: Layers, workplace: Path) -> Iterator[Machine]:
-    """A machine with nothing of ours installed."""
-    with booted(unpacked, workplace) as machine:
+def host(unpacked: Layers, work_directory: Path) -> Iterator[Machine]:
+    """A machine without Sluice."""
+    with booted(unpacked, work_directory) as machine:
         yield machine
 
 
 @pytest.fixture(scope="module")
-def pristine(box: Machine) -> Listing:
-    """What was on it before."""
-    return listing(box)
+def pristine(host: Machine) -> Listing:
+    """The state before the installation."""
+    return listing(host)
 
 
-def finished_job(box: Machine, text: str) -> str:
-    """The id of a job that has just ended."""
-    job_id: str = post(box, text)["job_id"]
-    wait_until(box, job_id, "done")
+def finished_job(host: Machine, text: str) -> str:
+    """Runs a job; returns its id."""
+    job_id: str = post(host, text)["job_id"]
+    wait_until(host, job_id, "done")
     return job_id
 
 
-def processes(box: Machine) -> dict[str, str]:
-    """Which process is behind each service."""
-    return {unit: box.prop(unit, "MainPID") for unit in SERVICES}
+def processes(host: Machine) -> dict[str, str]:
+    """Main process id of each service."""
+    return {unit: host.prop(unit, "MainPID") for unit in SERVICES}
 
 
-def release(box: Machine, workplace: Path, version: str, *, is_broken: bool = False) -> str:
-    """Another release of the project, on board; the options that install it."""
+def release(host: Machine, work_directory: Path, version: str, *, is_broken: bool = False) -> str:
+    """Copies another release of the project; returns the options that install it."""
 
     def change(project: Path) -> None:
         pyproject = project / "pyproject.toml"
@@ -65,89 +65,94 @@ def release(box: Machine, workplace: Path, version: str, *, is_broken: bool = Fa
             main = project / "gateway" / "main.py"
             main.write_text(main.read_text() + '\nraise RuntimeError("a release gone wrong")\n')
 
-    project = copy_project(workplace / f"project-{version}", change)
-    wheels = wheelhouse(project, workplace / f"wheelhouse-{version}")
-    box.copy_in(project, f"/root/sluice-{version}")
-    box.copy_in(wheels, f"/root/wheelhouse-{version}")
+    project = copy_project(work_directory / f"project-{version}", change)
+    wheels = wheelhouse(project, work_directory / f"wheelhouse-{version}")
+    host.copy_in(project, f"/root/sluice-{version}")
+    host.copy_in(wheels, f"/root/wheelhouse-{version}")
     return f"/root/sluice-{version}"
 
 
-class TestLife:
-    """In this order; each step begins where the one before it ended."""
+class TestLifecycle:
+    """The tests run in this order; each starts where the previous one ended."""
 
     def test_dry_run_shows_everything_and_does_nothing(
-        self, box: Machine, pristine: Listing
+        self, host: Machine, pristine: Listing
     ) -> None:
-        told = install(box, "--dry-run").stdout
+        result = install(host, "--dry-run").stdout
         for file in ("redis-gateway.service", "redis.conf", "users.acl"):
-            assert file in told
-        assert pristine.changes_until(listing(box)) == []
+            assert file in result
+        assert pristine.changes_until(listing(host)) == []
 
-    def test_install(self, box: Machine, pristine: Listing) -> None:
-        install(box)
-        assert box.run(f"systemctl is-active {' '.join(UNITS)}").stdout.split() == ["active"] * 4
-        finished_job(box, "first")
+    def test_install(self, host: Machine, pristine: Listing) -> None:
+        install(host)
+        assert host.run(f"systemctl is-active {' '.join(UNITS)}").stdout.split() == ["active"] * 4
+        finished_job(host, "first")
 
-    def test_second_install_changes_nothing(self, box: Machine, pristine: Listing) -> None:
-        before, running = listing(box), processes(box)
-        install(box)
-        assert before.changes_until(listing(box), except_below=OURS_TO_KEEP) == []
-        assert processes(box) == running
+    def test_second_install_changes_nothing(self, host: Machine, pristine: Listing) -> None:
+        before, running = listing(host), processes(host)
+        install(host)
+        assert before.changes_until(listing(host), except_below=KEPT) == []
+        assert processes(host) == running
 
     def test_dry_run_after_install_shows_no_difference(
-        self, box: Machine, pristine: Listing
+        self, host: Machine, pristine: Listing
     ) -> None:
-        told = install(box, "--dry-run").stdout
-        assert not [line for line in told.splitlines() if line.startswith(("+", "-", "@@"))], told
+        result = install(host, "--dry-run").stdout
+        assert not [line for line in result.splitlines() if line.startswith(("+", "-", "@@"))], (
+            result
+        )
 
-    def test_upgrade_refuses_no_request(self, box: Machine, workplace: Path) -> None:
-        project = release(box, workplace, "0.1.1")
-        with load(box) as report:
-            installer(box, "upgrade --wheelhouse /root/wheelhouse-0.1.1 --yes", project=project)
-        assert "0.1.1" in box.run("sluice --version").stdout
+    def test_upgrade_refuses_no_request(self, host: Machine, work_directory: Path) -> None:
+        project = release(host, work_directory, "0.1.1")
+        with load(host) as report:
+            installer(host, "upgrade --wheelhouse /root/wheelhouse-0.1.1 --yes", project=project)
+        assert "0.1.1" in host.run("sluice --version").stdout
         assert report.connection_troubles == []
-        assert_each_done_once(box, report)
+        assert_each_done_once(host, report)
 
-    def test_broken_release_is_rolled_back(self, box: Machine, workplace: Path) -> None:
-        project = release(box, workplace, "0.1.2", is_broken=True)
-        with load(box) as report:
-            told = installer(
-                box, "upgrade --wheelhouse /root/wheelhouse-0.1.2 --yes", project=project, code=None
+    def test_broken_release_is_rolled_back(self, host: Machine, work_directory: Path) -> None:
+        project = release(host, work_directory, "0.1.2", is_broken=True)
+        with load(host) as report:
+            result = installer(
+                host,
+                "upgrade --wheelhouse /root/wheelhouse-0.1.2 --yes",
+                project=project,
+                code=None,
             )
-        assert told.code == ROLLED_BACK, told
-        assert "0.1.1" in box.run("sluice --version").stdout
-        assert box.prop(GATEWAY, "ActiveState") == "active"
+        assert result.code == ROLLED_BACK, result
+        assert "0.1.1" in host.run("sluice --version").stdout
+        assert host.prop(GATEWAY, "ActiveState") == "active"
         assert report.connection_troubles == []
-        assert_each_done_once(box, report)
+        assert_each_done_once(host, report)
 
-    def test_backup_and_restore(self, box: Machine) -> None:
-        before = finished_job(box, "before the backup")
-        installer(box, "backup /root/jobs.backup")
-        after = finished_job(box, "after the backup")
-        installer(box, "restore /root/jobs.backup --yes")
-        assert job(box, before)["status"] == "done"
-        assert job(box, after).get("status") == 404
-        finished_job(box, "after the restore")
+    def test_backup_and_restore(self, host: Machine) -> None:
+        before = finished_job(host, "before the backup")
+        installer(host, "backup /root/jobs.backup")
+        after = finished_job(host, "after the backup")
+        installer(host, "restore /root/jobs.backup --yes")
+        assert job(host, before)["status"] == "done"
+        assert job(host, after).get("status") == 404
+        finished_job(host, "after the restore")
 
-    def test_uninstall_leaves_nothing_but_the_data(self, box: Machine, pristine: Listing) -> None:
-        kept = finished_job(box, "kept")
-        installer(box, "uninstall --yes")
-        assert pristine.changes_until(listing(box), except_below=OURS_TO_KEEP) == []
-        assert "redis" in box.run("ls /var/lib/sluice").stdout.split()
-        assert box.run("redis-cli PING").stdout.strip() == "PONG"
-        install(box)
-        assert job(box, kept)["status"] == "done"
+    def test_uninstall_leaves_nothing_but_the_data(self, host: Machine, pristine: Listing) -> None:
+        kept = finished_job(host, "kept")
+        installer(host, "uninstall --yes")
+        assert pristine.changes_until(listing(host), except_below=KEPT) == []
+        assert "redis" in host.run("ls /var/lib/sluice").stdout.split()
+        assert host.run("redis-cli PING").stdout.strip() == "PONG"
+        install(host)
+        assert job(host, kept)["status"] == "done"
 
-    def test_purge_leaves_nothing(self, box: Machine, pristine: Listing) -> None:
-        installer(box, "uninstall --purge --yes")
-        assert pristine.changes_until(listing(box)) == []
-        assert box.run("redis-cli PING").stdout.strip() == "PONG"
+    def test_purge_leaves_nothing(self, host: Machine, pristine: Listing) -> None:
+        installer(host, "uninstall --purge --yes")
+        assert pristine.changes_until(listing(host)) == []
+        assert host.run("redis-cli PING").stdout.strip() == "PONG"
 
     def test_purge_afterwards_leaves_the_distributions_redis_alone(
-        self, box: Machine, pristine: Listing
+        self, host: Machine, pristine: Listing
     ) -> None:
-        box.run("mkdir -p /var/lib/sluice/redis")
-        running = box.prop("redis-server.service", "MainPID")
-        installer(box, "uninstall --purge --yes")
-        assert pristine.changes_until(listing(box)) == []
-        assert box.prop("redis-server.service", "MainPID") == running
+        host.run("mkdir -p /var/lib/sluice/redis")
+        running = host.prop("redis-server.service", "MainPID")
+        installer(host, "uninstall --purge --yes")
+        assert pristine.changes_until(listing(host)) == []
+        assert host.prop("redis-server.service", "MainPID") == running

@@ -1,4 +1,4 @@
-"""A box with the embedded model: installed offline, asked, killed, upgraded, removed."""
+"""A machine with the embedded model: install offline, use, kill, upgrade, remove."""
 
 from __future__ import annotations
 
@@ -28,131 +28,131 @@ from tests.system.wheelhouse import model_wheels
 
 MODEL, AI = "sluice-model.service", "redis-worker@ai.service"
 NAME = "smollm2-135m-instruct"
-#: A real model on a busy machine.
-PATIENCE_S = 120.0
+#: Time limit for a real model on a busy machine.
+TIMEOUT_S = 120.0
 
 
 @pytest.fixture(scope="module")
-def box(unpacked: Layers, workplace: Path) -> Iterator[Machine]:
-    """A machine with nothing of ours installed, and all wheels."""
-    with booted(unpacked, workplace) as machine:
+def host(unpacked: Layers, work_directory: Path) -> Iterator[Machine]:
+    """A machine without Sluice, with all wheels."""
+    with booted(unpacked, work_directory) as machine:
         machine.copy_in(model_wheels(), WHEELHOUSE)
         yield machine
 
 
 @pytest.fixture(scope="module")
-def pristine(box: Machine) -> Listing:
-    """What was on it before."""
-    return listing(box)
+def pristine(host: Machine) -> Listing:
+    """The state before the installation."""
+    return listing(host)
 
 
-def submit(box: Machine, task: str, payload: dict[str, Any]) -> str:
+def submit(host: Machine, task: str, payload: dict[str, Any]) -> str:
     body = shlex.quote(json.dumps({"task": task, "payload": payload}))
-    told = curl(box, f"{URL}/v1/jobs -H 'Content-Type: application/json' -d {body}")
-    job_id: str = json.loads(told)["job_id"]
+    output = curl(host, f"{URL}/v1/jobs -H 'Content-Type: application/json' -d {body}")
+    job_id: str = json.loads(output)["job_id"]
     return job_id
 
 
-def chat(box: Machine) -> dict[str, Any]:
-    """A chat job that has ended well."""
-    job_id = submit(box, "chat", {"text": "Tell me a story.", "max_tokens": 16})
-    wait_until(box, job_id, "done", PATIENCE_S)
-    return job(box, job_id)
+def chat(host: Machine) -> dict[str, Any]:
+    """A chat job that is done."""
+    job_id = submit(host, "chat", {"text": "Tell me a story.", "max_tokens": 16})
+    wait_until(host, job_id, "done", TIMEOUT_S)
+    return job(host, job_id)
 
 
-def states(box: Machine, *units: str) -> list[str]:
-    return box.run(f"systemctl is-active {' '.join(units)}", code=None).stdout.split()
+def states(host: Machine, *units: str) -> list[str]:
+    return host.run(f"systemctl is-active {' '.join(units)}", code=None).stdout.split()
 
 
 class TestModel:
-    """In this order; each step begins where the one before it ended."""
+    """The tests run in this order; each starts where the previous one ended."""
 
-    def test_it_takes_the_echo_workers_place(self, box: Machine, pristine: Listing) -> None:
-        install(box)
-        assert states(box, WORKER) == ["active"]
-        told = install(box, "--with-model --dry-run").stdout
-        assert "install the model" in told
-        install(box, "--with-model")
-        assert states(box, MODEL, AI, WORKER) == ["active", "active", "inactive"]
-        enabled = box.run(f"systemctl is-enabled {MODEL} {AI} {WORKER}", code=None).stdout
+    def test_it_replaces_the_echo_worker(self, host: Machine, pristine: Listing) -> None:
+        install(host)
+        assert states(host, WORKER) == ["active"]
+        output = install(host, "--with-model --dry-run").stdout
+        assert "install the model" in output
+        install(host, "--with-model")
+        assert states(host, MODEL, AI, WORKER) == ["active", "active", "inactive"]
+        enabled = host.run(f"systemctl is-enabled {MODEL} {AI} {WORKER}", code=None).stdout
         assert enabled.split() == ["enabled", "enabled", "disabled"]
-        assert NAME in box.prop(MODEL, "StatusText")
+        assert NAME in host.prop(MODEL, "StatusText")
 
-    def test_tokens_stream(self, box: Machine, pristine: Listing) -> None:
-        done = chat(box)
+    def test_tokens_stream(self, host: Machine, pristine: Listing) -> None:
+        done = chat(host)
         assert done["result"]["model"] == NAME
         assert done["result"]["usage"]["completion_tokens"] > 1
-        told = curl(box, f"-N {URL}/v1/jobs/{done['job_id']}/events")
-        said = [json.loads(line[6:]) for line in told.splitlines() if line.startswith("data: ")]
-        deltas = [event["data"]["delta"] for event in said if event["type"] == "message"]
+        output = curl(host, f"-N {URL}/v1/jobs/{done['job_id']}/events")
+        events = [json.loads(line[6:]) for line in output.splitlines() if line.startswith("data: ")]
+        deltas = [event["data"]["delta"] for event in events if event["type"] == "message"]
         assert len(deltas) > 1
         assert "".join(deltas) == done["result"]["text"]
 
-    def test_vectors_are_made_within_the_workers_sandbox(
-        self, box: Machine, pristine: Listing
-    ) -> None:
-        job_id = submit(box, "embed", {"input": ["a river", "a stream", "a tax form"]})
-        wait_until(box, job_id, "done", PATIENCE_S)
-        result = job(box, job_id)["result"]
+    def test_embeddings_work_in_the_workers_sandbox(self, host: Machine, pristine: Listing) -> None:
+        job_id = submit(host, "embed", {"input": ["a river", "a stream", "a tax form"]})
+        wait_until(host, job_id, "done", TIMEOUT_S)
+        result = job(host, job_id)["result"]
         assert result["dimensions"] == 384
         river, stream, form = result["vectors"]
-        assert _alike(river, stream) > _alike(river, form)
+        assert _similarity(river, stream) > _similarity(river, form)
 
-    def test_it_is_shut_in_and_the_first_to_go(self, box: Machine, pristine: Listing) -> None:
-        told = box.run(f"systemd-analyze security --no-pager {MODEL}").stdout
-        found = re.search(r"exposure level for \S+: ([\d.]+)", told)
-        assert found, told
-        assert float(found[1]) <= 1.0, told
-        score = int(box.prop(MODEL, "OOMScoreAdjust"))
-        assert score > max(int(box.prop(unit, "OOMScoreAdjust")) for unit in (*SERVICES, AI))
-        listening = box.run("cat /proc/net/tcp").stdout
+    def test_it_is_sandboxed_and_killed_first_by_the_oom_killer(
+        self, host: Machine, pristine: Listing
+    ) -> None:
+        output = host.run(f"systemd-analyze security --no-pager {MODEL}").stdout
+        found = re.search(r"exposure level for \S+: ([\d.]+)", output)
+        assert found, output
+        assert float(found[1]) <= 1.0, output
+        score = int(host.prop(MODEL, "OOMScoreAdjust"))
+        assert score > max(int(host.prop(unit, "OOMScoreAdjust")) for unit in (*SERVICES, AI))
+        listening = host.run("cat /proc/net/tcp").stdout
         assert f"0100007F:{8090:04X}" in listing_of(listening)
 
-    def test_the_doctor_finds_it_well(self, box: Machine, pristine: Listing) -> None:
-        told = json.loads(box.run("sluice doctor -o json", timeout_s=120).stdout)
-        found = {each["check"]: each for each in told["findings"]}
+    def test_the_doctor_finds_no_problem(self, host: Machine, pristine: Listing) -> None:
+        output = json.loads(host.run("sluice doctor -o json", timeout_s=120).stdout)
+        found = {each["check"]: each for each in output["findings"]}
         for name in ("model.server", "model.name", "model.slots", "model.weights"):
             assert found[name]["status"] == "ok", found[name]
         assert found["model.embedder"]["status"] == "ok", found["model.embedder"]
-        assert NAME in box.run("sluice model status").stdout
+        assert NAME in host.run("sluice model status").stdout
 
-    def test_killed_it_comes_back_and_jobs_wait(self, box: Machine, pristine: Listing) -> None:
-        pid = box.prop(MODEL, "MainPID")
-        box.run(f"systemctl kill --signal=KILL {MODEL}")
-        chat(box)
-        assert box.prop(MODEL, "MainPID") not in (pid, "0")
-        assert int(box.prop(MODEL, "NRestarts")) >= 1
+    def test_it_restarts_after_a_kill_and_jobs_wait(self, host: Machine, pristine: Listing) -> None:
+        pid = host.prop(MODEL, "MainPID")
+        host.run(f"systemctl kill --signal=KILL {MODEL}")
+        chat(host)
+        assert host.prop(MODEL, "MainPID") not in (pid, "0")
+        assert int(host.prop(MODEL, "NRestarts")) >= 1
 
-    def test_a_wrong_file_stops_it_for_good(self, box: Machine, pristine: Listing) -> None:
-        settings = box.read("/etc/sluice/model.env")
-        box.write("/etc/sluice/model.env", "SERVE_GGUF=/etc/hostname\n")
-        box.run(f"systemctl restart {MODEL}", code=1)
-        state = box.unit(MODEL, "ActiveState", "ExecMainStatus", "NRestarts")
+    def test_an_invalid_file_stops_it_permanently(self, host: Machine, pristine: Listing) -> None:
+        settings = host.read("/etc/sluice/model.env")
+        host.write("/etc/sluice/model.env", "SERVE_GGUF=/etc/hostname\n")
+        host.run(f"systemctl restart {MODEL}", code=1)
+        state = host.unit(MODEL, "ActiveState", "ExecMainStatus", "NRestarts")
         assert state == {"ActiveState": "failed", "ExecMainStatus": "78", "NRestarts": "0"}
-        assert "GGUF" in box.run(f"systemctl status {MODEL}", code=None).stdout
-        box.write("/etc/sluice/model.env", settings)
-        box.run(f"systemctl restart {MODEL}")
-        chat(box)
+        assert "GGUF" in host.run(f"systemctl status {MODEL}", code=None).stdout
+        host.write("/etc/sluice/model.env", settings)
+        host.run(f"systemctl restart {MODEL}")
+        chat(host)
 
-    def test_installed_again_nothing_changes(self, box: Machine, pristine: Listing) -> None:
-        before = listing(box)
-        running = box.prop(MODEL, "MainPID")
-        install(box)
-        assert before.changes_until(listing(box), except_below=("/var/lib/sluice",)) == []
-        assert box.prop(MODEL, "MainPID") == running
+    def test_a_second_install_changes_nothing(self, host: Machine, pristine: Listing) -> None:
+        before = listing(host)
+        running = host.prop(MODEL, "MainPID")
+        install(host)
+        assert before.changes_until(listing(host), except_below=("/var/lib/sluice",)) == []
+        assert host.prop(MODEL, "MainPID") == running
 
-    def test_a_backup_is_without_its_weights(self, box: Machine, pristine: Listing) -> None:
-        installer(box, "backup /root/model.backup")
-        assert int(box.run("stat -c %s /root/model.backup").stdout) < 5_000_000
-        assert "etc/model.env" in box.run("tar -tzf /root/model.backup").stdout
-        box.run("rm /root/model.backup")
+    def test_a_backup_does_not_contain_the_weights(self, host: Machine, pristine: Listing) -> None:
+        installer(host, "backup /root/model.backup")
+        assert int(host.run("stat -c %s /root/model.backup").stdout) < 5_000_000
+        assert "etc/model.env" in host.run("tar -tzf /root/model.backup").stdout
+        host.run("rm /root/model.backup")
 
-    def test_removed_without_a_trace(self, box: Machine, pristine: Listing) -> None:
-        installer(box, "uninstall --purge --yes")
-        assert pristine.changes_until(listing(box)) == []
+    def test_uninstall_removes_everything(self, host: Machine, pristine: Listing) -> None:
+        installer(host, "uninstall --purge --yes")
+        assert pristine.changes_until(listing(host)) == []
 
 
-def _alike(one: list[float], other: list[float]) -> float:
+def _similarity(one: list[float], other: list[float]) -> float:
     return sum(a * b for a, b in zip(one, other))
 
 

@@ -1,4 +1,4 @@
-"""A worker of the template unit runs handlers that the operator wrote."""
+"""A worker of the template unit runs custom handlers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def register(registry):
 """
 
 
-def test_template_runs_own_handlers(machine: Machine) -> None:
+def test_the_template_unit_runs_custom_handlers(machine: Machine) -> None:
     machine.write("/opt/redis-worker/handlers/shouting.py", HANDLERS)
     machine.write("/etc/sluice/worker-loud.env", "WORKER_HANDLERS=shouting\n")
     machine.run(f"systemctl disable --now {WORKER} && systemctl enable --now redis-worker@loud")
@@ -23,7 +23,7 @@ def test_template_runs_own_handlers(machine: Machine) -> None:
     assert machine.prop("redis-worker@loud.service", "StatusText")
 
 
-def test_handlers_that_cannot_be_loaded_stop_it_for_good(machine: Machine) -> None:
+def test_handlers_that_cannot_be_loaded_stop_it_permanently(machine: Machine) -> None:
     machine.write("/etc/sluice/worker-lost.env", "WORKER_HANDLERS=no_such_module\n")
     machine.run("systemctl start redis-worker@lost", code=None)
     state = machine.unit("redis-worker@lost.service", "ActiveState", "ExecMainStatus", "NRestarts")

@@ -1,4 +1,4 @@
-"""Scores of the units, and what a captured service could do: tried from within its sandbox."""
+"""Security scores of the units, and what a compromised service can do from within its sandbox."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 from tests.system.machine import Machine
 from tests.system.sluice import GATEWAY, SERVICES, TOOLS, WORKER
 
-HIGHEST_SCORE = 1.5
-HIGHEST_SCORE_OF_THE_GATEWAY = 0.5
+MAX_SCORE = 1.5
+MAX_SCORE_OF_THE_GATEWAY = 0.5
 
-#: Resource limits cannot be enforced in a container; that they are set can be seen.
+#: Resource limits cannot be enforced in a container; only their values are checked.
 LIMITS = ("MemoryMax", "MemoryHigh", "TasksMax")
 
-#: A service in the sandbox of another that does nothing but run the probe.
+#: A service with the sandbox of another one that only runs the probe.
 PROBE = """
 [Unit]
 Requires=
@@ -36,18 +36,18 @@ StandardError=journal
 
 @pytest.mark.parametrize("unit", SERVICES)
 def test_score(machine: Machine, unit: str) -> None:
-    told = machine.run(f"systemd-analyze security --no-pager {unit}").stdout
-    found = re.search(r"exposure level for \S+: ([\d.]+)", told)
-    assert found, told
-    allowed = HIGHEST_SCORE_OF_THE_GATEWAY if unit == GATEWAY else HIGHEST_SCORE
-    assert float(found[1]) <= allowed, told
+    output = machine.run(f"systemd-analyze security --no-pager {unit}").stdout
+    found = re.search(r"exposure level for \S+: ([\d.]+)", output)
+    assert found, output
+    allowed = MAX_SCORE_OF_THE_GATEWAY if unit == GATEWAY else MAX_SCORE
+    assert float(found[1]) <= allowed, output
 
 
 def test_score_of_the_template(machine: Machine) -> None:
-    told = machine.run("systemd-analyze security --no-pager redis-worker@any.service").stdout
-    found = re.search(r"exposure level for \S+: ([\d.]+)", told)
-    assert found, told
-    assert float(found[1]) <= HIGHEST_SCORE, told
+    output = machine.run("systemd-analyze security --no-pager redis-worker@any.service").stdout
+    found = re.search(r"exposure level for \S+: ([\d.]+)", output)
+    assert found, output
+    assert float(found[1]) <= MAX_SCORE, output
 
 
 @pytest.mark.parametrize("unit", SERVICES)
@@ -57,13 +57,13 @@ def test_resources_are_limited(machine: Machine, unit: str) -> None:
     assert "infinity" not in limits.values(), limits
 
 
-def test_redis_is_the_last_to_die_of_hunger(machine: Machine) -> None:
+def test_redis_is_killed_last_by_the_oom_killer(machine: Machine) -> None:
     scores = {unit: int(machine.prop(unit, "OOMScoreAdjust")) for unit in SERVICES}
     assert scores["redis.service"] < scores[GATEWAY] < scores[WORKER]
 
 
 @pytest.mark.parametrize(("unit", "home"), [(GATEWAY, "redis-gateway"), (WORKER, "redis-worker")])
-def test_captured_service_can_do_little(machine: Machine, unit: str, home: str) -> None:
+def test_a_compromised_service_can_do_little(machine: Machine, unit: str, home: str) -> None:
     probing = f"probe-{unit}"
     machine.run(
         f"cp /etc/systemd/system/{unit} /etc/systemd/system/{probing} && "
@@ -71,9 +71,9 @@ def test_captured_service_can_do_little(machine: Machine, unit: str, home: str) 
     )
     machine.write(f"/etc/systemd/system/{probing}.d/probe.conf", PROBE.format(home=home))
     machine.run(f"systemctl daemon-reload && systemctl start {probing}")
-    told = machine.run(f"journalctl -o cat -u {probing} _TRANSPORT=stdout | grep '^{{'").stdout
-    outcomes: dict[str, str] = json.loads(told)
+    output = machine.run(f"journalctl -o cat -u {probing} _TRANSPORT=stdout | grep '^{{'").stdout
+    outcomes: dict[str, str] = json.loads(output)
     allowed = [attempt for attempt, outcome in outcomes.items() if outcome == "allowed"]
     assert allowed == []
-    # A refused connection would mean that there is a network, only nobody at the other end.
+    # ECONNREFUSED would mean that there is a network.
     assert outcomes["open an IPv4 connection"] in ("EAFNOSUPPORT", "EPERM", "ENETUNREACH")

@@ -1,4 +1,4 @@
-"""Installed by the installer, started at boot by systemd: the README's session."""
+"""The session of the README, with services installed by the installer and started by systemd."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ def test_units_run_after_a_boot(machine: Machine, unit: str) -> None:
     assert state.get("NRestarts", "0") == "0"
 
 
-def test_job_is_taken_run_and_told_about(machine: Machine) -> None:
+def test_a_job_is_run_and_streamed(machine: Machine) -> None:
     job_id = post(machine)["job_id"]
-    told = curl(machine, f"-N {URL}/v1/jobs/{job_id}/events")
-    events = [line.removeprefix("event: ") for line in told.splitlines() if "event: " in line]
+    output = curl(machine, f"-N {URL}/v1/jobs/{job_id}/events")
+    events = [line.removeprefix("event: ") for line in output.splitlines() if "event: " in line]
     assert events == ["hello", "queued", "running", "message", "done"]
-    assert "echo(task=chat): {'text': 'hello'}" in told
+    assert "echo(task=chat): {'text': 'hello'}" in output
     finished = job(machine, job_id)
     assert finished["status"] == "done"
     assert finished["result"]["text"] == "echo(task=chat): {'text': 'hello'}"
 
 
 @pytest.mark.parametrize("unit", SERVICES)
-def test_status_tells_what_a_service_does(machine: Machine, unit: str) -> None:
+def test_systemctl_status_shows_what_a_service_does(machine: Machine, unit: str) -> None:
     assert machine.prop(unit, "StatusText")
     assert machine.prop(unit, "StatusText") in machine.run(f"systemctl status {unit}").stdout
 
@@ -52,12 +52,12 @@ def test_journal_finds_a_job_by_its_id(machine: Machine) -> None:
     assert "find me" not in machine.journal(), "a payload stands in the journal"
 
 
-def test_nothing_in_the_journal_is_worse_than_a_notice(machine: Machine) -> None:
+def test_the_journal_has_no_warnings(machine: Machine) -> None:
     complaints = machine.journal("-b", "-p", "warning", *(f"-u{unit}" for unit in UNITS))
     assert complaints in ("", "-- No entries --\n")
 
 
-def test_secrets_are_not_told_in_the_journal(machine: Machine) -> None:
+def test_the_journal_contains_no_secrets(machine: Machine) -> None:
     passwords = machine.run(
         r"grep -hoP '(?<=:)[^:/@]{16,}(?=@)' /etc/sluice/credentials/*.redis_url"
     ).stdout.split()

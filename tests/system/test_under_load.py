@@ -1,4 +1,4 @@
-"""What an operator does to the services while customers post jobs: nothing is lost by it."""
+"""Operations on the services while customers post jobs: nothing is lost."""
 
 from __future__ import annotations
 
@@ -18,41 +18,43 @@ from tests.system.sluice import (
     load,
 )
 
-#: Between two operations, so that customers meet the service in every state.
-BREATH_S = 1.0
+#: Pause between two operations, so that requests arrive in every state of the service.
+PAUSE_S = 1.0
 
 
 @pytest.fixture(autouse=True, scope="module")
-def room_for_all(machine: Machine) -> None:
-    """However slow its worker is, nobody is turned away for that. The machine is this file's."""
+def high_backlog_limit(machine: Machine) -> None:
+    """Raises the backlog limit, so that a slow worker causes no refusals. The machine belongs to
+    this file.
+    """
     settings = machine.read("/etc/sluice/gateway.env")
     machine.write("/etc/sluice/gateway.env", f"{settings}\nBACKPRESSURE_MAX_BACKLOG=100000\n")
     machine.run(f"systemctl restart {GATEWAY}")
 
 
 @pytest.fixture(autouse=True)
-def all_is_well_before_and_after(machine: Machine):  # type: ignore[no-untyped-def]
+def healthy_before_and_after(machine: Machine):  # type: ignore[no-untyped-def]
     machine.run(f"systemctl start {' '.join(SERVICES)}")
     yield
     machine.run(f"systemctl is-active {' '.join(SERVICES)}")
 
 
 def until_active(unit: str) -> str:
-    """A command that waits until systemd has started a unit anew."""
+    """A command that waits until systemd has started a unit again."""
     return f"until systemctl is-active -q {unit}; do sleep 0.1; done"
 
 
 def operate(machine: Machine, *commands: str) -> Report:
-    """Operations one after the other under load; what the customers saw of it."""
+    """Runs operations one after the other under load; returns the report."""
     with load(machine) as report:
-        time.sleep(BREATH_S)
+        time.sleep(PAUSE_S)
         for command in commands:
             machine.run(command)
-            time.sleep(BREATH_S)
+            time.sleep(PAUSE_S)
     return report
 
 
-def test_restarts_of_the_gateway_refuse_no_request(machine: Machine) -> None:
+def test_gateway_restarts_refuse_no_request(machine: Machine) -> None:
     report = operate(machine, *[f"systemctl restart {GATEWAY}"] * 4)
     assert report.troubles == []
     assert_each_done_once(machine, report)
@@ -64,13 +66,13 @@ def test_requests_wait_for_a_stopped_gateway(machine: Machine) -> None:
     assert_each_done_once(machine, report)
 
 
-def test_restarts_of_the_worker_lose_nothing(machine: Machine) -> None:
+def test_worker_restarts_lose_nothing(machine: Machine) -> None:
     report = operate(machine, *[f"systemctl restart {WORKER}"] * 3)
     assert report.connection_troubles == []
     assert_each_done_once(machine, report)
 
 
-def test_kills_of_the_worker_lose_nothing(machine: Machine) -> None:
+def test_killed_workers_lose_nothing(machine: Machine) -> None:
     before = int(machine.prop(WORKER, "NRestarts"))
     kill = f"systemctl kill -s KILL {WORKER}; sleep 0.5; {until_active(WORKER)}"
     report = operate(machine, *[kill] * 2)
@@ -79,29 +81,29 @@ def test_kills_of_the_worker_lose_nothing(machine: Machine) -> None:
     assert_each_done_once(machine, report)
 
 
-def test_kill_of_the_gateway_loses_nothing_that_was_accepted(machine: Machine) -> None:
+def test_a_killed_gateway_loses_no_accepted_job(machine: Machine) -> None:
     kill = f"systemctl kill -s KILL {GATEWAY}; sleep 0.5; {until_active(GATEWAY)}"
     report = operate(machine, kill)
-    # Whoever was being served is cut off, but systemd keeps the port.
+    # Active requests are cut off, but systemd keeps the port.
     assert not [line for line in report.troubles if "refused" in line]
     assert_each_done_once(machine, report)
 
 
-def test_restart_of_redis_loses_nothing(machine: Machine) -> None:
+def test_a_redis_restart_loses_nothing(machine: Machine) -> None:
     report = operate(machine, f"systemctl restart {REDIS}")
     assert report.connection_troubles == []
     assert_each_done_once(machine, report)
 
 
-def test_kill_of_redis_loses_nothing(machine: Machine) -> None:
+def test_a_killed_redis_loses_nothing(machine: Machine) -> None:
     report = operate(machine, f"systemctl kill -s KILL {REDIS}; sleep 0.5; {until_active(REDIS)}")
     assert report.connection_troubles == []
     assert_each_done_once(machine, report)
 
 
-def test_reboot_loses_nothing(machine: Machine) -> None:
+def test_a_reboot_loses_nothing(machine: Machine) -> None:
     with load(machine) as report:
-        time.sleep(BREATH_S)
+        time.sleep(PAUSE_S)
     machine.power_off()
     machine.boot()
     assert_each_done_once(machine, report)

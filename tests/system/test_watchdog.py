@@ -1,4 +1,4 @@
-"""A frozen process is killed and started anew, and its job is finished."""
+"""A frozen process is killed and restarted, and its job is finished."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WATCHDOG_S = 3
 
 @pytest.fixture
 def short_watchdog(machine: Machine) -> None:
-    """Waiting for the installed times would take minutes."""
+    """Waiting for the installed timeouts would take minutes."""
     settings = "ECHO_DELAY_MS=4000 LEASE_MS=6000"
     drop_in = f"[Service]\nWatchdogSec={WATCHDOG_S}\nEnvironment={settings}\n"
     for unit in (WORKER, GATEWAY):
@@ -21,12 +21,12 @@ def short_watchdog(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("unit", [WORKER, GATEWAY])
-def test_has_a_watchdog_as_installed(machine: Machine, unit: str) -> None:
+def test_installed_units_have_a_watchdog(machine: Machine, unit: str) -> None:
     assert machine.prop(unit, "WatchdogUSec") not in ("0", "infinity")
 
 
 @pytest.mark.usefixtures("short_watchdog")
-def test_frozen_worker_is_restarted_and_its_job_finished(machine: Machine) -> None:
+def test_a_frozen_worker_is_restarted_and_its_job_finished(machine: Machine) -> None:
     job_id = post(machine)["job_id"]
     wait_until(machine, job_id, "running")
     frozen = machine.prop(WORKER, "MainPID")
@@ -42,7 +42,7 @@ def test_frozen_worker_is_restarted_and_its_job_finished(machine: Machine) -> No
 
 
 @pytest.mark.usefixtures("short_watchdog")
-def test_frozen_gateway_is_restarted_and_answers_those_who_waited(machine: Machine) -> None:
+def test_a_frozen_gateway_is_restarted_and_answers_requests(machine: Machine) -> None:
     frozen = machine.prop(GATEWAY, "MainPID")
     machine.run(f"kill -s STOP {frozen}")
     waiting = machine.start(f"curl -sS --max-time 60 {URL}/healthz")

