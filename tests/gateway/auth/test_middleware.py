@@ -1,4 +1,4 @@
-"""The guard: who gets in, who does not, and at what price."""
+"""Authentication and authorisation: when keys are required, scopes, and the cost of lookups."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ from tests.gateway.features.workflows.kit import check_envelope
 from tests.gateway.http.test_fast_path import WithoutLane
 from tests.support.backends import Backend
 
-#: Somewhere to go with every scope there is.
-PLACES = {
+#: An endpoint for each scope.
+ENDPOINTS = {
     Scope.JOBS_WRITE: ("POST", "/v1/jobs"),
     Scope.JOBS_READ: ("GET", "/v1/jobs/x"),
     Scope.METRICS: ("GET", "/metrics"),
@@ -50,7 +50,7 @@ PLACES = {
 
 @pytest.fixture
 async def strict(make: Make) -> Gateway:
-    """A gateway that wants keys of everybody."""
+    """A gateway that requires keys from every client."""
     return make(auth="required")
 
 
@@ -59,7 +59,7 @@ async def fake_strict(fake_make: Make) -> Gateway:
     return fake_make(auth="required")
 
 
-# -- when ------------------------------------------------------------------------------------------
+# -- when keys are required ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ async def fake_strict(fake_make: Make) -> Gateway:
         ("::ffff:192.0.2.1", False),
     ],
 )
-def test_which_addresses_are_this_machine_alone(host: str, local: bool) -> None:
+def test_loopback_addresses_need_no_key(host: str, local: bool) -> None:
     assert is_loopback(host) is local
     assert keys_required(GatewaySettings(host=host)) is not local
     assert keys_required(GatewaySettings(host=host, auth="required"))
@@ -82,7 +82,7 @@ def test_which_addresses_are_this_machine_alone(host: str, local: bool) -> None:
             keys_required(GatewaySettings(host=host, auth="off"))
 
 
-def test_a_socket_that_was_handed_over_counts() -> None:
+def test_inherited_socket_requires_keys() -> None:
     assert keys_required(GatewaySettings(), beyond_loopback=True)
     with pytest.raises(SettingsError, match="inherited socket"):
         create_app(GatewaySettings(auth="off"), beyond_loopback=True)
@@ -100,7 +100,7 @@ def test_a_socket_that_was_handed_over_counts() -> None:
         (None, True),
     ],
 )
-async def test_what_counts_is_where_the_connection_ends(
+async def test_local_end_of_the_connection_decides(
     fake_make: Make, auth: str, server: Any, needed: bool
 ) -> None:
     gateway = fake_make(auth=auth)
@@ -114,10 +114,10 @@ async def test_what_counts_is_where_the_connection_ends(
     assert (await client.get("/healthz")).status == 200
 
 
-# -- who -------------------------------------------------------------------------------------------
+# -- keys ------------------------------------------------------------------------------------------
 
 
-async def test_without_a_key(strict: Gateway) -> None:
+async def test_request_without_key_is_rejected(strict: Gateway) -> None:
     before = await strict.snapshot()
     answer = await strict.client.post(CHAT)
     check_problem(answer, 401, "key_required")
@@ -125,7 +125,7 @@ async def test_without_a_key(strict: Gateway) -> None:
     assert await strict.snapshot() == before
 
 
-async def test_with_a_key(strict: Gateway) -> None:
+async def test_request_with_key_is_accepted(strict: Gateway) -> None:
     key = await key_for(strict, tenant="shop")
     answer = await post(strict, key)
     assert answer.status == 202
@@ -154,7 +154,7 @@ async def test_with_a_key(strict: Gateway) -> None:
         *("wrong secret", "no ASCII", "endless"),
     ],
 )
-async def test_with_a_bad_key_not_even_on_loopback(
+async def test_invalid_key_is_rejected_even_on_loopback(
     fake_make: Make, auth: str, make_header: Any
 ) -> None:
     gateway = fake_make(auth=auth)
@@ -166,7 +166,7 @@ async def test_with_a_bad_key_not_even_on_loopback(
     assert await gateway.redis.xlen(gateway.keys.queue) == 0
 
 
-async def test_two_headers_are_none(fake_strict: Gateway) -> None:
+async def test_two_authorization_headers_are_rejected(fake_strict: Gateway) -> None:
     key = await key_for(fake_strict)
     twice = [("authorization", f"Bearer {key}")] * 2
     answer = await fake_strict.client.send("GET", "/v1/whoami", twice)
@@ -174,12 +174,12 @@ async def test_two_headers_are_none(fake_strict: Gateway) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])
-async def test_a_scheme_has_no_case(fake_strict: Gateway, scheme: str) -> None:
+async def test_scheme_is_case_insensitive(fake_strict: Gateway, scheme: str) -> None:
     headers = {"authorization": f"{scheme} {await key_for(fake_strict)}"}
     assert (await fake_strict.client.get("/v1/whoami", headers)).status == 200
 
 
-async def test_an_expired_key(strict: Gateway) -> None:
+async def test_expired_key_is_rejected(strict: Gateway) -> None:
     key = await key_for(strict, expires_s=3600.0)
     assert (await post(strict, key)).status == 202
     records, key_id = strict.state.access.keys.keys.records, id_of(key)
@@ -190,7 +190,7 @@ async def test_an_expired_key(strict: Gateway) -> None:
     check_problem(await post(strict, key), 401, "invalid_key")
 
 
-async def test_both_secrets_of_a_rotated_key(strict: Gateway) -> None:
+async def test_both_secrets_of_a_rotated_key_are_valid(strict: Gateway) -> None:
     old = await key_for(strict)
     issued = await strict.state.access.keys.rotate(id_of(old), 60)
     assert issued is not None
@@ -202,10 +202,10 @@ async def test_both_secrets_of_a_rotated_key(strict: Gateway) -> None:
         check_problem(await post(strict, key), 401, "invalid_key")
 
 
-async def test_a_revoked_key_is_out_within_a_second(
+async def test_revoked_key_is_rejected_within_a_second(
     strict: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where another process revoked it."""
+    """Even if another process revoked it."""
     now = 1000.0
     monkeypatch.setattr(strict.state.access.callers, "_clock", lambda: now)
     key = await key_for(strict)
@@ -219,7 +219,7 @@ async def _refused(gateway: Gateway, key: str) -> bool:
     return (await call(gateway, "GET", "/v1/whoami", key)).status == 401
 
 
-async def test_a_stream_ends_when_its_key_does(make: Make, monkeypatch: Any) -> None:
+async def test_stream_ends_when_its_key_is_revoked(make: Make, monkeypatch: Any) -> None:
     monkeypatch.setattr(callers_module, "CACHE_TTL_S", 0.0)
     gateway = make(auth="required")
     key = await key_for(gateway, tenant="shop")
@@ -234,7 +234,7 @@ async def test_a_stream_ends_when_its_key_does(make: Make, monkeypatch: Any) -> 
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
-async def test_who_waits_is_told_nothing_once_the_key_is_revoked(
+async def test_waiting_request_gets_no_result_after_revocation(
     make: Make, monkeypatch: Any, method: str
 ) -> None:
     monkeypatch.setattr(callers_module, "CACHE_TTL_S", 0.0)
@@ -259,25 +259,23 @@ async def test_who_waits_is_told_nothing_once_the_key_is_revoked(
 
 
 def routes_of(app: Any) -> list[tuple[str, str]]:
-    """Every method and path, also of routers that FastAPI keeps whole."""
+    """Method and path of every route, including those of nested routers."""
     found = []
     for route in app.routes:
         if hasattr(route, "original_router"):
             assert route.include_context.prefix == ""
             found += routes_of(route.original_router)
             continue
-        assert isinstance(route, (APIRoute, Route)), f"{route} is guarded by nothing we know"
+        assert isinstance(route, (APIRoute, Route)), f"{route} is of an unknown type"
         found += [
             (method, route.path) for method in sorted(route.methods or ()) if method != "HEAD"
         ]
     return found
 
 
-def test_every_route_is_in_the_table(fake_strict: Gateway) -> None:
+def test_every_route_has_a_permission(fake_strict: Gateway) -> None:
     for method, path in routes_of(fake_strict.app):
-        assert (method, path) in PERMISSIONS, (
-            f"say in gateway/auth/permissions.py who may {method} {path}"
-        )
+        assert (method, path) in PERMISSIONS, f"add {method} {path} to gateway/auth/permissions.py"
         assert (
             permission_for(method, path.replace("{", "").replace("}", ""))
             == PERMISSIONS[method, path]
@@ -304,11 +302,11 @@ def test_every_route_is_in_the_table(fake_strict: Gateway) -> None:
         ("GET", ""),
     ],
 )
-def test_what_is_not_in_the_table_is_for_admins(method: str, path: str) -> None:
+def test_unlisted_paths_need_admin(method: str, path: str) -> None:
     assert permission_for(method, path) is ADMIN
 
 
-def test_few_things_are_everybodys() -> None:
+def test_public_endpoints() -> None:
     public = {row for row, permission in PERMISSIONS.items() if permission is PUBLIC}
     pages = {
         ("GET", path)
@@ -319,7 +317,7 @@ def test_few_things_are_everybodys() -> None:
     assert permission_for("HEAD", "/healthz") is PUBLIC
 
 
-async def test_every_route_wants_a_key(fake_strict: Gateway) -> None:
+async def test_every_route_requires_a_key(fake_strict: Gateway) -> None:
     for method, path in routes_of(fake_strict.app):
         answer = await call(fake_strict, method, path.replace("{", "x").replace("}", "x"))
         if PERMISSIONS[method, path] is PUBLIC:
@@ -332,10 +330,10 @@ async def test_every_route_wants_a_key(fake_strict: Gateway) -> None:
             check_problem(answer, 401, "key_required")
 
 
-@pytest.mark.parametrize("scope", list(PLACES))
-async def test_a_scope_opens_its_own_doors_only(fake_strict: Gateway, scope: Scope) -> None:
+@pytest.mark.parametrize("scope", list(ENDPOINTS))
+async def test_scope_permits_only_its_endpoints(fake_strict: Gateway, scope: Scope) -> None:
     key = await key_for(fake_strict, scopes=(scope.value,))
-    for needed, (method, path) in PLACES.items():
+    for needed, (method, path) in ENDPOINTS.items():
         answer = await call(fake_strict, method, path, key)
         if scope in (needed, Scope.ADMIN):
             assert answer.status not in (401, 403)
@@ -346,22 +344,22 @@ async def test_a_scope_opens_its_own_doors_only(fake_strict: Gateway, scope: Sco
             assert needed.value in challenge
 
 
-async def test_any_key_may_read_the_manual(fake_strict: Gateway) -> None:
+async def test_any_key_may_read_the_api_docs(fake_strict: Gateway) -> None:
     key = await key_for(fake_strict, scopes=("ui",))
     for path in ("/openapi.json", "/docs", "/v1/whoami"):
         assert (await call(fake_strict, "GET", path, key)).status == 200
         check_problem(await call(fake_strict, "GET", path), 401, "key_required")
 
 
-async def test_a_key_that_may_not_read_does_not_wait(fake_strict: Gateway) -> None:
-    """`Prefer` is a wish; the answer to it would be the job."""
+async def test_key_without_read_scope_does_not_wait(fake_strict: Gateway) -> None:
+    """`Prefer` is optional; honouring it would return the job."""
     key = await key_for(fake_strict, scopes=("jobs:write",))
     answer = await post(fake_strict, key, prefer="wait=60")
     assert answer.status == 202
     assert answer.header("preference-applied") is None
 
 
-async def test_tasks_that_a_key_may_ask_for(strict: Gateway) -> None:
+async def test_key_is_limited_to_its_tasks(strict: Gateway) -> None:
     key = await key_for(strict, tasks=("embed", "rag"))
     before = await strict.snapshot()
     problem = check_problem(await post(strict, key), 403, "task_not_allowed")
@@ -370,17 +368,17 @@ async def test_tasks_that_a_key_may_ask_for(strict: Gateway) -> None:
     assert (await post(strict, key, {**CHAT, "task": "rag"})).status == 202
 
 
-async def test_lane_and_fastapi_are_guarded_alike(fake_strict: Gateway) -> None:
-    behind = Client(WithoutLane(fake_strict.app))
+async def test_fast_path_and_fastapi_have_the_same_checks(fake_strict: Gateway) -> None:
+    slow_path = Client(WithoutLane(fake_strict.app))
     key = await key_for(fake_strict, scopes=("jobs:read",))
     for headers in ({}, bearer(key), bearer(key[:-1])):
-        by_lane = await fake_strict.client.post(CHAT, headers)
-        by_fastapi = await behind.post(CHAT, headers)
-        assert by_lane.status == by_fastapi.status in (401, 403)
-        assert by_lane.json()["code"] == by_fastapi.json()["code"]
+        by_fast_path = await fake_strict.client.post(CHAT, headers)
+        by_fastapi = await slow_path.post(CHAT, headers)
+        assert by_fast_path.status == by_fastapi.status in (401, 403)
+        assert by_fast_path.json()["code"] == by_fastapi.json()["code"]
 
 
-async def test_there_are_no_websockets(fake_gateway: Gateway) -> None:
+async def test_websockets_are_closed(fake_gateway: Gateway) -> None:
     sent: list[Any] = []
 
     async def send(message: Any) -> None:
@@ -394,29 +392,29 @@ async def test_there_are_no_websockets(fake_gateway: Gateway) -> None:
     assert sent == [{"type": "websocket.close", "code": 1008}]
 
 
-# -- price -----------------------------------------------------------------------------------------
+# -- cost ------------------------------------------------------------------------------------------
 
 
-async def test_no_body_is_read_before_the_caller_is_known(fake_strict: Gateway) -> None:
+async def test_body_is_not_read_before_authentication(fake_strict: Gateway) -> None:
     exchange = fake_strict.client.begin("POST", "/v1/jobs", {}, [b"x"] * 3)
     answer = await exchange.answer()
     check_problem(answer, 401, "key_required")
     assert len(exchange._chunks) == 3
 
 
-class Counting(KeyStore):
-    """Counts the looks at Redis; can be held up, or away."""
+class CountingKeyStore(KeyStore):
+    """Counts reads of Redis; can be blocked or made unreachable."""
 
     def __init__(self, client: Any) -> None:
         super().__init__(client)
-        self.asked: list[list[str]] = []
+        self.reads: list[list[str]] = []
         self.free = asyncio.Event()
         self.free.set()
         self.away = False
         self.uses: list[str] = []
 
     async def find(self, key_ids: Any) -> list[AccessRecord | None]:
-        self.asked.append(list(key_ids))
+        self.reads.append(list(key_ids))
         await self.free.wait()
         if self.away:
             raise StoreUnavailable("away")
@@ -427,11 +425,11 @@ class Counting(KeyStore):
 
 
 @pytest.fixture
-def counting(fake_backend: Backend) -> Counting:
-    return Counting(fake_backend.client())
+def counting(fake_backend: Backend) -> CountingKeyStore:
+    return CountingKeyStore(fake_backend.client())
 
 
-async def test_one_look_a_second_and_key(counting: Counting) -> None:
+async def test_key_is_read_once_a_second(counting: CountingKeyStore) -> None:
     now = 100.0
     callers = Callers(counting, lambda: now)
     key = (await counting.create(KeySpec("x"))).key
@@ -439,15 +437,15 @@ async def test_one_look_a_second_and_key(counting: Counting) -> None:
         found = await asyncio.gather(*(callers.identify(key) for _ in range(50)))
         assert {caller.key_id for caller in found if caller} == {id_of(key)}
         now += 0.3
-    assert len(counting.asked) == 1
+    assert len(counting.reads) == 1
     now += 0.2
     assert await callers.identify(key)
-    assert len(counting.asked) == 2
+    assert len(counting.reads) == 2
     await callers.close()
     assert counting.uses == [id_of(key)]
 
 
-async def test_uses_are_noted_once_a_minute(counting: Counting) -> None:
+async def test_last_use_is_written_once_a_minute(counting: CountingKeyStore) -> None:
     now = 100.0
     callers = Callers(counting, lambda: now)
     key = (await counting.create(KeySpec("x"))).key
@@ -459,34 +457,34 @@ async def test_uses_are_noted_once_a_minute(counting: Counting) -> None:
     await callers.close()
 
 
-async def test_a_storm_of_mistyped_keys_never_reaches_redis(counting: Counting) -> None:
+async def test_malformed_keys_never_reach_redis(counting: CountingKeyStore) -> None:
     callers = Callers(counting)
     for number in range(100):
         assert await callers.identify(f"sluice_aaaaaaaa_{number:049}") is None
-    assert counting.asked == []
+    assert counting.reads == []
 
 
-async def test_a_storm_of_made_up_keys_goes_in_few_commands(
-    counting: Counting, monkeypatch: pytest.MonkeyPatch
+async def test_unknown_keys_are_looked_up_in_few_commands(
+    counting: CountingKeyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(callers_module, "CACHE_TTL_S", 60.0)  # a slow machine forgets nothing
+    monkeypatch.setattr(callers_module, "CACHE_TTL_S", 60.0)  # no expiry on a slow machine
     callers = Callers(counting)
     counting.free.clear()
     keys = [generate_key(f"{number:08}") for number in range(600)]
     asking = [asyncio.ensure_future(callers.identify(key)) for key in keys for _ in range(2)]
     await asyncio.sleep(0.01)
-    assert len(counting.asked) == 1
+    assert len(counting.reads) == 1
     counting.free.set()
     assert set(await asyncio.gather(*asking)) == {None}
-    assert len(counting.asked) <= 4
-    assert sum(len(batch) for batch in counting.asked) == 600
-    for key in keys[:10]:  # that there is none is remembered too
+    assert len(counting.reads) <= 4
+    assert sum(len(batch) for batch in counting.reads) == 600
+    for key in keys[:10]:  # unknown keys are cached as well
         assert await callers.identify(key) is None
-    assert len(counting.asked) <= 4
+    assert len(counting.reads) <= 4
 
 
-async def test_what_is_remembered_has_an_end(
-    counting: Counting, monkeypatch: pytest.MonkeyPatch
+async def test_key_cache_is_bounded(
+    counting: CountingKeyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(callers_module, "MAX_CACHED_KEYS", 10)
     callers = Callers(counting)
@@ -495,7 +493,7 @@ async def test_what_is_remembered_has_an_end(
     assert len(callers._cache) == 10
 
 
-async def test_who_asks_and_leaves_holds_up_nobody(counting: Counting) -> None:
+async def test_canceled_lookup_does_not_affect_others(counting: CountingKeyStore) -> None:
     callers = Callers(counting)
     key = (await counting.create(KeySpec("x"))).key
     counting.free.clear()
@@ -507,24 +505,24 @@ async def test_who_asks_and_leaves_holds_up_nobody(counting: Counting) -> None:
     await callers.close()
 
 
-async def test_without_redis_nobody_gets_in(counting: Counting) -> None:
+async def test_authentication_fails_closed_without_redis(counting: CountingKeyStore) -> None:
     now = 100.0
     callers = Callers(counting, lambda: now)
     key = (await counting.create(KeySpec("x"))).key
     caller = await callers.identify(key)
     assert caller
     counting.away = True
-    assert await callers.identify(key)  # for the rest of the second
+    assert await callers.identify(key)  # cached for the rest of the second
     now += 2
     with pytest.raises(StoreUnavailable):
         await callers.identify(key)
-    assert await callers.is_still_valid(caller)  # what is under way goes on
+    assert await callers.is_still_valid(caller)  # open streams continue
     counting.away = False
     assert await callers.identify(key)
     await callers.close()
 
 
-async def test_without_redis_the_answer_is_503(real_make: Make) -> None:
+async def test_response_is_503_without_redis(real_make: Make) -> None:
     gateway = real_make(auth="required")
     key = await key_for(gateway)
 
@@ -537,18 +535,18 @@ async def test_without_redis_the_answer_is_503(real_make: Make) -> None:
     assert (await gateway.client.get("/healthz", bearer(key))).status == 200
 
 
-async def test_records_of_another_type_let_nobody_in(strict: Gateway) -> None:
+async def test_wrong_key_type_in_redis_fails_closed(strict: Gateway) -> None:
     key = await key_for(strict)
     await strict.redis.delete("access:keys")
     await strict.redis.set("access:keys", "x")
     check_problem(await post(strict, key), 503)
 
 
-async def test_no_log_line_has_a_key(strict: Gateway, caplog: pytest.LogCaptureFixture) -> None:
+async def test_keys_are_never_logged(strict: Gateway, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     key = await key_for(strict, scopes=("admin",))
-    made = await call(strict, "POST", "/v1/keys", key, {"name": "second"})
-    second = made.json()["key"]
+    created = await call(strict, "POST", "/v1/keys", key, {"name": "second"})
+    second = created.json()["key"]
     rotated = (await call(strict, "POST", f"/v1/keys/{id_of(second)}/rotate", key)).json()["key"]
     for shown in (key, second, rotated, key[:-1], generate_key("aaaaaaaa")):
         job_id = (await post(strict, shown)).json().get("job_id", "x")
@@ -556,14 +554,14 @@ async def test_no_log_line_has_a_key(strict: Gateway, caplog: pytest.LogCaptureF
         await call(strict, "DELETE", f"/v1/jobs/{job_id}", shown)
     await call(strict, "DELETE", f"/v1/keys/{id_of(second)}", key)
     assert "key.revoke" in caplog.text
-    told = caplog.text + "".join(str(record.__dict__) for record in caplog.records)
+    logged = caplog.text + "".join(str(record.__dict__) for record in caplog.records)
     for secret in (key, second, rotated):
-        assert secret not in told
-        assert secret.rpartition("_")[2] not in told
-    assert "uthorization" not in told
+        assert secret not in logged
+        assert secret.rpartition("_")[2] not in logged
+    assert "uthorization" not in logged
 
 
-async def test_a_proven_key_proves_no_other(counting: Counting) -> None:
+async def test_verified_key_does_not_verify_another(counting: CountingKeyStore) -> None:
     callers = Callers(counting)
     old = (await counting.create(KeySpec("x"))).key
     rotated = await counting.rotate(id_of(old), 60)
@@ -579,7 +577,7 @@ async def test_a_proven_key_proves_no_other(counting: Counting) -> None:
     await callers.close()
 
 
-async def test_the_log_says_whence_somebody_came_who_was_turned_away(
+async def test_access_log_has_the_address_of_rejected_clients(
     strict: Gateway, caplog: pytest.LogCaptureFixture
 ) -> None:
     key = await key_for(strict, scopes=("jobs:read",))

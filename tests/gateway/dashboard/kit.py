@@ -1,4 +1,4 @@
-"""A browser, as far as the gateway can tell."""
+"""A client that behaves like a browser with a dashboard page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.gateway.asgi import Answer, Client
 from tests.gateway.conftest import Gateway
 
 SESSION = "/ui/session"
-#: What a page of the dashboard sends with everything that changes something.
+#: Headers that a dashboard page sends with every request that changes something.
 PAGE = {
     "x-sluice-ui": "1",
     "sec-fetch-site": "same-origin",
@@ -20,7 +20,7 @@ PAGE = {
 
 
 class Browser:
-    """Keeps its cookie, and sends what the dashboard's pages send."""
+    """Stores its cookie, and sends the headers of dashboard pages."""
 
     def __init__(self, gateway: Gateway, client: Client | None = None) -> None:
         self._client = client or gateway.client
@@ -29,7 +29,7 @@ class Browser:
     async def send(
         self, method: str, path: str, body: object = None, *, headers: dict[str, str] | None = None
     ) -> Answer:
-        """As a page does; `headers` in place of a page's own."""
+        """Send a request; `headers` replaces the headers of a page."""
         chosen = dict(PAGE if headers is None else headers)
         if self.cookie:
             chosen["cookie"] = f"other=1; sluice_session={self.cookie}; more=2"
@@ -37,16 +37,16 @@ class Browser:
         if raw:
             chosen |= JSON
         answer = await self._client.send(method, path, chosen, raw)
-        given = answer.header("set-cookie")
-        if given is not None:
-            self.cookie = SimpleCookie(given)["sluice_session"].value
+        set_cookie = answer.header("set-cookie")
+        if set_cookie is not None:
+            self.cookie = SimpleCookie(set_cookie)["sluice_session"].value
         return answer
 
     async def get(self, path: str) -> Answer:
         return await self.send("GET", path, headers={"sec-fetch-site": "same-origin"})
 
-    async def sign_in(self, key: str, **wishes: Any) -> Answer:
-        return await self.send("POST", SESSION, {"key": key, **wishes})
+    async def sign_in(self, key: str, **options: Any) -> Answer:
+        return await self.send("POST", SESSION, {"key": key, **options})
 
     async def me(self) -> Any:
         answer = await self.get(SESSION)

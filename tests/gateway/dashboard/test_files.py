@@ -1,4 +1,4 @@
-"""The dashboard's files: served whole, tagged, under the strictest policy, and no others."""
+"""Static files of the dashboard: content, ETags, content security policy, and no other files."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ POLICY = (
     "connect-src 'self'; font-src 'self'; base-uri 'none'; form-action 'self'; "
     "frame-ancestors 'none'; require-trusted-types-for 'script'"
 )
-#: Uncompressed, of everything that the overview loads.
+#: Limit for the uncompressed size of all files that the overview loads.
 MOST_BYTES = 150_000
 
 
 @pytest.mark.parametrize("target", ["/ui", "/ui/", "/ui/jobs", "/ui/jobs/a%2Fb", "/ui/no/such"])
-async def test_every_page_is_the_same_shell(fake_gateway: Gateway, target: str) -> None:
+async def test_every_page_serves_the_same_html(fake_gateway: Gateway, target: str) -> None:
     answer = await fake_gateway.client.get(target)
     assert answer.status == 200
     assert answer.header("content-type") == "text/html; charset=utf-8"
@@ -32,13 +32,13 @@ async def test_every_page_is_the_same_shell(fake_gateway: Gateway, target: str) 
     assert answer.header("permissions-policy")
 
 
-async def test_nobody_needs_a_key_for_it_and_there_is_nothing_in_it(fake_make: Make) -> None:
+async def test_static_files_need_no_key(fake_make: Make) -> None:
     gateway = fake_make(auth="required")
     for target in ("/ui", "/ui/static/app.js"):
         assert (await gateway.client.get(target)).status == 200
 
 
-async def test_the_shell_brings_no_script_or_style_of_its_own(fake_gateway: Gateway) -> None:
+async def test_html_has_no_inline_script_or_style(fake_gateway: Gateway) -> None:
     html = (await fake_gateway.client.get("/ui")).body.decode()
     page = Page(re.sub(r"<link([^>]*)>", r"<link\1></link>", html))
     assert "style" not in page.tags
@@ -57,7 +57,7 @@ def static_files() -> list[str]:
 
 
 @pytest.mark.parametrize("name", [name for name in static_files() if name != "index.html"])
-async def test_every_file_is_served_as_what_it_is(fake_gateway: Gateway, name: str) -> None:
+async def test_every_file_has_its_content_type(fake_gateway: Gateway, name: str) -> None:
     answer = await fake_gateway.client.get(f"/ui/static/{name}")
     assert answer.status == 200
     assert answer.body == (STATIC / name).read_bytes()
@@ -67,7 +67,7 @@ async def test_every_file_is_served_as_what_it_is(fake_gateway: Gateway, name: s
 
 
 @pytest.mark.parametrize("name", [name for name in static_files() if name.endswith(".js")])
-def test_no_text_can_become_markup(name: str) -> None:
+def test_scripts_never_parse_markup(name: str) -> None:
     if name.startswith("vendor/"):
         return
     source = (STATIC / name).read_text()
@@ -83,7 +83,7 @@ def test_no_text_can_become_markup(name: str) -> None:
     assert not re.search(r'(?: from |import\(|fetch\(|Source\()"(?![./])', source)
 
 
-async def test_what_has_not_changed_is_not_sent_again(fake_gateway: Gateway) -> None:
+async def test_unchanged_file_gets_304(fake_gateway: Gateway) -> None:
     first = await fake_gateway.client.get("/ui/static/app.js")
     tag = first.header("etag") or ""
     for known in (tag, f'"other", {tag}', "*"):
@@ -94,7 +94,7 @@ async def test_what_has_not_changed_is_not_sent_again(fake_gateway: Gateway) -> 
     assert other.status == 200
 
 
-async def test_a_head_is_like_its_get(fake_gateway: Gateway) -> None:
+async def test_head_request(fake_gateway: Gateway) -> None:
     answer = await fake_gateway.client.send("HEAD", "/ui/static/app.js")
     assert answer.status == 200
     assert answer.header("etag")
@@ -125,11 +125,11 @@ async def test_a_head_is_like_its_get(fake_gateway: Gateway) -> None:
         "a" * 3000 + ".js",
     ],
 )
-async def test_no_other_file_is_there(fake_gateway: Gateway, name: str) -> None:
+async def test_other_files_are_not_found(fake_gateway: Gateway, name: str) -> None:
     check_problem(await fake_gateway.client.get(f"/ui/static/{name}"), 404)
 
 
-def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
+def test_changed_file_is_read_again(tmp_path: Path) -> None:
     files = FileCache(tmp_path)
     assert files.get("x.js") is None
     (tmp_path / "x.js").write_text("one")
@@ -143,20 +143,20 @@ def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
     assert second.etag != first.etag
 
 
-async def test_browsers_are_sent_from_the_root(fake_gateway: Gateway) -> None:
+async def test_root_redirects_browsers(fake_gateway: Gateway) -> None:
     page = await fake_gateway.client.get("/", {"accept": "text/html,*/*"})
     assert (page.status, page.header("location")) == (302, "/ui")
     check_problem(await fake_gateway.client.get("/"), 404)
 
 
-async def test_it_can_be_left_out(fake_make: Make) -> None:
+async def test_dashboard_can_be_disabled(fake_make: Make) -> None:
     gateway = fake_make(dashboard="off")
     for target in ("/", "/ui", "/ui/jobs", "/ui/static/app.js", "/ui/session"):
         check_problem(await gateway.client.get(target, {"accept": "text/html"}), 404)
 
 
 def imports_of(name: str, seen: set[str]) -> set[str]:
-    """A module and all it imports at once, by their names below static."""
+    """Names of a module and all modules that it imports statically, relative to static."""
     if name not in seen:
         seen.add(name)
         folder = (STATIC / name).parent
@@ -167,7 +167,7 @@ def imports_of(name: str, seen: set[str]) -> set[str]:
     return seen
 
 
-def test_the_overview_is_not_heavy() -> None:
+def test_overview_size_is_within_budget() -> None:
     loaded = imports_of("app.js", set()) | imports_of("pages/overview.js", set())
     linked = re.findall(r'="/ui/static/([^"]+)"', (STATIC / "index.html").read_text())
     everything = loaded | set(linked) | {"index.html"}

@@ -1,4 +1,4 @@
-"""The dashboard's modules for numbers, paths, sessions and JSON, run in node without a page."""
+"""JavaScript modules of the dashboard (formats, paths, sessions, JSON), run in Node.js."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from gateway.dashboard.static_files import STATIC
 from tests.support.backends import missing
 
-#: Runs an expression with a module's names, and prints what it is as JSON.
+#: Evaluates an expression with the exports of a module, and prints the value as JSON.
 _RUN = """
 const names = await import(process.argv[1]);
 const value = new Function(...Object.keys(names), `return (${process.argv[2]})`)(
@@ -24,7 +24,7 @@ console.log(JSON.stringify(value ?? null));
 def run(module: str, expression: str) -> Any:
     node = shutil.which("node")
     if node is None:
-        missing("there is no node")
+        missing("Node.js is not installed")
         raise AssertionError
     command = [node, "--input-type=module", "-e", _RUN, (STATIC / module).as_uri(), expression]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
@@ -32,8 +32,8 @@ def run(module: str, expression: str) -> Any:
     return json.loads(done.stdout)
 
 
-def test_numbers_for_people() -> None:
-    asked = {
+def test_number_formats() -> None:
+    expected = {
         "duration(0)": "0 ms",
         "duration(0.4)": "0.4 ms",
         "duration(12.6)": "13 ms",
@@ -53,6 +53,9 @@ def test_numbers_for_people() -> None:
         "count(12345)": "12,345",
         "count(0.256)": "0.26",
         "count(undefined)": "–",
+        "plural(1, 'key')": "1 key",
+        "plural(0, 'key')": "0 keys",
+        "plural(1200, 'delivery', 'deliveries')": "1,200 deliveries",
         "ago(1000, 4500)": "3 s ago",
         "ago(10000, 5000)": "in 5 s",
         "ago(1000, 1200)": "now",
@@ -62,7 +65,7 @@ def test_numbers_for_people() -> None:
         "clock('no time')": "–",
         "clock(9e15)": "–",
     }
-    assert run("lib/format.js", f"[{', '.join(asked)}]") == list(asked.values())
+    assert run("lib/format.js", f"[{', '.join(expected)}]") == list(expected.values())
 
 
 @pytest.mark.parametrize(
@@ -81,7 +84,7 @@ def test_numbers_for_people() -> None:
         ("[" * 5000 + "]" * 5000, "[" * 5000 + "]" * 5000),
     ],
 )
-def test_json_stays_what_was_sent(text: str, shown: str) -> None:
+def test_json_is_not_altered(text: str, shown: str) -> None:
     assert run("components/json_view.js", f"pretty({json.dumps(text)})") == shown
 
 

@@ -1,4 +1,4 @@
-"""However many pages are open, Redis is asked once for all of them."""
+"""The poll cache: pages share responses, so that Redis is read once for all of them."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from gateway.dashboard.poll_cache import CACHE_TTL_S, POLLED_PATHS, PollCacheMid
 from tests.gateway.conftest import Gateway
 from tests.gateway.dashboard.kit import PAGE
 
-SOMEBODY = Caller("k1", "somebody", LOCAL.scopes, tenant="t1")
+OTHER_CALLER = Caller("k1", "other", LOCAL.scopes, tenant="t1")
 
 
 class Inner:
-    """Counts what reaches it, and answers when it is let."""
+    """An app that records its requests; it responds while `open` is set."""
 
     def __init__(self) -> None:
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.open = asyncio.Event()
         self.open.set()
         self.fault: Exception | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self.asked.append(f"{scope['method']} {scope['path']}")
-        number = len(self.asked)
+        self.requests.append(f"{scope['method']} {scope['path']}")
+        number = len(self.requests)
         await self.open.wait()
         if self.fault is not None:
             raise self.fault
@@ -43,7 +43,7 @@ class Clock:
         return self.now
 
 
-async def ask(
+async def request(
     polls: PollCacheMiddleware,
     path: str = "/v1/queues",
     *,
@@ -70,62 +70,62 @@ async def ask(
         SCOPE_KEY: caller,
     }
     await polls(scope, receive, send)
-    assert [len(message["headers"]) for message in sent] == [1, 1], "nobody else's"
+    assert [len(message["headers"]) for message in sent] == [1, 1], "headers are not shared"
     return bytes(sent[1]["body"]).decode()
 
 
-async def test_pages_share_an_answer_for_a_second() -> None:
+async def test_pages_share_a_response_for_a_second() -> None:
     inner, clock = Inner(), Clock()
     polls = PollCacheMiddleware(inner, clock)
     inner.open.clear()
-    waiting = [asyncio.create_task(ask(polls)) for _ in range(20)]
+    waiting = [asyncio.create_task(request(polls)) for _ in range(20)]
     await asyncio.sleep(0)
     inner.open.set()
     assert await asyncio.gather(*waiting) == ["1"] * 20
     clock.now += CACHE_TTL_S - 0.01
-    assert await ask(polls) == "1"
+    assert await request(polls) == "1"
     clock.now += 0.02
-    assert await ask(polls) == "2"
+    assert await request(polls) == "2"
 
 
-async def test_programs_and_other_questions_have_answers_of_their_own() -> None:
+async def test_other_requests_are_not_cached() -> None:
     inner = Inner()
     polls = PollCacheMiddleware(inner, Clock())
-    assert await ask(polls) == "1"
-    assert await ask(polls, page=False) == "2"
-    assert await ask(polls, caller=SOMEBODY) == "3"
-    assert await ask(polls, "/v1/stats", query=b"range=6h") == "4"
-    assert await ask(polls, "/v1/stats", query=b"range=24h") == "5"
-    assert await ask(polls, "/v1/jobs") == "6"
-    assert await ask(polls, "/v1/jobs") == "7"
-    assert await ask(polls, method="HEAD") == "8"
-    assert await ask(polls) == "1"
+    assert await request(polls) == "1"
+    assert await request(polls, page=False) == "2"
+    assert await request(polls, caller=OTHER_CALLER) == "3"
+    assert await request(polls, "/v1/stats", query=b"range=6h") == "4"
+    assert await request(polls, "/v1/stats", query=b"range=24h") == "5"
+    assert await request(polls, "/v1/jobs") == "6"
+    assert await request(polls, "/v1/jobs") == "7"
+    assert await request(polls, method="HEAD") == "8"
+    assert await request(polls) == "1"
 
 
-async def test_after_a_change_nobody_sees_what_was_before() -> None:
+async def test_change_clears_the_cache() -> None:
     inner = Inner()
     polls = PollCacheMiddleware(inner, Clock())
-    assert await ask(polls) == "1"
-    await ask(polls, "/v1/queues/q/pause", method="POST")
-    assert await ask(polls) == "3"
-    # Asked before the change and answered after it.
+    assert await request(polls) == "1"
+    await request(polls, "/v1/queues/q/pause", method="POST")
+    assert await request(polls) == "3"
+    # A response that was requested before the change and finished after it is not cached.
     inner.open.clear()
-    late = asyncio.create_task(ask(polls, "/v1/workers"))
+    late = asyncio.create_task(request(polls, "/v1/workers"))
     await asyncio.sleep(0)
-    change = asyncio.create_task(ask(polls, "/v1/queues/q/pause", method="POST"))
+    change = asyncio.create_task(request(polls, "/v1/queues/q/pause", method="POST"))
     await asyncio.sleep(0)
     inner.open.set()
     await asyncio.gather(late, change)
-    assert await ask(polls, "/v1/workers") == "6"
+    assert await request(polls, "/v1/workers") == "6"
 
 
-async def test_who_fails_or_leaves_does_not_take_the_others_along() -> None:
+async def test_failed_or_canceled_request_does_not_affect_others() -> None:
     inner = Inner()
     polls = PollCacheMiddleware(inner, Clock())
     inner.open.clear()
-    first = asyncio.create_task(ask(polls))
+    first = asyncio.create_task(request(polls))
     await asyncio.sleep(0)
-    second = asyncio.create_task(ask(polls))
+    second = asyncio.create_task(request(polls))
     await asyncio.sleep(0)
     first.cancel()
     await asyncio.sleep(0)
@@ -133,16 +133,16 @@ async def test_who_fails_or_leaves_does_not_take_the_others_along() -> None:
     assert await second == "2"
     inner.fault = ValueError("no")
     with pytest.raises(ValueError, match="no"):
-        await ask(polls, "/v1/status")
+        await request(polls, "/v1/status")
     inner.fault = None
-    assert await ask(polls, "/v1/status") == "4"
+    assert await request(polls, "/v1/status") == "4"
 
 
-def test_what_is_polled_is_there() -> None:
+def test_polled_paths_exist() -> None:
     assert {("GET", path) for path in POLLED_PATHS} <= set(PERMISSIONS)
 
 
-async def test_a_pause_shows_at_once(gateway: Gateway) -> None:
+async def test_pause_is_visible_at_once(gateway: Gateway) -> None:
     async def paused() -> bool:
         answer = await gateway.client.send("GET", "/v1/queues", PAGE)
         return answer.json()["queues"][0]["paused"] is not None
@@ -154,13 +154,13 @@ async def test_a_pause_shows_at_once(gateway: Gateway) -> None:
     assert await paused()
 
 
-async def test_what_is_old_is_not_kept() -> None:
-    """An answer may be long, and questions differ in their columns."""
+async def test_expired_responses_are_dropped() -> None:
+    """A response may be large, and requests differ in their columns."""
     inner, clock = Inner(), Clock()
     polls = PollCacheMiddleware(inner, clock)
     for number in range(20):
-        await ask(polls, "/v1/stats", query=b"columns=%d" % number)
+        await request(polls, "/v1/stats", query=b"columns=%d" % number)
     assert len(polls._cache) == 20
     clock.now += CACHE_TTL_S
-    await ask(polls)
+    await request(polls)
     assert len(polls._cache) == 1

@@ -1,4 +1,4 @@
-"""Sessions at the dashboard: who gets one, what it may, from where, and when it ends."""
+"""Dashboard sessions: sign-in, permissions, request origin, expiry and auditing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EVERYTHING = ["jobs:write", "jobs:read", "metrics", "ui", "admin"]
 
 @pytest.fixture
 async def strict(make: Make) -> Gateway:
-    """A gateway that wants keys of everybody."""
+    """A gateway that requires keys from every client."""
     return make(auth="required")
 
 
@@ -30,22 +30,22 @@ async def fake_strict(fake_make: Make) -> Gateway:
     return fake_make(auth="required")
 
 
-async def trail_of(gateway: Gateway) -> list[tuple[str, str, str]]:
+async def audit_entries(gateway: Gateway) -> list[tuple[str, str, str]]:
     entries = await gateway.state.access.audit_log.page("+", 50)
     return [(entry.who, entry.action, entry.target) for entry in reversed(entries)]
 
 
-# -- signing in ------------------------------------------------------------------------------------
+# -- sign-in ---------------------------------------------------------------------------------------
 
 
-async def test_nobody_is_told_to_sign_in(fake_strict: Gateway) -> None:
+async def test_anonymous_session_needs_sign_in(fake_strict: Gateway) -> None:
     me = await Browser(fake_strict).me()
     assert me["sign_in_needed"]
     assert not me["signed_in"]
     assert (me["may"], me["reads"], me["scopes"], me["key_id"]) == ([], [], [], None)
 
 
-async def test_a_key_is_shown_once_and_then_the_cookie_will_do(strict: Gateway) -> None:
+async def test_cookie_replaces_the_key_after_sign_in(strict: Gateway) -> None:
     key = await key_for(strict, "on call", scopes=("ui",))
     browser = Browser(strict)
     check_problem(await browser.get("/v1/workers"), 401, "key_required")
@@ -63,7 +63,7 @@ async def test_a_key_is_shown_once_and_then_the_cookie_will_do(strict: Gateway) 
     check_problem(await browser.get("/v1/keys"), 403, "insufficient_scope")
 
 
-async def test_the_cookie_is_out_of_reach(fake_strict: Gateway) -> None:
+async def test_cookie_attributes(fake_strict: Gateway) -> None:
     key = await key_for(fake_strict, scopes=("ui",))
     answer = await Browser(fake_strict).sign_in(key)
     given = (answer.header("set-cookie") or "").lower()
@@ -76,7 +76,7 @@ async def test_the_cookie_is_out_of_reach(fake_strict: Gateway) -> None:
     assert "secure" in (answer.header("set-cookie") or "").lower()
 
 
-async def test_redis_knows_neither_cookie_nor_key(strict: Gateway) -> None:
+async def test_redis_stores_neither_cookie_nor_key(strict: Gateway) -> None:
     key = await key_for(strict, scopes=("ui",))
     browser = Browser(strict)
     await browser.sign_in(key)
@@ -103,7 +103,7 @@ async def test_redis_knows_neither_cookie_nor_key(strict: Gateway) -> None:
         ("text", 422, "invalid_request"),
     ],
 )
-async def test_what_is_no_key_begins_nothing(
+async def test_invalid_sign_in_creates_no_session(
     fake_strict: Gateway, body: object, status: int, code: str
 ) -> None:
     before = await fake_strict.snapshot()
@@ -114,7 +114,7 @@ async def test_what_is_no_key_begins_nothing(
     assert await fake_strict.snapshot() == before
 
 
-async def test_a_key_that_is_not_for_the_dashboard(fake_strict: Gateway) -> None:
+async def test_key_without_ui_scope_cannot_sign_in(fake_strict: Gateway) -> None:
     key = await key_for(fake_strict, scopes=("jobs:write", "jobs:read", "metrics"))
     answer = await Browser(fake_strict).sign_in(key)
     check_problem(answer, 403, "insufficient_scope")
@@ -130,7 +130,7 @@ async def test_a_key_that_is_not_for_the_dashboard(fake_strict: Gateway) -> None
     ],
     ids=str,
 )
-async def test_no_other_page_signs_somebody_in(
+async def test_sign_in_requires_dashboard_headers(
     fake_strict: Gateway, missing: tuple[str, ...]
 ) -> None:
     key = await key_for(fake_strict, scopes=("ui",))
@@ -142,10 +142,10 @@ async def test_no_other_page_signs_somebody_in(
         check_problem(answer, 403, "not_from_dashboard")
 
 
-# -- what it may -----------------------------------------------------------------------------------
+# -- permissions -----------------------------------------------------------------------------------
 
 
-async def test_a_session_only_looks_unless_it_was_asked_for_more(strict: Gateway) -> None:
+async def test_session_is_read_only_by_default(strict: Gateway) -> None:
     key = await key_for(strict, scopes=("admin",))
     browser = Browser(strict)
     await browser.sign_in(key)
@@ -166,7 +166,7 @@ async def test_a_session_only_looks_unless_it_was_asked_for_more(strict: Gateway
     assert (await browser.send("POST", "/v1/jobs", CHAT)).status == 202
 
 
-async def test_a_session_may_no_more_than_its_key(strict: Gateway) -> None:
+async def test_session_has_the_permissions_of_its_key(strict: Gateway) -> None:
     key = await key_for(strict, tenant="shop", scopes=("ui", "jobs:write"))
     browser = Browser(strict)
     await browser.sign_in(key, actions=True)
@@ -182,7 +182,7 @@ async def test_a_session_may_no_more_than_its_key(strict: Gateway) -> None:
     check_problem(await browser.send("POST", "/v1/audit"), 403, "insufficient_scope")
 
 
-async def test_a_shown_key_counts_more_than_the_cookie(fake_strict: Gateway) -> None:
+async def test_key_takes_precedence_over_the_cookie(fake_strict: Gateway) -> None:
     browser = Browser(fake_strict)
     await browser.sign_in(await key_for(fake_strict, scopes=("admin",)))
     weak = await key_for(fake_strict, scopes=("jobs:read",))
@@ -192,7 +192,7 @@ async def test_a_shown_key_counts_more_than_the_cookie(fake_strict: Gateway) -> 
     check_problem(await fake_strict.client.get("/v1/keys", bad), 401, "invalid_key")
 
 
-# -- whence ----------------------------------------------------------------------------------------
+# -- request origin --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ async def test_a_shown_key_counts_more_than_the_cookie(fake_strict: Gateway) -> 
     ],
     ids=str,
 )
-async def test_a_session_changes_nothing_from_elsewhere(
+async def test_changes_require_dashboard_headers(
     fake_strict: Gateway, headers: dict[str, str]
 ) -> None:
     browser = Browser(fake_strict)
@@ -226,21 +226,23 @@ async def test_a_session_changes_nothing_from_elsewhere(
         ("null", "cross-site"),
     ],
 )
-async def test_foreign_pages_have_no_use_of_it(fake_make: Make, origin: str, site: str) -> None:
+async def test_pages_of_other_sites_cannot_use_the_session(
+    fake_make: Make, origin: str, site: str
+) -> None:
     gateway = fake_make(auth="required", allowed_origins="http://localhost:9999")
     browser = Browser(gateway)
     await browser.sign_in(await key_for(gateway, scopes=("admin",)), actions=True)
-    foreign = {"origin": origin, "sec-fetch-site": site, "x-sluice-ui": "1"}
-    answer = await browser.send("POST", "/v1/jobs", CHAT, headers=foreign)
+    cross_site = {"origin": origin, "sec-fetch-site": site, "x-sluice-ui": "1"}
+    answer = await browser.send("POST", "/v1/jobs", CHAT, headers=cross_site)
     assert answer.status in (401, 403)
-    reading = await browser.send("GET", "/v1/keys", headers=foreign)
+    reading = await browser.send("GET", "/v1/keys", headers=cross_site)
     check_problem(reading, 401, "key_required")
-    out = await browser.send("DELETE", SESSION, headers=foreign)
+    out = await browser.send("DELETE", SESSION, headers=cross_site)
     assert out.status == 403
     assert (await browser.me())["signed_in"]
 
 
-async def test_a_typed_address_may_be_read(fake_strict: Gateway) -> None:
+async def test_typed_address_can_be_read(fake_strict: Gateway) -> None:
     browser = Browser(fake_strict)
     await browser.sign_in(await key_for(fake_strict, scopes=("ui",)))
     answer = await browser.send("GET", "/v1/workers", headers={"sec-fetch-site": "none"})
@@ -251,7 +253,7 @@ async def test_a_typed_address_may_be_read(fake_strict: Gateway) -> None:
     "cookie",
     ["", "x", "A" * 43, "A" * 4000, "../../etc", "ü" * 43, '"quoted"', "a=b=c", "\x7f" * 43],
 )
-async def test_a_cookie_that_is_nobodys_counts_as_none(fake_strict: Gateway, cookie: str) -> None:
+async def test_unknown_cookie_is_ignored(fake_strict: Gateway, cookie: str) -> None:
     browser = Browser(fake_strict)
     browser.cookie = cookie
     check_problem(await browser.get("/v1/workers"), 401, "key_required")
@@ -274,23 +276,23 @@ async def test_a_cookie_that_is_nobodys_counts_as_none(fake_strict: Gateway, coo
         ).encode(),
     ],
 )
-async def test_a_foreign_hand_signs_nobody_in(fake_strict: Gateway, stored: bytes) -> None:
+async def test_invalid_session_record_is_ignored(fake_strict: Gateway, stored: bytes) -> None:
     browser = Browser(fake_strict)
     browser.cookie = "A" * 43
     await fake_strict.redis.set(AccessKeys().session(module._digest(browser.cookie)), stored)
     check_problem(await browser.get("/v1/workers"), 401, "key_required")
 
 
-async def test_a_foreign_type_in_its_place(strict: Gateway) -> None:
+async def test_sign_in_with_a_wrong_key_type_in_redis(strict: Gateway) -> None:
     key = await key_for(strict, scopes=("ui",))
     await strict.redis.set(AccessKeys().sessions(id_of(key)), "text")
     check_problem(await Browser(strict).sign_in(key), 503, "store_unavailable")
 
 
-# -- the end ---------------------------------------------------------------------------------------
+# -- end of a session ------------------------------------------------------------------------------
 
 
-async def test_signing_out_ends_it_for_good(strict: Gateway) -> None:
+async def test_sign_out_deletes_the_session(strict: Gateway) -> None:
     browser = Browser(strict)
     await browser.sign_in(await key_for(strict, scopes=("ui",)))
     cookie = browser.cookie
@@ -300,13 +302,13 @@ async def test_signing_out_ends_it_for_good(strict: Gateway) -> None:
     browser.cookie = cookie
     check_problem(await browser.get("/v1/workers"), 401, "key_required")
     assert not [name async for name in strict.redis.scan_iter(match="access:session:*")]
-    assert (await browser.send("DELETE", SESSION)).status == 204, "once more does no harm"
+    assert (await browser.send("DELETE", SESSION)).status == 204, "signing out twice is fine"
 
 
-async def test_a_key_that_is_not_for_the_dashboard_any_more_ends_its_sessions(
+async def test_losing_the_ui_scope_ends_sessions(
     fake_strict: Gateway,
 ) -> None:
-    """A record that somebody has changed by hand."""
+    """The record was changed by hand."""
     access = fake_strict.state.access
     issued = await access.keys.create(KeySpec("x", scopes=frozenset({"ui", "jobs:read"})))
     browser = Browser(fake_strict)
@@ -318,7 +320,7 @@ async def test_a_key_that_is_not_for_the_dashboard_any_more_ends_its_sessions(
     check_problem(await browser.get("/v1/jobs"), 401, "key_required")
 
 
-async def test_a_revoked_key_ends_its_sessions_at_once(strict: Gateway) -> None:
+async def test_revoking_a_key_ends_its_sessions(strict: Gateway) -> None:
     key = await key_for(strict, scopes=("ui",))
     admin = await key_for(strict, scopes=("admin",))
     browser = Browser(strict)
@@ -329,7 +331,7 @@ async def test_a_revoked_key_ends_its_sessions_at_once(strict: Gateway) -> None:
     assert (await browser.me())["sign_in_needed"]
 
 
-async def test_a_secret_that_is_rotated_away_ends_its_sessions(strict: Gateway) -> None:
+async def test_rotating_a_secret_away_ends_its_sessions(strict: Gateway) -> None:
     key = await key_for(strict, scopes=("ui",))
     browser = Browser(strict)
     await browser.sign_in(key)
@@ -340,7 +342,7 @@ async def test_a_secret_that_is_rotated_away_ends_its_sessions(strict: Gateway) 
     assert (await browser.sign_in(issued.key)).status == 200
 
 
-async def test_its_time_is_over(fake_strict: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_session_expires(fake_strict: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     browser = Browser(fake_strict)
     await browser.sign_in(await key_for(fake_strict, scopes=("ui",)))
     now = module._now_ms()
@@ -348,7 +350,7 @@ async def test_its_time_is_over(fake_strict: Gateway, monkeypatch: pytest.Monkey
     check_problem(await browser.get("/v1/workers"), 401, "key_required")
 
 
-async def test_streams_end_with_the_session(fake_strict: Gateway) -> None:
+async def test_streams_end_with_their_session(fake_strict: Gateway) -> None:
     access = fake_strict.state.access
     key = await key_for(fake_strict, scopes=("ui",))
     browser = Browser(fake_strict)
@@ -362,10 +364,10 @@ async def test_streams_end_with_the_session(fake_strict: Gateway) -> None:
     assert not await access.callers.is_still_valid(caller)
     by_key = await access.callers.identify(key)
     assert by_key is not None
-    assert await access.callers.is_still_valid(by_key), "who shows the key is not concerned"
+    assert await access.callers.is_still_valid(by_key), "requests with the key are not affected"
 
 
-async def test_one_key_has_no_end_of_sessions(
+async def test_sessions_per_key_are_limited(
     strict: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MAX_SESSIONS_PER_KEY", 3)
@@ -379,22 +381,22 @@ async def test_one_key_has_no_end_of_sessions(
     assert await strict.redis.zcard(AccessKeys().sessions(id_of(key))) == 3
 
 
-async def test_redis_away_lets_nobody_in(fake_strict: Gateway) -> None:
+async def test_session_lookup_fails_closed_without_redis(fake_strict: Gateway) -> None:
     browser = Browser(fake_strict)
     await browser.sign_in(await key_for(fake_strict, scopes=("ui",)))
     fake_strict.state.access.sessions._cache.clear()
 
-    async def away(_: list[str]) -> list[Any]:
+    async def unreachable(_: list[str]) -> list[Any]:
         raise ConnectionError
 
-    fake_strict.state.access.sessions._lookup._read = away
+    fake_strict.state.access.sessions._lookup._read = unreachable
     check_problem(await browser.get("/v1/workers"), 503, "store_unavailable")
 
 
-# -- at the machine itself -------------------------------------------------------------------------
+# -- local requests --------------------------------------------------------------------------------
 
 
-async def test_the_operator_needs_no_key(gateway: Gateway) -> None:
+async def test_local_operator_needs_no_key(gateway: Gateway) -> None:
     browser = Browser(gateway)
     me = await browser.me()
     assert not me["sign_in_needed"]
@@ -402,16 +404,16 @@ async def test_the_operator_needs_no_key(gateway: Gateway) -> None:
     assert me["may"] == ["submit", "cancel", "decide", "redrive", "admin"]
     assert me["reads"] == ["jobs", "numbers", "all", "keys"]
     assert (await browser.send("POST", "/v1/jobs", CHAT)).status == 202
-    assert await trail_of(gateway) == [("local", "ui.action", "POST /v1/jobs")]
+    assert await audit_entries(gateway) == [("local", "ui.action", "POST /v1/jobs")]
 
 
-async def test_from_elsewhere_it_needs_one(gateway: Gateway) -> None:
+async def test_remote_client_needs_a_key(gateway: Gateway) -> None:
     browser = Browser(gateway, client_at(gateway))
     assert (await browser.me())["sign_in_needed"]
     check_problem(await browser.get("/v1/workers"), 401, "key_required")
 
 
-async def test_there_too_a_session_counts(gateway: Gateway) -> None:
+async def test_local_session_limits_the_operator(gateway: Gateway) -> None:
     browser = Browser(gateway)
     await browser.sign_in(await key_for(gateway, tenant="shop", scopes=("ui",)))
     assert (await browser.me())["tenant"] == "shop"
@@ -420,20 +422,20 @@ async def test_there_too_a_session_counts(gateway: Gateway) -> None:
     assert (await browser.me())["name"] == "local"
 
 
-async def test_a_dashboard_that_only_shows(fake_make: Make) -> None:
+async def test_read_only_dashboard(fake_make: Make) -> None:
     gateway = fake_make(dashboard="read-only")
     browser = Browser(gateway)
     me = await browser.me()
     assert (me["may"], me["actions"]) == ([], False)
     check_problem(await browser.send("POST", "/v1/jobs", CHAT), 403, "dashboard_read_only")
-    assert (await gateway.client.post(CHAT)).status == 202, "programs are not concerned"
+    assert (await gateway.client.post(CHAT)).status == 202, "API requests are not affected"
     key = await key_for(gateway, scopes=("admin",))
     answer = await browser.sign_in(key, actions=True)
     assert (answer.status, answer.json()["actions"]) == (200, False)
     check_problem(await browser.send("POST", "/v1/jobs", CHAT), 403, "dashboard_read_only")
 
 
-async def test_without_a_dashboard_a_cookie_is_nothing(fake_make: Make) -> None:
+async def test_cookie_is_ignored_without_a_dashboard(fake_make: Make) -> None:
     on = fake_make(auth="required")
     browser = Browser(on)
     await browser.sign_in(await key_for(on, scopes=("admin",)))
@@ -444,10 +446,10 @@ async def test_without_a_dashboard_a_cookie_is_nothing(fake_make: Make) -> None:
     assert (await browser.get("/v1/workers")).status == 200
 
 
-# -- the trail -------------------------------------------------------------------------------------
+# -- audit log -------------------------------------------------------------------------------------
 
 
-async def test_everything_it_changes_is_written_down_first(strict: Gateway) -> None:
+async def test_changes_are_audited_before_they_happen(strict: Gateway) -> None:
     key = await key_for(strict, scopes=("admin",))
     browser = Browser(strict)
     await browser.sign_in(key, actions=True)
@@ -457,17 +459,17 @@ async def test_everything_it_changes_is_written_down_first(strict: Gateway) -> N
     await browser.send("POST", "/v1/jobs", {"task": "nonsense"})
     await browser.get("/v1/rag/default/search?q=x")
     who = id_of(key)
-    wanted = [
+    expected = [
         (who, "ui.action", "POST /ui/session"),
         (who, "ui.action", "POST /v1/jobs"),
         (who, "ui.action", f"POST /v1/jobs/{job}/cancel"),
         (who, "ui.action", "POST /v1/jobs"),
     ]
-    assert [row for row in await trail_of(strict) if row in wanted] == wanted
-    assert all("GET /v1/jobs" not in target for _, _, target in await trail_of(strict))
+    assert [row for row in await audit_entries(strict) if row in expected] == expected
+    assert all("GET /v1/jobs" not in target for _, _, target in await audit_entries(strict))
 
 
-async def test_what_cannot_be_written_down_is_not_done(strict: Gateway) -> None:
+async def test_change_fails_if_it_cannot_be_audited(strict: Gateway) -> None:
     key = await key_for(strict, scopes=("admin",))
     browser = Browser(strict)
     await browser.sign_in(key, actions=True)
@@ -477,18 +479,18 @@ async def test_what_cannot_be_written_down_is_not_done(strict: Gateway) -> None:
     assert await strict.snapshot() == before
 
 
-async def test_programs_leave_no_such_trail(fake_gateway: Gateway) -> None:
+async def test_api_requests_are_not_ui_actions(fake_gateway: Gateway) -> None:
     await fake_gateway.create()
-    assert await trail_of(fake_gateway) == []
+    assert await audit_entries(fake_gateway) == []
 
 
-# -- the price -------------------------------------------------------------------------------------
+# -- cost ------------------------------------------------------------------------------------------
 
 
-async def test_a_storm_of_made_up_cookies_is_one_command_at_a_time(
+async def test_unknown_cookies_are_looked_up_in_few_commands(
     fake_strict: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "CACHE_TTL_S", 60.0)  # a slow machine forgets nothing
+    monkeypatch.setattr(module, "CACHE_TTL_S", 60.0)  # no expiry on a slow machine
     sessions = fake_strict.state.access.sessions
     reading = sessions._lookup._read
     sizes: list[int] = []
@@ -502,10 +504,10 @@ async def test_a_storm_of_made_up_cookies_is_one_command_at_a_time(
     assert sum(sizes) == 600
     assert len(sizes) <= 4
     await sessions.by_cookie("0" * 43)
-    assert sum(sizes) == 600, "and not asked again within the second"
+    assert sum(sizes) == 600, "unknown cookies are cached as well"
 
 
-async def test_a_path_makes_no_line_of_its_own(
+async def test_path_cannot_forge_an_audit_entry(
     fake_strict: Gateway, caplog: pytest.LogCaptureFixture
 ) -> None:
     key = await key_for(fake_strict, scopes=("ui", "jobs:write"))
@@ -514,11 +516,11 @@ async def test_a_path_makes_no_line_of_its_own(
     caplog.set_level("INFO", "common.access.audit_log")
     forged = "/v1/jobs/x%0Atrail:%20local%20key.create%20\u202e/cancel"
     await browser.send("POST", forged)
-    who, action, target = (await trail_of(fake_strict))[-1]
+    who, action, target = (await audit_entries(fake_strict))[-1]
     assert (who, action) == (id_of(key), "ui.action")
     assert target == "POST /v1/jobs/x%0Atrail:%20local%20key.create%20%E2%80%AE/cancel"
-    told = [
+    lines = [
         record.getMessage() for record in caplog.records if record.name == "common.access.audit_log"
     ]
-    assert told
-    assert all(line.isprintable() for line in told)
+    assert lines
+    assert all(line.isprintable() for line in lines)

@@ -1,4 +1,4 @@
-"""Other people's files are what they were where they come from."""
+"""Third-party files of the dashboard are unchanged."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import re
 from gateway.dashboard.static_files import STATIC
 
 VENDOR = STATIC / "vendor"
-#: What makes a module of a plain script; ours.
+#: The line that Sluice adds to make the script a module.
 EXPORT = b"export default uPlot;\n"
 
 
-def test_the_digests_are_those_of_the_package() -> None:
+def test_digests_match_the_package() -> None:
     rows = re.findall(
         r"^\| `([^`]+)` .*\| `([0-9a-f]{64})` \|$", (VENDOR / "README.md").read_text(), re.MULTILINE
     )
@@ -25,6 +25,6 @@ def test_the_digests_are_those_of_the_package() -> None:
         assert hashlib.sha256(content).hexdigest() == digest
 
 
-def test_each_comes_with_its_licence() -> None:
+def test_licence_and_version() -> None:
     assert "MIT" in (VENDOR / "uPlot_LICENSE").read_text()
     assert "1.6.32" in (VENDOR / "uPlot.js").read_text()[:200]

@@ -1,4 +1,4 @@
-"""`GET /v1/jobs/{id}/events`: what is on the wire, in which order, and when it ends."""
+"""`GET /v1/jobs/{id}/events`: wire format, order of events, and end of the stream."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.gateway.conftest import Gateway, Make, check_problem
 NDJSON = {"accept": "application/x-ndjson"}
 
 
-async def test_hello_comes_first_and_at_once(gateway: Gateway) -> None:
+async def test_hello_is_sent_first_and_at_once(gateway: Gateway) -> None:
     job_id = await gateway.create()
     stream = await gateway.client.watch(job_id)
     assert stream.status == 200
@@ -50,7 +50,7 @@ async def test_live_events_in_order_until_the_end(gateway: Gateway, ending: str)
     assert gateway.hub.clients == 0
 
 
-async def test_data_is_the_whole_event(gateway: Gateway) -> None:
+async def test_data_contains_the_whole_event(gateway: Gateway) -> None:
     job_id = await gateway.create()
     data = {"text": "é😀\u2028", "n": 12345678901234567890123, "f": 0.5, "no": None}
     await gateway.emit(job_id, "message", data)
@@ -74,7 +74,7 @@ async def test_data_is_the_whole_event(gateway: Gateway) -> None:
     }
 
 
-async def test_a_late_tail_replays_and_ends(gateway: Gateway) -> None:
+async def test_finished_job_is_replayed_and_ends(gateway: Gateway) -> None:
     job_id = await gateway.create()
     for n in range(450):  # more than two pages
         await gateway.emit(job_id, "message", {"n": n})
@@ -101,7 +101,7 @@ async def test_many_clients_get_the_same_bytes(gateway: Gateway) -> None:
     assert gateway.hub.clients == 0
 
 
-async def test_streams_of_other_jobs_are_not_mixed_up(gateway: Gateway) -> None:
+async def test_streams_of_several_jobs_are_separate(gateway: Gateway) -> None:
     ids = [await gateway.create() for _ in range(8)]
     streams = [await gateway.client.watch(job_id) for job_id in ids]
     for number, job_id in enumerate(ids):
@@ -113,8 +113,8 @@ async def test_streams_of_other_jobs_are_not_mixed_up(gateway: Gateway) -> None:
         assert events[2].json()["data"] == {"n": number}
 
 
-async def test_a_big_event_is_one_event(gateway: Gateway) -> None:
-    """Larger than a slow client's whole queue: it comes all the same, once."""
+async def test_large_event_is_delivered_once(gateway: Gateway) -> None:
+    """Even if it is larger than the queue limit of a slow client."""
     job_id = await gateway.create()
     stream = await gateway.client.watch(job_id)
     await stream.event("queued")
@@ -126,7 +126,7 @@ async def test_a_big_event_is_one_event(gateway: Gateway) -> None:
     assert done.event == "done"
 
 
-async def test_a_foreign_writer_gives_no_hints_and_is_seen(gateway: Gateway) -> None:
+async def test_events_without_hints_are_found(gateway: Gateway) -> None:
     job_id = await gateway.create()
     stream = await gateway.client.watch(job_id)
     await stream.event("queued")
@@ -175,7 +175,7 @@ async def test_ndjson_by_accept(gateway: Gateway) -> None:
         ("\xff/\xfe", None),
     ],
 )
-async def test_which_form_a_client_gets(
+async def test_content_negotiation(
     fake_gateway: Gateway, accept: str | None, kind: str | None
 ) -> None:
     job_id = await fake_gateway.create()
@@ -190,7 +190,7 @@ async def test_which_form_a_client_gets(
     assert fake_gateway.hub.clients == 0
 
 
-async def test_too_many_streams(make: Make) -> None:
+async def test_limit_of_open_streams(make: Make) -> None:
     gateway = make(sse_max_clients=2)
     job_id = await gateway.create()
     first = await gateway.client.watch(job_id)

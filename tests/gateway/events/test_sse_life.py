@@ -1,4 +1,4 @@
-"""Silence, slow readers, expiry, shutdown, clients that leave: how streams live and end."""
+"""Lifecycle of event streams: heartbeats, slow clients, expiry, shutdown and disconnects."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.gateway.conftest import Gateway, Make, settle
 NDJSON = {"accept": "application/x-ndjson"}
 
 
-async def test_heartbeats_in_silence(make: Make) -> None:
+async def test_heartbeats_on_an_idle_stream(make: Make) -> None:
     gateway = make(sse_heartbeat_s=0.05)
     job_id = await gateway.create()
     stream = await gateway.client.watch(job_id)
@@ -40,7 +40,7 @@ async def test_no_heartbeats_while_there_are_events(make: Make) -> None:
         assert block.comment is None
 
 
-async def test_heartbeats_of_ndjson_are_lines(make: Make) -> None:
+async def test_ndjson_heartbeats_are_lines(make: Make) -> None:
     gateway = make(sse_heartbeat_s=0.05)
     job_id = await gateway.create()
     stream = await gateway.client.watch(job_id, NDJSON)
@@ -54,7 +54,7 @@ async def test_heartbeats_of_ndjson_are_lines(make: Make) -> None:
     assert gateway.hub.clients == 0
 
 
-async def test_an_expired_job_ends_its_stream(make: Make) -> None:
+async def test_stream_of_an_expired_job_ends(make: Make) -> None:
     gateway = make(sse_heartbeat_s=0.05)
     kept, lost = await gateway.create(), await gateway.create()
     staying = await gateway.client.watch(kept)
@@ -85,7 +85,7 @@ async def test_a_stream_ends_when_a_failover_lost_its_events(make: Make) -> None
     assert resumed.status == 204
 
 
-async def test_goodbye_ends_every_stream(gateway: Gateway) -> None:
+async def test_shutdown_ends_every_stream(gateway: Gateway) -> None:
     job_id = await gateway.create()
     streams = [await gateway.client.watch(job_id) for _ in range(10)]
     for stream in streams[:5]:  # some are live already, some are not
@@ -100,7 +100,7 @@ async def test_goodbye_ends_every_stream(gateway: Gateway) -> None:
     assert [block.event for block in await late.rest()][-1] == "shutdown"
 
 
-async def test_goodbye_comes_after_what_is_queued(gateway: Gateway) -> None:
+async def test_shutdown_frame_comes_after_queued_events(gateway: Gateway) -> None:
     job_id = await gateway.create()
     stream = await gateway.client.watch(job_id)
     await stream.event("queued")
@@ -112,7 +112,7 @@ async def test_goodbye_comes_after_what_is_queued(gateway: Gateway) -> None:
     assert [block.event for block in await stream.rest()] == ["message", "shutdown"]
 
 
-async def test_a_stream_has_a_longest_life(make: Make) -> None:
+async def test_stream_ends_at_its_maximum_age(make: Make) -> None:
     gateway = make(sse_max_life_s=0.1, sse_heartbeat_s=0.1)
     job_id = await gateway.create()
     stream = await gateway.client.watch(job_id)
@@ -120,7 +120,7 @@ async def test_a_stream_has_a_longest_life(make: Make) -> None:
 
 
 @pytest.mark.parametrize("headers", [{}, NDJSON], ids=["sse", "ndjson"])
-async def test_clients_that_leave_are_forgotten(gateway: Gateway, headers: dict[str, str]) -> None:
+async def test_disconnected_clients_are_removed(gateway: Gateway, headers: dict[str, str]) -> None:
     job_id = await gateway.create()
     streams = [await gateway.client.watch(job_id, headers) for _ in range(10)]
     for stream in streams:
@@ -135,10 +135,10 @@ async def test_clients_that_leave_are_forgotten(gateway: Gateway, headers: dict[
 
 
 @pytest.mark.parametrize("headers", [{}, NDJSON], ids=["sse", "ndjson"])
-async def test_a_client_that_leaves_before_the_first_byte_is_forgotten(
+async def test_client_that_leaves_before_the_first_byte_is_removed(
     fake_gateway: Gateway, headers: dict[str, str]
 ) -> None:
-    """A server may hold back even the head of an answer: the earlier, pipelined ones are unread."""
+    """The server delays even the headers while earlier pipelined responses are unread."""
     job_id = await fake_gateway.create()
     exchange = fake_gateway.client.begin("GET", f"/v1/jobs/{job_id}/events", headers)
     exchange.take.clear()
@@ -150,7 +150,7 @@ async def test_a_client_that_leaves_before_the_first_byte_is_forgotten(
 
 
 @pytest.mark.parametrize("headers", [{}, NDJSON], ids=["sse", "ndjson"])
-async def test_a_client_that_leaves_in_the_middle_of_a_send_is_forgotten(
+async def test_client_that_leaves_during_a_send_is_removed(
     fake_gateway: Gateway, headers: dict[str, str]
 ) -> None:
     job_id = await fake_gateway.create()
@@ -163,10 +163,10 @@ async def test_a_client_that_leaves_in_the_middle_of_a_send_is_forgotten(
     await eventually(lambda: fake_gateway.hub.clients == 0, 5)
 
 
-async def test_a_slow_reader_reads_again_and_loses_nothing(
+async def test_slow_client_gets_every_event_once(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its queue overflows, others are not held up, and it gets each event once, in order."""
+    """Its queue overflows without delaying others, and it gets each event once, in order."""
     monkeypatch.setattr(watch_module, "MAX_QUEUED_BYTES", 2000)
     fallen: list[Any] = []
     fall_back = watch_module.EventSubscriber._fall_back
@@ -185,7 +185,7 @@ async def test_a_slow_reader_reads_again_and_loses_nothing(
         got = await fast.event("message")
         assert got.json()["data"] == {"n": n}
     assert len(set(fallen)) == 1
-    assert len(fallen) == 1, "off the live feed until it reads again"
+    assert len(fallen) == 1, "no live delivery until it reads again"
     slow.take.set()
     await gateway.finish(job_id)
     assert [block.event for block in await fast.rest()] == ["done"]
@@ -194,7 +194,7 @@ async def test_a_slow_reader_reads_again_and_loses_nothing(
     assert done.event == "done"
 
 
-async def test_a_slow_reader_is_told_of_a_gap(
+async def test_slow_client_gets_a_gap_notice(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watch_module, "MAX_QUEUED_BYTES", 1000)
@@ -215,8 +215,8 @@ async def test_a_slow_reader_is_told_of_a_gap(
     assert len(events) < 12
 
 
-async def test_history_that_vanished_does_not_make_readers_spin(make: Make) -> None:
-    """A second client comes when the events were deleted that the first one has seen."""
+async def test_deleted_history_does_not_cause_a_busy_loop(make: Make) -> None:
+    """A second client connects after the events that the first one got were deleted."""
     gateway = make(sse_heartbeat_s=0.1)
     job_id = await gateway.create()
     first = await gateway.client.watch(job_id)

@@ -1,4 +1,4 @@
-"""`Last-Event-ID`: a client goes on exactly where it stopped, or is told what it missed."""
+"""`Last-Event-ID`: a client resumes exactly where it stopped, or gets a gap notice."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.gateway.sse import Block
 from tests.support.backends import FAKE, Backend
 
 
-async def story(gateway: Gateway, messages: int = 6) -> tuple[str, list[str]]:
+async def finished_job(gateway: Gateway, messages: int = 6) -> tuple[str, list[str]]:
     """A finished job and the ids of its events."""
     job_id = await gateway.create()
     for n in range(messages):
@@ -27,8 +27,8 @@ def ids_of(blocks: list[Block]) -> list[str]:
 
 
 @pytest.mark.parametrize("way", ["header", "query"])
-async def test_every_cut_point_of_a_finished_job(gateway: Gateway, way: str) -> None:
-    job_id, ids = await story(gateway)
+async def test_resume_after_every_event_of_a_finished_job(gateway: Gateway, way: str) -> None:
+    job_id, ids = await finished_job(gateway)
     for cut in range(len(ids) - 1):
         if way == "header":
             stream = await gateway.client.watch(job_id, {"last-event-id": ids[cut]})
@@ -40,17 +40,17 @@ async def test_every_cut_point_of_a_finished_job(gateway: Gateway, way: str) -> 
         assert "gap" not in [event.event for event in events]
 
 
-async def test_the_header_wins_over_the_query(gateway: Gateway) -> None:
-    """A browser reconnects to the URL it was given, with the newer id in the header."""
-    job_id, ids = await story(gateway)
+async def test_header_takes_precedence_over_the_query(gateway: Gateway) -> None:
+    """A browser reconnects to the same URL, with the newer id in the header."""
+    job_id, ids = await finished_job(gateway)
     headers = {"last-event-id": ids[4]}
     stream = await gateway.client.watch(job_id, headers, f"?last_event_id={ids[0]}")
     assert ids_of(await stream.rest()) == ids[5:]
 
 
 @pytest.mark.parametrize("offset", ["end", "beyond", "far beyond"])
-async def test_after_the_end_there_is_204(gateway: Gateway, offset: str) -> None:
-    job_id, ids = await story(gateway)
+async def test_resume_after_the_end_gets_204(gateway: Gateway, offset: str) -> None:
+    job_id, ids = await finished_job(gateway)
     ms = int(ids[-1].partition("-")[0])
     last = {
         "end": ids[-1],
@@ -63,16 +63,16 @@ async def test_after_the_end_there_is_204(gateway: Gateway, offset: str) -> None
     assert gateway.hub.clients == 0
 
 
-async def test_after_the_end_there_is_204_though_somebody_wrote_on(gateway: Gateway) -> None:
-    """A worker that lost its job may still write; for the client the story has ended."""
-    job_id, ids = await story(gateway)
+async def test_204_although_events_follow_the_final_one(gateway: Gateway) -> None:
+    """A worker that lost its lease may still write events; the stream has ended for the client."""
+    job_id, ids = await finished_job(gateway)
     await gateway.emit(job_id, "message", {"text": "too late"})
     answer = gateway.client.begin("GET", f"/v1/jobs/{job_id}/events", {"last-event-id": ids[-1]})
     assert (await answer.start()).status == 204
 
 
 async def test_no_204_before_the_terminal_event(gateway: Gateway) -> None:
-    """The contract's order is hash first, event second: between the two, the end is yet to come."""
+    """The hash is written before the event: between the two, the final event is still to come."""
     job_id = await gateway.create()
     running = await gateway.emit(job_id, "running")
     await gateway.redis.hset(gateway.keys.job(job_id), "status", "done")  # type: ignore[misc]
@@ -82,7 +82,7 @@ async def test_no_204_before_the_terminal_event(gateway: Gateway) -> None:
     assert [block.event for block in await stream.rest()] == ["hello", "done"]
 
 
-async def test_an_id_beyond_the_end_of_a_running_job_goes_on_live(gateway: Gateway) -> None:
+async def test_id_beyond_the_end_of_a_running_job_continues_live(gateway: Gateway) -> None:
     job_id = await gateway.create()
     stream = await gateway.client.watch(job_id, {"last-event-id": "99999999999999-0"})
     await stream.event("hello")
@@ -98,7 +98,7 @@ async def test_an_id_beyond_the_end_of_a_running_job_goes_on_live(gateway: Gatew
         *("18446744073709551616-0", "1-18446744073709551616", "9" * 5000 + "-0", "\xb2-0", "1-0\t"),
     ],
 )
-async def test_malformed_ids(fake_gateway: Gateway, malformed: str) -> None:
+async def test_malformed_ids_are_rejected(fake_gateway: Gateway, malformed: str) -> None:
     job_id = await fake_gateway.create()
     target = f"/v1/jobs/{job_id}/events"
     answer = await fake_gateway.client.get(target, {"last-event-id": malformed})
@@ -106,7 +106,9 @@ async def test_malformed_ids(fake_gateway: Gateway, malformed: str) -> None:
 
 
 @pytest.mark.parametrize("malformed", ["%D9%A1-%D9%A0", "1%000-0", "%ff", "1-0%0A"])
-async def test_malformed_ids_in_the_query(fake_gateway: Gateway, malformed: str) -> None:
+async def test_malformed_ids_in_the_query_are_rejected(
+    fake_gateway: Gateway, malformed: str
+) -> None:
     job_id = await fake_gateway.create()
     await fake_gateway.finish(job_id)
     target = f"/v1/jobs/{job_id}/events?last_event_id={malformed}"
@@ -114,15 +116,15 @@ async def test_malformed_ids_in_the_query(fake_gateway: Gateway, malformed: str)
 
 
 @pytest.mark.parametrize("given", ["", "0-0"])
-async def test_from_the_very_beginning(gateway: Gateway, given: str) -> None:
-    job_id, ids = await story(gateway)
+async def test_resume_from_the_beginning(gateway: Gateway, given: str) -> None:
+    job_id, ids = await finished_job(gateway)
     events = await gateway.watch_all(job_id, given)
     assert ids_of(events) == ids
     assert "gap" not in [event.event for event in events]
 
 
-async def test_a_gap_is_told_to_who_resumes(gateway: Gateway) -> None:
-    job_id, ids = await story(gateway)
+async def test_gap_notice_on_resume(gateway: Gateway) -> None:
+    job_id, ids = await finished_job(gateway)
     await gateway.redis.xtrim(gateway.keys.events(job_id), maxlen=3, approximate=False)
     gap, *events = await gateway.watch_all(job_id, ids[1])
     assert (gap.event, gap.id) == ("gap", None)
@@ -130,8 +132,8 @@ async def test_a_gap_is_told_to_who_resumes(gateway: Gateway) -> None:
     assert ids_of(events) == ids[-3:]
 
 
-async def test_a_gap_is_told_to_who_begins(gateway: Gateway) -> None:
-    job_id, ids = await story(gateway)
+async def test_gap_notice_for_a_new_client(gateway: Gateway) -> None:
+    job_id, ids = await finished_job(gateway)
     await gateway.redis.xtrim(gateway.keys.events(job_id), maxlen=3, approximate=False)
     gap, *events = await gateway.watch_all(job_id)
     assert gap.event == "gap"
@@ -139,8 +141,8 @@ async def test_a_gap_is_told_to_who_begins(gateway: Gateway) -> None:
     assert ids_of(events) == ids[-3:]
 
 
-async def test_trimming_behind_a_client_is_no_gap(gateway: Gateway) -> None:
-    job_id, ids = await story(gateway)
+async def test_events_trimmed_behind_a_client_are_no_gap(gateway: Gateway) -> None:
+    job_id, ids = await finished_job(gateway)
     await gateway.redis.xtrim(gateway.keys.events(job_id), maxlen=3, approximate=False)
     events = await gateway.watch_all(job_id, ids[-3])
     assert [event.event for event in events] == ["message", "done"]
@@ -165,10 +167,10 @@ steps = st.lists(
 
 @given(steps)
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-async def test_any_number_of_reconnects_loses_and_doubles_nothing(
+async def test_reconnects_neither_lose_nor_repeat_events(
     steps: list[tuple[str, int, bool]],
 ) -> None:
-    """Events are written while a client reads some, drops, and comes back with its last id."""
+    """Events are written while a client reads some, disconnects, and resumes with its last id."""
     backend = Backend(FAKE)
     gateway = make_gateway(backend)
     try:
@@ -194,8 +196,8 @@ async def test_any_number_of_reconnects_loses_and_doubles_nothing(
         await backend.close()
 
 
-async def test_reconnecting_while_events_pour_in(gateway: Gateway) -> None:
-    """Each connection reads a few events, whichever way they come, and is dropped."""
+async def test_reconnecting_during_many_events(gateway: Gateway) -> None:
+    """Each connection reads a few events, stored or live, and is closed."""
     job_id = await gateway.create()
     got: list[str] = []
     for round_ in range(25):

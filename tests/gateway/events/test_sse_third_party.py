@@ -1,5 +1,5 @@
-"""Events and keys of a foreign hand: their own stream shows them as well as it can, no other
-stream takes harm, and the framing holds."""
+"""Events and keys of third-party writers: they are delivered as well as possible, do not affect
+other streams, and cannot break the framing."""
 
 from __future__ import annotations
 
@@ -47,8 +47,10 @@ ODD: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("live", [True, False], ids=["live", "stored"])
 @pytest.mark.parametrize("fields", ODD.values(), ids=ODD)
-async def test_an_odd_event_passes(fake_make: Make, fields: dict[str, Any], live: bool) -> None:
-    """It comes as one whole event, and a neighbour's stream goes on."""
+async def test_unusual_event_is_delivered(
+    fake_make: Make, fields: dict[str, Any], live: bool
+) -> None:
+    """It is delivered as one event, and the stream of another job is not affected."""
     gateway = fake_make()
     odd_job, neighbour = await gateway.create(), await gateway.create()
     beside = await gateway.client.watch(neighbour)
@@ -71,7 +73,7 @@ async def test_an_odd_event_passes(fake_make: Make, fields: dict[str, Any], live
 
 
 @pytest.mark.parametrize("name", ["type with lines", "data raw lines", "step with lines"])
-async def test_framing_holds_for_ndjson_too(fake_make: Make, name: str) -> None:
+async def test_ndjson_framing_is_not_broken(fake_make: Make, name: str) -> None:
     gateway = fake_make()
     job_id = await gateway.create()
     await gateway.redis.xadd(gateway.keys.events(job_id), ODD[name])
@@ -84,7 +86,7 @@ async def test_framing_holds_for_ndjson_too(fake_make: Make, name: str) -> None:
     assert (kinds[0], kinds[-1]) == ("hello", "done")
 
 
-async def test_data_that_is_no_json_is_kept_raw(gateway: Gateway) -> None:
+async def test_data_that_is_not_json_is_kept_as_text(gateway: Gateway) -> None:
     job_id = await gateway.create()
     await gateway.emit(job_id, "message", b"{oops")
     await gateway.finish(job_id)
@@ -92,8 +94,8 @@ async def test_data_that_is_no_json_is_kept_raw(gateway: Gateway) -> None:
     assert odd.json()["data"] == {"_raw": "{oops"}
 
 
-async def test_a_job_that_a_foreign_gateway_made(gateway: Gateway) -> None:
-    """Its hash need not repeat the id; the events are found by the id that was asked for."""
+async def test_job_of_a_third_party_gateway(gateway: Gateway) -> None:
+    """The hash need not contain the id; events are found by the id in the path."""
     await gateway.redis.hset("job:theirs", mapping={"status": "running"})  # type: ignore[misc]
     await gateway.emit("theirs", "queued")
     await gateway.redis.hset("job:theirs", "status", "done")  # type: ignore[misc]
@@ -102,7 +104,7 @@ async def test_a_job_that_a_foreign_gateway_made(gateway: Gateway) -> None:
     assert [event.event for event in events] == ["queued", "done"]
 
 
-async def test_a_job_without_any_events_yet(gateway: Gateway) -> None:
+async def test_job_without_events(gateway: Gateway) -> None:
     await gateway.redis.hset("job:theirs", mapping={"job_id": "theirs"})  # type: ignore[misc]
     stream = await gateway.client.watch("theirs")
     assert (await stream.event("hello")).json()["data"]["job_id"] == "theirs"
@@ -113,9 +115,7 @@ async def test_a_job_without_any_events_yet(gateway: Gateway) -> None:
 
 
 @pytest.mark.parametrize("when", ["before", "meanwhile"])
-async def test_an_events_key_of_another_type_harms_only_its_own_stream(
-    real_make: Make, when: str
-) -> None:
+async def test_wrong_key_type_ends_only_its_own_stream(real_make: Make, when: str) -> None:
     gateway = real_make()
     broken, *others = [await gateway.create() for _ in range(5)]
     key = gateway.keys.events(broken)
@@ -141,7 +141,7 @@ async def test_an_events_key_of_another_type_harms_only_its_own_stream(
 
 
 @pytest.mark.parametrize("hint", [b"", b" ", b"x y z", b"\xff\xfe", b"a" * 100_000])
-async def test_junk_on_the_hint_channel_is_ignored(gateway: Gateway, hint: bytes) -> None:
+async def test_invalid_hints_are_ignored(gateway: Gateway, hint: bytes) -> None:
     job_id = await gateway.create()
     stream = await gateway.client.watch(job_id)
     await stream.event("queued")

@@ -1,4 +1,4 @@
-"""Redis away, frozen, read-only, full or busy: clear answers in bounded time, and recovery."""
+"""Redis down, frozen, read-only, full or busy: clear errors in bounded time, and recovery."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from tests.gateway.conftest import (
 from tests.gateway.letters import dead
 from tests.support.backends import REAL, Backend, RealServer, require_binary
 
-#: The most a request may take while Redis is away, with the patience that tests are given then.
+#: Maximum seconds that a request may take while Redis is down, with the short timeouts of tests.
 BOUND_S = 4.0
-#: Of so many rounds the fastest counts: a machine may be busy with something else.
+#: Number of rounds of which the fastest counts, because the machine may be busy.
 TRIES = 3
 
 
 class Redis(RealServer):
-    """A server of the test's own, which it may harm."""
+    """A server that only one test uses, so that it may be stopped or frozen."""
 
     def stop(self) -> None:
         self.process.kill()
@@ -69,7 +69,7 @@ def server(request: Any) -> Iterator[Redis]:
 
 @pytest.fixture
 async def gateway(server: Redis, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Gateway]:
-    monkeypatch.setattr(health, "READY_TIMEOUT_S", 20.0)  # a busy machine is no fault of Redis
+    monkeypatch.setattr(health, "READY_TIMEOUT_S", 20.0)  # for busy machines
     backend = Backend("own", server.url)
     gateway = make_gateway(backend, sse_heartbeat_s=0.5)
     yield gateway
@@ -77,22 +77,22 @@ async def gateway(server: Redis, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     await backend.close()
 
 
-async def check_away(gateway: Gateway, *targets: str) -> None:
-    async def ask() -> list[Answer]:
+async def check_unreachable(gateway: Gateway, *targets: str) -> None:
+    async def send() -> list[Answer]:
         gets = [gateway.client.get(target) for target in targets]
         answers: list[Answer] = await asyncio.gather(gateway.client.post(CHAT), *gets)
         return answers
 
     with impatient(*gateway.carriers):
-        await check_refused(ask)
+        await check_refused(send)
 
 
-async def check_refused(ask: Callable[[], Awaitable[list[Answer]]]) -> None:
-    """Everything asked for is refused clearly, every time; and soon."""
+async def check_refused(send: Callable[[], Awaitable[list[Answer]]]) -> None:
+    """All requests get a clear 503, every time, and within BOUND_S."""
     took_s: list[float] = []
     while len(took_s) < TRIES and not any(each < BOUND_S for each in took_s):
         started = time.monotonic()
-        answers = await ask()
+        answers = await send()
         took_s.append(time.monotonic() - started)
         for answer in answers:
             check_problem(answer, 503, "store_unavailable")
@@ -100,7 +100,7 @@ async def check_refused(ask: Callable[[], Awaitable[list[Answer]]]) -> None:
     assert min(took_s) < BOUND_S
 
 
-async def test_well(gateway: Gateway) -> None:
+async def test_probes_pass(gateway: Gateway) -> None:
     for target in ("/healthz", "/readyz"):
         answer = await gateway.client.get(target)
         assert (answer.status, answer.json()) == (200, {"ok": True})
@@ -108,11 +108,13 @@ async def test_well(gateway: Gateway) -> None:
     assert await gateway.redis.dbsize() == 0
 
 
-async def test_away_and_back(gateway: Gateway, server: Redis) -> None:
+async def test_requests_fail_while_redis_is_down_and_recover(
+    gateway: Gateway, server: Redis
+) -> None:
     job_id = await gateway.create()
     server.stop()
     job = f"/v1/jobs/{job_id}"
-    await check_away(gateway, "/readyz", job, f"{job}/events", "/v1/jobs", "/v1/jobs?q=x")
+    await check_unreachable(gateway, "/readyz", job, f"{job}/events", "/v1/jobs", "/v1/jobs?q=x")
     assert (await gateway.client.get("/healthz")).status == 200
     server.start()
     assert (await gateway.client.get("/readyz")).status == 200
@@ -122,7 +124,7 @@ async def test_away_and_back(gateway: Gateway, server: Redis) -> None:
 
 
 async def additions(gateway: Gateway, letter_id: str) -> list[Answer]:
-    """The answers to every request that would add something, but for a plain submission."""
+    """Responses to every request that adds something, except a plain submission."""
     send, headers = gateway.client.send, {"content-type": "application/json"}
     return await asyncio.gather(
         send("POST", f"/v1/dlq/{letter_id}/redrive"),
@@ -131,11 +133,11 @@ async def additions(gateway: Gateway, letter_id: str) -> list[Answer]:
     )
 
 
-async def test_away_for_everything_else(gateway: Gateway, server: Redis) -> None:
+async def test_all_other_requests_fail_while_redis_is_down(gateway: Gateway, server: Redis) -> None:
     server.stop()
     send = gateway.client.send
 
-    async def ask() -> list[Answer]:
+    async def send_all() -> list[Answer]:
         answers = await asyncio.gather(
             send("GET", "/v1/dlq"),
             send("GET", "/v1/dlq/1-1"),
@@ -147,10 +149,10 @@ async def test_away_for_everything_else(gateway: Gateway, server: Redis) -> None
         return [*answers, *await additions(gateway, "1-1")]
 
     with impatient(*gateway.carriers):
-        await check_refused(ask)
+        await check_refused(send_all)
 
 
-async def test_nothing_is_half_added_without_memory(gateway: Gateway, server: Redis) -> None:
+async def test_failed_writes_leave_no_partial_state(gateway: Gateway, server: Redis) -> None:
     letter_id = await dead(gateway)
     server.client.config_set("maxmemory", 1)
     before = await gateway.snapshot()
@@ -162,8 +164,8 @@ async def test_nothing_is_half_added_without_memory(gateway: Gateway, server: Re
     assert {answer.status for answer in await additions(gateway, letter_id)} == {200, 202}
 
 
-async def test_a_cancel_needs_no_memory(gateway: Gateway, server: Redis) -> None:
-    """It is one of the ways to get some back."""
+async def test_cancel_works_without_free_memory(gateway: Gateway, server: Redis) -> None:
+    """Cancelling is one of the ways to free memory."""
     job_id = await gateway.create()
     server.client.config_set("maxmemory", 1)
     assert (await gateway.client.send("DELETE", f"/v1/jobs/{job_id}")).status == 200
@@ -171,17 +173,17 @@ async def test_a_cancel_needs_no_memory(gateway: Gateway, server: Redis) -> None
     assert [block.event for block in await gateway.watch_all(job_id)] == ["queued", "canceled"]
 
 
-async def test_never_there(tmp_path: Any) -> None:
+async def test_redis_that_was_never_reachable(tmp_path: Any) -> None:
     backend = Backend("none", f"unix://{tmp_path}/no-such-socket")
     gateway = make_gateway(backend)
     try:
-        await check_away(gateway, "/readyz", "/v1/jobs/x", "/v1/jobs/x/events")
+        await check_unreachable(gateway, "/readyz", "/v1/jobs/x", "/v1/jobs/x/events")
     finally:
         await gateway.close()
         await backend.close()
 
 
-async def test_frozen_and_thawed(
+async def test_frozen_redis_and_recovery(
     gateway: Gateway, server: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("REPLY_TIMEOUT_S", "CONNECT_TIMEOUT_S"):
@@ -191,7 +193,7 @@ async def test_frozen_and_thawed(
         connection._timeout_s = 0.3  # type: ignore[union-attr]
     await gateway.create()
     server.freeze()
-    await check_away(gateway, "/readyz")
+    await check_unreachable(gateway, "/readyz")
     server.thaw()
     await eventually(lambda: _ready(gateway))
     await gateway.create()
@@ -201,11 +203,11 @@ async def _ready(gateway: Gateway) -> bool:
     return (await gateway.client.get("/readyz")).status == 200
 
 
-async def test_read_only(gateway: Gateway, server: Redis) -> None:
+async def test_read_only_redis(gateway: Gateway, server: Redis) -> None:
     job_id = await gateway.create()
     await gateway.redis.zadd(gateway.keys.index, {"gone": 1})
     server.client.replicaof("127.0.0.1", "1")
-    await check_away(gateway, "/readyz")
+    await check_unreachable(gateway, "/readyz")
     assert (await gateway.client.get(f"/v1/jobs/{job_id}")).status == 200
     [listed] = (await gateway.client.get("/v1/jobs")).json()["jobs"]
     assert listed["job_id"] == job_id
@@ -214,17 +216,17 @@ async def test_read_only(gateway: Gateway, server: Redis) -> None:
     await gateway.create()
 
 
-async def test_out_of_memory(gateway: Gateway, server: Redis) -> None:
+async def test_redis_out_of_memory(gateway: Gateway, server: Redis) -> None:
     await gateway.create()
     server.client.config_set("maxmemory", 1)
     before = await gateway.snapshot()
-    await check_away(gateway)
+    await check_unreachable(gateway)
     assert await gateway.snapshot() == before
     server.client.config_set("maxmemory", 0)
     await gateway.create()
 
 
-async def test_scripts_flushed_and_connections_cut(gateway: Gateway, server: Redis) -> None:
+async def test_flushed_scripts_and_closed_connections(gateway: Gateway, server: Redis) -> None:
     job_id = await gateway.create()
     stream = await gateway.client.watch(job_id)
     await stream.event("queued")
@@ -238,16 +240,17 @@ async def test_scripts_flushed_and_connections_cut(gateway: Gateway, server: Red
     assert [block.event for block in await stream.rest()] == ["done"]
 
 
-async def test_a_long_script_of_somebody_else_ends_no_stream(
-    gateway: Gateway, server: Redis
-) -> None:
-    """Redis answers BUSY meanwhile: that is no reason to call the job gone."""
+async def test_long_third_party_script_ends_no_stream(gateway: Gateway, server: Redis) -> None:
+    """Redis replies BUSY meanwhile; the job must not be reported as gone."""
     job_id = await gateway.create()
     stream = await gateway.client.watch(job_id)
     await stream.event("queued")
     server.client.config_set("lua-time-limit", 1)
     pool = server.client.connection_pool
-    busy, killer = pool.get_connection(), pool.get_connection()  # none can be opened meanwhile
+    busy, killer = (
+        pool.get_connection(),
+        pool.get_connection(),
+    )  # no new connection is possible meanwhile
     busy.send_command("EVAL", "while true do end", "0")
     try:
         while (block := await stream.next()) is not None and not block.comment:
@@ -257,17 +260,17 @@ async def test_a_long_script_of_somebody_else_ends_no_stream(
         killer.send_command("SCRIPT", "KILL")
         assert killer.read_response() == b"OK"
         with contextlib.suppress(redis.ResponseError):
-            busy.read_response()  # says that it was killed, once it is
+            busy.read_response()  # the error reply after the kill
         busy.disconnect()
         killer.disconnect()
     await gateway.finish(job_id)
     assert [block.event for block in await stream.rest()] == ["done"]
 
 
-async def test_a_stream_that_reads_history_waits_out_a_fault(
+async def test_stream_retries_reading_stored_events(
     fake_make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Redis fails between the head of the answer and the first page: the client gets the rest."""
+    """Redis fails between the response headers and the first page; the client gets all events."""
     gateway = fake_make()
     job_id = await gateway.create()
     await gateway.finish(job_id)
@@ -286,8 +289,8 @@ async def test_a_stream_that_reads_history_waits_out_a_fault(
     assert not caplog.records
 
 
-async def test_an_unforeseen_fault_does_not_silence_the_hub(fake_make: Make) -> None:
-    """One exception that nobody thought of must not stop live events for everybody for good."""
+async def test_unexpected_error_does_not_stop_the_hub(fake_make: Make) -> None:
+    """An unexpected exception must not stop live events for all clients."""
     gateway = fake_make()
     job_id = await gateway.create()
     stream = await gateway.client.watch(job_id)
@@ -298,7 +301,7 @@ async def test_an_unforeseen_fault_does_not_silence_the_hub(fake_make: Make) -> 
     async def failing(*args: Any) -> Any:
         if not struck.is_set():
             struck.set()
-            raise RuntimeError("nobody thought of this")
+            raise RuntimeError("unexpected")
         return await execute(*args)
 
     gateway.reading.execute_command = failing
@@ -307,7 +310,7 @@ async def test_an_unforeseen_fault_does_not_silence_the_hub(fake_make: Make) -> 
     assert [block.event for block in await stream.rest()] == ["done"]
 
 
-async def test_ready_is_asked_with_a_time_limit(
+async def test_readiness_probe_has_a_timeout(
     fake_make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gateway = fake_make()

@@ -1,4 +1,4 @@
-"""The trace of a request goes with its job, beside the fields of the contract."""
+"""The trace of a request is passed on with its job, in addition to the fields of the contract."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def options(gateway: Gateway, job_id: str) -> Any:
 
 
 async def check_contract(gateway: Gateway, job_id: str) -> None:
-    """Nine, three and four fields, traced or not."""
+    """Job, message and event have the fields of the contract, traced or not."""
     job = await gateway.redis.hgetall(gateway.keys.job(job_id))  # type: ignore[misc]
     assert len(job) == 9
     for _, fields in await gateway.redis.xrange(gateway.keys.queue):
@@ -44,7 +44,7 @@ async def check_contract(gateway: Gateway, job_id: str) -> None:
         assert set(fields) == {b"type", b"ts", b"step", b"data"}
 
 
-async def test_without_an_sdk_a_trace_is_carried_and_nothing_else(gateway: Gateway) -> None:
+async def test_trace_is_passed_on_without_an_sdk(gateway: Gateway) -> None:
     assert tracing.tracer is None
     answer = await gateway.client.post(CHAT, {"traceparent": PARENT, "tracestate": "a=1"})
     assert (answer.status, answer.header("traceresponse")) == (202, PARENT)
@@ -53,7 +53,7 @@ async def test_without_an_sdk_a_trace_is_carried_and_nothing_else(gateway: Gatew
     await check_contract(gateway, job_id)
 
 
-async def test_a_request_without_a_trace_writes_nothing_more(gateway: Gateway) -> None:
+async def test_request_without_a_trace_adds_no_fields(gateway: Gateway) -> None:
     answer = await gateway.client.post(CHAT)
     assert answer.header("traceresponse") is None
     job_id = answer.json()["job_id"]
@@ -70,7 +70,7 @@ async def test_a_request_without_a_trace_writes_nothing_more(gateway: Gateway) -
         [("tracestate", "a=1")],
     ],
 )
-async def test_a_broken_traceparent_is_ignored(
+async def test_invalid_traceparent_is_ignored(
     fake_gateway: Gateway, headers: list[tuple[str, str]]
 ) -> None:
     body = json.dumps(CHAT).encode()
@@ -81,13 +81,13 @@ async def test_a_broken_traceparent_is_ignored(
     assert await options(fake_gateway, answer.json()["job_id"]) is None
 
 
-async def test_a_trace_goes_with_the_other_wishes(fake_gateway: Gateway) -> None:
+async def test_trace_is_stored_with_the_job_options(fake_gateway: Gateway) -> None:
     job_id = await fake_gateway.create({**CHAT, "timeout_s": 5}, traceparent=PARENT)
     assert await options(fake_gateway, job_id) == {"timeout_s": 5.0, "traceparent": PARENT}
 
 
-async def test_a_trace_is_no_part_of_the_request(gateway: Gateway, spans: Spans) -> None:
-    """A repetition comes under another trace and gets the same job, which keeps its own."""
+async def test_trace_is_not_part_of_the_idempotent_request(gateway: Gateway, spans: Spans) -> None:
+    """A repeated request has another trace and gets the same job, which keeps its trace."""
     first = await gateway.client.post(CHAT, {"idempotency-key": "k", "traceparent": PARENT})
     kept = await options(gateway, first.json()["job_id"])
     again = await gateway.client.post(CHAT, {"idempotency-key": "k"})
@@ -99,7 +99,7 @@ async def test_a_trace_is_no_part_of_the_request(gateway: Gateway, spans: Spans)
     assert ids(sent[0])[0] != ids(sent[1])[0]
 
 
-async def test_a_provider_that_records_nothing_harms_no_trace(fake_gateway: Gateway) -> None:
+async def test_non_recording_provider_keeps_the_trace(fake_gateway: Gateway) -> None:
     tracing.set_provider(otel.NoOpTracerProvider())
     try:
         traced = await fake_gateway.client.post(CHAT, {"traceparent": PARENT})
@@ -132,9 +132,7 @@ async def test_a_send_span(fake_gateway: Gateway, spans: Spans) -> None:
     }
 
 
-async def test_a_request_that_is_refused_has_a_span_that_says_so(
-    fake_make: Make, spans: Spans
-) -> None:
+async def test_rejected_request_has_an_error_span(fake_make: Make, spans: Spans) -> None:
     gateway = fake_make(backpressure_max_backlog=1)
     await gateway.create()
     check_problem(await gateway.client.post(CHAT), 429, "queue_full")
@@ -143,7 +141,7 @@ async def test_a_request_that_is_refused_has_a_span_that_says_so(
     assert span.status.status_code is StatusCode.ERROR
 
 
-async def test_one_trace_from_the_request_through_a_retry_to_the_end(
+async def test_one_trace_from_request_through_retry_to_end(
     gateway: Gateway, backend: Backend, spans: Spans
 ) -> None:
     async def second_time(context: Any, payload: Any) -> str:
@@ -177,8 +175,8 @@ async def test_one_trace_from_the_request_through_a_retry_to_the_end(
     assert json.loads(job[b"result"]) == f"00-{TRACE}-{ids(second)[1]}-01"
 
 
-async def test_the_line_of_a_request_names_its_job_and_trace(fake_gateway: Gateway) -> None:
-    """At the default level: `journalctl JOB_ID=…` has at least this."""
+async def test_access_log_has_job_and_trace_ids(fake_gateway: Gateway) -> None:
+    """At the default log level, so that `journalctl JOB_ID=…` finds the request."""
     found: list[tuple[str, dict[str, str]]] = []
 
     class Keep(logging.Handler):

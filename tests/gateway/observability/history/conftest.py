@@ -1,4 +1,4 @@
-"""A Redis with a history, of every kind or only a fake one."""
+"""Fixtures: a history on every Redis backend, or only on the fake one."""
 
 from __future__ import annotations
 

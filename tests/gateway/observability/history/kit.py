@@ -1,4 +1,4 @@
-"""Samples, heartbeats and keepers for tests of the history."""
+"""Samples, heartbeats and samplers for tests of the history."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from gateway.observability.history.sampler import HistorySampler
 from gateway.observability.history.samples import Sample
 from tests.support.backends import Backend
 
-#: A round number of five minutes.
+#: Unix milliseconds, on a boundary of five minutes.
 START = 1_760_000_100_000
 KEYS = JobKeys()
 STATS = StatsKeys(KEYS.queue)
-PLACE = SamplerLease("me", 60_000)
+LEASE = SamplerLease("me", 60_000)
 
 
 def beat(consumer: str = "w1", **members: Any) -> Heartbeat:
-    """A worker's word."""
+    """A heartbeat."""
     return TypeAdapter(Heartbeat).validate_python({"consumer": consumer, "seen_ms": 1, **members})
 
 
-def tally(*seconds: int, waits: tuple[int, ...] = ()) -> dict[str, Any]:
-    """A task's histograms with so many values in their first buckets."""
+def task_histograms(*seconds: int, waits: tuple[int, ...] = ()) -> dict[str, Any]:
+    """Histograms of a task with these counts in their first buckets."""
     return {
         "chat": {
             "end_to_end": {"counts": [*seconds, *[0] * (19 - len(seconds))], "sum": 1.0},
@@ -43,13 +43,13 @@ def tally(*seconds: int, waits: tuple[int, ...] = ()) -> dict[str, Any]:
 
 
 def sample(ts: int, spread: dict[int, int] | None = None, **values: float) -> Sample:
-    """A sample, its fields by name."""
+    """A sample with fields by name."""
     known = {StatsField(name): value for name, value in values.items()}
     return Sample(ts, known, {StatsField.END_TO_END: spread or {}})
 
 
 class History:
-    """A Redis with a history, and those who keep it."""
+    """A history in Redis, with helpers to write and read it."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -57,19 +57,21 @@ class History:
         self.rings = Rings(backend.client(), STATS)
         self.sse_clients = 0
 
-    def keeper(self) -> HistorySampler:
-        """Another gateway's."""
+    def sampler(self) -> HistorySampler:
+        """A sampler of another gateway."""
         client = self._backend.client()
         lines = PartitionClients.on_one_server(client, Partitions.create(KEYS))
         collector = SampleCollector(lines, "workers", lambda: HostReadings(available_bytes=7))
-        keeper = HistorySampler(
+        sampler = HistorySampler(
             client, Rings(client, STATS), collector, lambda: self.sse_clients, lambda: 0.004
         )
-        keeper.lease = SamplerLease(keeper.lease.token, PLACE.ttl_ms)  # a slow machine loses it not
-        return keeper
+        sampler.lease = SamplerLease(
+            sampler.lease.token, LEASE.ttl_ms
+        )  # no expiry on a slow machine
+        return sampler
 
     async def put(self, samples: list[Sample], resolution: Resolution = ONE_SECOND) -> None:
-        """Samples that are there."""
+        """Write samples to a ring."""
         async with self.redis.pipeline() as pipe:
             for each in samples:
                 flat = each.encode()
@@ -78,26 +80,25 @@ class History:
             await pipe.execute()
 
     async def stored(self, resolution: Resolution = ONE_SECOND) -> list[Sample]:
-        """Every sample of a ring."""
+        """All samples of a ring."""
         return await self.rings.after(resolution, 0)
 
-    async def counted(self, **counts: int) -> None:
-        """Jobs that were accepted or ended."""
+    async def add_counts(self, **counts: int) -> None:
+        """Increase the job counters."""
         for name, number in counts.items():
             assert name in values_of(CountField)
             await self.redis.hincrby(KEYS.counts, name, number)  # type: ignore[misc]
 
-    async def says(self, said: Heartbeat) -> None:
-        """A worker speaks."""
-        await self.redis.zadd(KEYS.workers, {said.consumer: said.seen_ms})
-        await self.redis.set(KEYS.worker(said.consumer), said.to_json())
+    async def store_heartbeat(self, beat: Heartbeat) -> None:
+        await self.redis.zadd(KEYS.workers, {beat.consumer: beat.seen_ms})
+        await self.redis.set(KEYS.worker(beat.consumer), beat.to_json())
 
     async def now_ms(self) -> int:
-        """By the clock of Redis."""
+        """Time of Redis."""
         seconds, micros = await self.redis.time()
         return int(seconds * 1000 + micros // 1000)
 
 
-def box(**readings: Any) -> MachineReading:
-    """A worker's machine."""
+def machine(**readings: Any) -> MachineReading:
+    """Readings of a worker's machine."""
     return MachineReading(**readings)

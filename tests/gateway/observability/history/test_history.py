@@ -1,10 +1,10 @@
-"""The history as a gateway knows it: read once, shown as points."""
+"""The history reader: each sample is read once and returned as a point."""
 
 from __future__ import annotations
 
 from common.contracts.stats import ONE_SECOND, TEN_SECONDS, StatsColumn
 from gateway.observability.history import reader as module
-from gateway.observability.history.reader import HistoryReader as Known
+from gateway.observability.history.reader import HistoryReader
 from gateway.observability.history.samples import COLUMNS, Number, Point, columns, make_point
 from tests.gateway.observability.history.kit import START, STATS, History, sample
 
@@ -13,7 +13,7 @@ def value(one: Point, column: StatsColumn) -> Number | None:
     return one.values[COLUMNS.index(column.value)]
 
 
-def test_a_point_of_a_second_looks_at_the_ten_before_it() -> None:
+def test_one_second_point_covers_ten_samples() -> None:
     seconds = [
         sample(START + n * 1000, {4: 10} if n == 0 else {}, prompt_tokens=100 if n == 0 else 0)
         for n in range(11)
@@ -27,7 +27,7 @@ def test_a_point_of_a_second_looks_at_the_ten_before_it() -> None:
     assert value(after_a_gap, StatsColumn.E2E_P50_MS) is None
 
 
-def test_a_longer_point_is_its_own() -> None:
+def test_longer_point_covers_one_sample() -> None:
     found = make_point([sample(START, {4: 10}, done=30, prompt_tokens=100)], TEN_SECONDS)
     assert value(found, StatsColumn.DONE) == 30
     assert value(found, StatsColumn.PROMPT_TOKENS_PER_S) == 10
@@ -36,9 +36,9 @@ def test_a_longer_point_is_its_own() -> None:
     assert len(found.values) == len(COLUMNS)
 
 
-async def test_what_was_read_is_not_read_again(history: History) -> None:
+async def test_samples_are_read_once(history: History) -> None:
     await history.put([sample(START + n * 1000, done=n) for n in range(600)])
-    known = Known(history.rings)
+    known = HistoryReader(history.rings)
     found = await known.points(ONE_SECOND)
     assert [each.ts for each in found] == [START + n * 1000 for n in range(600)]
     assert await known.points(ONE_SECOND, START + 599_000) == []
@@ -54,21 +54,21 @@ async def test_what_was_read_is_not_read_again(history: History) -> None:
     await history.put([sample(START + 600_000, done=7), sample(START + 601_000)])
     news = await known.points(ONE_SECOND, START + 599_000)
     assert [each.ts for each in news] == [START + 600_000, START + 601_000]
-    assert read == [3], "the last known one, and the news"
+    assert read == [3], "the last known sample and the new ones"
     assert known.newest is not None
     assert known.newest.ts == START + 601_000
 
 
-async def test_pages_leave_nothing_out(fake_history: History) -> None:
+async def test_paging_reads_every_sample(fake_history: History) -> None:
     for number in (module.PAGE - 1, module.PAGE, module.PAGE + 1, 2 * module.PAGE):
         await fake_history.redis.delete(STATS.ring(ONE_SECOND))
         await fake_history.put([sample(START + n * 1000) for n in range(number)])
-        assert len(await Known(fake_history.rings).points(ONE_SECOND)) == number
+        assert len(await HistoryReader(fake_history.rings).points(ONE_SECOND)) == number
 
 
-async def test_another_ring_is_read_anew(history: History) -> None:
+async def test_replaced_ring_is_read_again(history: History) -> None:
     await history.put([sample(START + n * 1000) for n in range(5)])
-    known = Known(history.rings)
+    known = HistoryReader(history.rings)
     await known.points(ONE_SECOND)
     await history.redis.delete(STATS.ring(ONE_SECOND))
     assert await known.points(ONE_SECOND) == []
@@ -88,11 +88,11 @@ def test_columns_have_a_row_for_each_step() -> None:
     assert columns([], 1000, ["done"]) == {"ts": [], "done": []}
 
 
-async def test_several_samples_of_one_time_are_one(fake_history: History) -> None:
-    """Which only a foreign hand writes."""
+async def test_several_samples_of_one_time_count_once(fake_history: History) -> None:
+    """Only third-party writers add several samples at one time."""
     await fake_history.put([sample(START, done=1)])
     for number in range(1, 3 * module.PAGE):
         await fake_history.redis.xadd(STATS.ring(ONE_SECOND), {"done": "9"}, f"{START}-{number}")
-    known = Known(fake_history.rings)
+    known = HistoryReader(fake_history.rings)
     for _ in range(3):
         assert [each.ts for each in await known.points(ONE_SECOND)] == [START]

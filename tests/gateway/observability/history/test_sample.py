@@ -1,4 +1,4 @@
-"""Samples as entries of a stream, and how they add up to longer ones."""
+"""Samples as stream entries, and how they are merged."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ def entry(one: Sample) -> dict[bytes, bytes]:
     return dict(zip(flat[::2], flat[1::2]))
 
 
-def test_what_is_written_can_be_read() -> None:
+def test_encoded_sample_can_be_decoded() -> None:
     whole = sample(START, {3: 4}, depth=5, temperature_c=61.5, gpu_load=0.25, done=0)
     fields = entry(whole)
-    assert list(fields) == [field.value.encode() for field in StatsField], "the same in each"
+    assert list(fields) == [field.value.encode() for field in StatsField], (
+        "every entry has the same fields"
+    )
     found = Sample.decode(f"{START}-0".encode(), fields)
     assert found.ts == START
     assert found.values == whole.values
@@ -26,12 +28,12 @@ def test_what_is_written_can_be_read() -> None:
 
 
 @pytest.mark.parametrize("raw", [b"x", b"nan", b"inf", b"\xff", b"1e999"])
-def test_odd_fields_are_left_out(raw: bytes) -> None:
+def test_invalid_fields_are_ignored(raw: bytes) -> None:
     found = Sample.decode(b"5-0", {b"depth": raw, b"done": b"2", b"foreign": b"3"})
     assert found == Sample(5, {StatsField.DONE: 2}, {})
 
 
-def test_longer_samples_have_sums_worsts_and_last_totals() -> None:
+def test_merged_sample_has_sums_worst_values_and_totals() -> None:
     first = sample(START, {1: 2}, done=2, depth=9, done_total=10, available_bytes=100)
     second = sample(START + 1000, {1: 1, 2: 5}, done=3, depth=1, done_total=13, available_bytes=70)
     third = sample(START + 2000, depth=4)
@@ -46,7 +48,7 @@ def test_longer_samples_have_sums_worsts_and_last_totals() -> None:
     assert whole.spreads[StatsField.END_TO_END] == {1: 3, 2: 5}
 
 
-def test_no_field_is_forgotten_in_longer_samples() -> None:
+def test_merged_sample_has_every_field() -> None:
     plain = [field for field in StatsField if field not in HISTOGRAM_FIELDS]
     whole = merge_samples(START, [Sample(START, dict.fromkeys(plain, 1), {})])
     assert set(whole.values) == set(plain)

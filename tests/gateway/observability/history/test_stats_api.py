@@ -35,15 +35,17 @@ async def gateway(fake_make: Make) -> Gateway:
 
 
 @pytest.fixture
-def kept(fake_backend: Backend) -> History:
+def history(fake_backend: Backend) -> History:
     return History(fake_backend)
 
 
 @pytest.mark.parametrize("name", RANGES)
-async def test_each_range_has_its_resolution(gateway: Gateway, kept: History, name: str) -> None:
+async def test_each_range_has_its_resolution(gateway: Gateway, history: History, name: str) -> None:
     resolution = RANGES[name]
     rows = LENGTHS[name] * 1000 // resolution.step_ms
-    await kept.put([sample(ts, done=2) for ts in times(resolution, resolution.length)], resolution)
+    await history.put(
+        [sample(ts, done=2) for ts in times(resolution, resolution.length)], resolution
+    )
     answer = await gateway.client.get(f"/v1/stats?range={name}&columns=done")
     assert answer.status == 200
     assert answer.header("cache-control") == "no-store"
@@ -56,9 +58,9 @@ async def test_each_range_has_its_resolution(gateway: Gateway, kept: History, na
     StatsView.model_validate(body)
 
 
-async def test_now_is_the_newest_second(gateway: Gateway, kept: History) -> None:
+async def test_now_is_the_newest_second(gateway: Gateway, history: History) -> None:
     first, last = times(ONE_SECOND, 2)
-    await kept.put([sample(first, depth=1), sample(last, {3: 1}, depth=4, done_total=9)])
+    await history.put([sample(first, depth=1), sample(last, {3: 1}, depth=4, done_total=9)])
     body = (await gateway.client.get("/v1/stats?range=24h")).json()
     now = body["now"]
     assert (now["ts"], now["depth"], now["e2e_p50_ms"]) == (last, 4, 7.5)
@@ -67,7 +69,7 @@ async def test_now_is_the_newest_second(gateway: Gateway, kept: History) -> None
     assert set(body["series"]) == {"ts", *(column.value for column in StatsColumn)}
 
 
-async def test_where_nothing_was_measured_nothing_is_known(gateway: Gateway) -> None:
+async def test_values_are_null_without_samples(gateway: Gateway) -> None:
     body = (await gateway.client.get("/v1/stats")).json()
     assert body["range"] == "10m"
     assert set(body["now"].pop("totals").values()) == {None}
@@ -75,9 +77,9 @@ async def test_where_nothing_was_measured_nothing_is_known(gateway: Gateway) -> 
     assert all(column == [] for column in body["series"].values())
 
 
-async def test_what_is_older_than_the_range_is_left_out(gateway: Gateway, kept: History) -> None:
+async def test_samples_before_the_range_are_left_out(gateway: Gateway, history: History) -> None:
     old, new = times(TEN_SECONDS, 2)
-    await kept.put([sample(old - 3_600_000, done=1), sample(new, done=2)], TEN_SECONDS)
+    await history.put([sample(old - 3_600_000, done=1), sample(new, done=2)], TEN_SECONDS)
     body = (await gateway.client.get("/v1/stats?range=1h")).json()
     assert body["series"]["done"] == [2]
     body = (await gateway.client.get("/v1/stats?range=6h")).json()
@@ -88,21 +90,21 @@ async def test_what_is_older_than_the_range_is_left_out(gateway: Gateway, kept: 
 @pytest.mark.parametrize(
     "query", ["range=2h", "range=", "columns=done,nonsense", "columns=", "columns=,", "range=10M"]
 )
-async def test_what_is_not_there_is_refused(gateway: Gateway, query: str) -> None:
+async def test_unknown_range_or_column_is_rejected(gateway: Gateway, query: str) -> None:
     check_problem(await gateway.client.get(f"/v1/stats?{query}"), 422, "invalid_request")
 
 
-async def test_no_rows_are_made_up_to_a_far_future(gateway: Gateway, kept: History) -> None:
-    """A clock that went back leaves samples there, for a while."""
+async def test_no_rows_are_filled_up_to_the_far_future(gateway: Gateway, history: History) -> None:
+    """A clock that was set back leaves samples in the future for a while."""
     [now] = times(ONE_SECOND, 1)
-    await kept.put([sample(now, done=1), sample(now + 10**8, done=2)])
+    await history.put([sample(now, done=1), sample(now + 10**8, done=2)])
     body = (await gateway.client.get("/v1/stats?columns=done")).json()
     assert body["series"] == {"ts": [now], "done": [1]}
     assert body["now"]["done"] == 2
 
 
-async def test_a_ring_that_is_none_is_empty(gateway: Gateway, kept: History) -> None:
-    await kept.redis.set(STATS.ring(ONE_SECOND), "foreign")
+async def test_key_of_another_type_gives_no_rows(gateway: Gateway, history: History) -> None:
+    await history.redis.set(STATS.ring(ONE_SECOND), "foreign")
     body = (await gateway.client.get("/v1/stats")).json()
     assert body["series"]["ts"] == []
 
@@ -111,7 +113,7 @@ async def test_a_ring_that_is_none_is_empty(gateway: Gateway, kept: History) -> 
     ("scopes", "status"),
     [(["metrics"], 200), (["ui"], 200), (["admin"], 200), (["jobs:read", "jobs:write"], 403)],
 )
-async def test_who_may_see_it(fake_make: Make, scopes: list[str], status: int) -> None:
+async def test_required_scopes(fake_make: Make, scopes: list[str], status: int) -> None:
     gateway = fake_make(auth="required")
     key = await key_for(gateway, scopes=frozenset(scopes))
     assert (await call(gateway, "GET", "/v1/stats", key)).status == status

@@ -1,4 +1,4 @@
-"""`GET /metrics`: what Prometheus makes of it, cheap, bounded, and never an error."""
+"""`GET /metrics`: valid for Prometheus, cheap, bounded, and never an error."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ Series = tuple[str, frozenset[tuple[str, str]]]
 
 
 @pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy machine is no fault of Redis."""
+def generous_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine must not look like an unreachable Redis."""
     assert route.TIMEOUT_S < 2
     monkeypatch.setattr(route, "TIMEOUT_S", 20.0)
 
@@ -65,7 +65,7 @@ class Scrape(dict[Series, float]):
 
 
 async def scrape(gateway: Gateway, accept: str = "") -> Scrape:
-    """What Prometheus would make of it; strict: each series once, each family whole."""
+    """Scrape and parse strictly: each series occurs once, and each family is complete."""
     answer = await gateway.client.get("/metrics", {"accept": accept} if accept else {})
     assert answer.status == 200
     text = answer.body.decode()
@@ -90,7 +90,7 @@ async def scrape(gateway: Gateway, accept: str = "") -> Scrape:
     return found
 
 
-def test_names_follow_the_rules() -> None:
+def test_metric_names_follow_conventions() -> None:
     names = [metric.name for metric in METRICS]
     assert len(set(names)) == len(names)
     for metric in METRICS:
@@ -123,17 +123,17 @@ async def test_an_empty_redis(gateway: Gateway) -> None:
         "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,text/plain;q=0.3",
     ],
 )
-async def test_openmetrics_for_who_asks(fake_gateway: Gateway, accept: str) -> None:
+async def test_openmetrics_by_accept(fake_gateway: Gateway, accept: str) -> None:
     await with_workers(fake_gateway)
     found = await scrape(fake_gateway, accept)
     assert found.value("gw_jobs_started_total", task="chat", worker="w1") == 7
 
 
-async def test_an_odd_accept_gets_text(fake_gateway: Gateway) -> None:
+async def test_unknown_accept_gets_text(fake_gateway: Gateway) -> None:
     assert (await scrape(fake_gateway, "*/*;q=x, text/html")).value("gw_up") == 1
 
 
-async def test_what_is_there_is_counted(gateway: Gateway) -> None:
+async def test_queue_metrics(gateway: Gateway) -> None:
     for _ in range(5):
         await gateway.create()
     group = gateway.state.settings.worker_group
@@ -195,7 +195,7 @@ async def test_requests_are_counted_by_template(fake_gateway: Gateway) -> None:
     assert again.value("gw_http_requests_total", **labels) == 1
 
 
-async def test_every_route_has_a_label_of_its_own(fake_gateway: Gateway) -> None:
+async def test_every_route_has_its_own_label(fake_gateway: Gateway) -> None:
     paths = [*fake_gateway.app.openapi()["paths"], "/openapi.json", "/docs", "/", "/ui"]
     for path in paths:
         assert template_of(re.sub(r"\{\w+\}", "x", path)) == path
@@ -204,7 +204,7 @@ async def test_every_route_has_a_label_of_its_own(fake_gateway: Gateway) -> None
         assert template_of(path) == UNMATCHED, path
 
 
-def test_a_client_that_left_before_the_answer() -> None:
+def test_client_that_left_before_the_response() -> None:
     numbers = HttpMetrics()
     numbers.in_flight = 1
     numbers.record_response({"path": "/v1/jobs", "method": "POST"}, 0, 0.5)
@@ -213,7 +213,7 @@ def test_a_client_that_left_before_the_answer() -> None:
 
 
 def test_counting_a_request_is_cheap() -> None:
-    """The bound is generous, for machines that do other things too; see the docs for a number."""
+    """The bound is generous for busy machines; the docs have a measured number."""
     numbers, scope = HttpMetrics(), {"path": "/v1/jobs", "method": "POST"}
     seconds = min(
         timeit.repeat(lambda: numbers.record_response(scope, 202, 0.001), number=2000, repeat=10)
@@ -247,18 +247,18 @@ async def test_rejections_have_reasons(fake_make: Make) -> None:
 REJECTING = re.compile(r'Problem\(\s*(401|403|408|413|421|429|431|503),\s*"([a-z_]+)"')
 
 
-def test_every_problem_that_turns_away_has_a_reason() -> None:
+def test_every_rejecting_problem_has_a_reason() -> None:
     sources = [path.read_text() for path in (ROOT / "gateway").rglob("*.py")]
     codes = {code for source in sources for _, code in REJECTING.findall(source)}
     assert len(codes) > 10
     assert codes - set(REJECTION_REASONS) == set()
 
 
-async def test_what_is_refused_at_the_door(fake_gateway: Gateway) -> None:
-    door = ConnectionLimits(1, 1024, 1.0)
-    door.refused.update({"headers_too_large": 3, "request_timeout": 2, "unheard_of": 1})
-    door.stalled = 4
-    fake_gateway.app.state.metrics.connection_limits = door
+async def test_rejections_by_the_server(fake_gateway: Gateway) -> None:
+    limits = ConnectionLimits(1, 1024, 1.0)
+    limits.refused.update({"headers_too_large": 3, "request_timeout": 2, "unheard_of": 1})
+    limits.stalled = 4
+    fake_gateway.app.state.metrics.connection_limits = limits
     found = await scrape(fake_gateway)
     assert found.value("gw_http_rejected_total", reason="size") == 3
     assert found.value("gw_http_rejected_total", reason="slow") == 2
@@ -290,14 +290,14 @@ async def test_streams_are_counted(gateway: Gateway) -> None:
     assert found.value("gw_sse_resumes_total") == 1
     assert found.value("gw_sse_events_total") == 3
     assert found.value("gw_sse_bytes_total") > 150
-    assert found.value("gw_sse_lag_seconds_count") == 1, "history is not late"
+    assert found.value("gw_sse_lag_seconds_count") == 1, "stored events have no lag"
     await gateway.finish(job_id)
     await first.rest()
     await second.rest()
     assert (await scrape(gateway)).value("gw_sse_clients") == 0
 
 
-async def test_gaps_and_slow_readers(gateway: Gateway) -> None:
+async def test_gaps_and_slow_clients(gateway: Gateway) -> None:
     job_id = await gateway.create()
     slow = await gateway.client.watch(job_id)
     await slow.event("queued")
@@ -316,7 +316,7 @@ async def test_gaps_and_slow_readers(gateway: Gateway) -> None:
     assert found.value("gw_sse_slow_total") == 1
 
 
-async def test_a_client_that_takes_nothing(
+async def test_client_that_stops_reading(
     fake_gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert SEND_TIMEOUT_S >= 10
@@ -354,9 +354,9 @@ def beat(name: str, **changes: Any) -> Heartbeat:
 
 
 async def store(gateway: Gateway, *beats: Heartbeat) -> None:
-    for sign in beats:
-        await gateway.redis.zadd(gateway.keys.workers, {sign.consumer: sign.seen_ms})
-        await gateway.redis.set(gateway.keys.worker(sign.consumer), sign.to_json())
+    for each in beats:
+        await gateway.redis.zadd(gateway.keys.workers, {each.consumer: each.seen_ms})
+        await gateway.redis.set(gateway.keys.worker(each.consumer), each.to_json())
 
 
 async def with_workers(gateway: Gateway) -> None:
@@ -380,14 +380,14 @@ async def test_workers(gateway: Gateway) -> None:
     assert found.value("gw_job_run_seconds_bucket", le="1800.0", **chat) == 5
     assert found.value("gw_job_run_seconds_bucket", le="+Inf", **chat) == 7
     assert found.labels("gw_temperature_celsius") == [{"host": "orin", "sensor": ""}]
-    assert "gw_mem_pressure_full_avg10" not in found.names, "the last one to speak has none"
+    assert "gw_mem_pressure_full_avg10" not in found.names, "the last heartbeat has none"
     await gateway.redis.delete(gateway.keys.worker("w1"))
     later = await scrape(gateway)
     assert later.labels("gw_worker_up") == [{"worker": "w2"}]
     assert not [labels for labels in later if ("worker", "w1") in labels[1]]
 
 
-async def test_a_hostile_name_is_only_a_label(fake_gateway: Gateway) -> None:
+async def test_hostile_worker_name_is_only_a_label(fake_gateway: Gateway) -> None:
     name = 'x"} 1\ngw_up{y="'
     await store(fake_gateway, beat(name, host="\\\n"))
     found = await scrape(fake_gateway)
@@ -395,21 +395,23 @@ async def test_a_hostile_name_is_only_a_label(fake_gateway: Gateway) -> None:
     assert found.value("gw_up") == 1
 
 
-def test_every_count_and_spread_has_a_metric() -> None:
+def test_every_counter_and_histogram_has_a_metric() -> None:
     names = {metric.name for metric in METRICS}
     assert {f"gw_jobs_{count.value}_total" for count in TaskCounter} <= names
     assert set(JOB_COUNTS) == set(TaskCounter)
 
 
-async def test_the_queue_may_be_hidden_from_the_gateway(
+async def test_queue_values_from_heartbeats_under_an_acl(
     fake_gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Under an ACL, workers tell what the gateway may not ask."""
+    """Workers report the values that the gateway's Redis user may not read."""
     refuse(fake_gateway, monkeypatch, "XINFO", "XPENDING", "MEMORY")
     await fake_gateway.create()
-    told = QueueReading(length=9, waiting=4, pending=5, oldest_ms=1, idle_ms=3000, stream_bytes=99)
+    reported = QueueReading(
+        length=9, waiting=4, pending=5, oldest_ms=1, idle_ms=3000, stream_bytes=99
+    )
     await store(fake_gateway, beat("old", queue=QueueReading(pending=77)))
-    await store(fake_gateway, beat("new", seen_ms=2, queue=told))
+    await store(fake_gateway, beat("new", seen_ms=2, queue=reported))
     found = await scrape(fake_gateway)
     assert found.value("gw_queue_depth") == 4
     assert found.value("gw_queue_pending") == 5
@@ -418,7 +420,9 @@ async def test_the_queue_may_be_hidden_from_the_gateway(
     assert found.value("gw_stream_bytes") == 99
 
 
-async def test_nobody_can_tell(fake_gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unknown_values_are_left_out(
+    fake_gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
     refuse(fake_gateway, monkeypatch, "XINFO", "XPENDING", "MEMORY", "INFO", "XLEN")
     await fake_gateway.create()
     found = await scrape(fake_gateway)
@@ -427,22 +431,22 @@ async def test_nobody_can_tell(fake_gateway: Gateway, monkeypatch: pytest.Monkey
     assert "gw_redis_memory_ratio" not in found.names
 
 
-async def test_a_standstill_is_seen_without_reading_the_queue(fake_gateway: Gateway) -> None:
+async def test_stalled_queue_is_detected(fake_gateway: Gateway) -> None:
     await fake_gateway.create()
     assert (await scrape(fake_gateway)).value("gw_queue_oldest_age_seconds") < 1
     fake_gateway.app.state.metrics.stall_tracker._since_s -= 100
     assert (await scrape(fake_gateway)).value("gw_queue_oldest_age_seconds") >= 100
-    told = QueueReading(waiting=9, oldest_ms=int(time.time() * 1000) - 7_000_000)
-    await store(fake_gateway, beat("w", queue=told))
+    reported = QueueReading(waiting=9, oldest_ms=int(time.time() * 1000) - 7_000_000)
+    await store(fake_gateway, beat("w", queue=reported))
     found = await scrape(fake_gateway)
-    assert found.value("gw_queue_depth") == 1, "what it knows itself is newer"
-    assert found.value("gw_queue_oldest_age_seconds") >= 7000, "a worker can look"
+    assert found.value("gw_queue_depth") == 1, "its own value is newer"
+    assert found.value("gw_queue_oldest_age_seconds") >= 7000, "reported by the worker"
 
 
-async def test_what_redis_does_not_know_is_estimated(
+async def test_unknown_lag_is_estimated(
     fake_gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Redis 6.2 has no lag, and after a deletion newer ones have none for a while."""
+    """Redis 6.2 reports no lag, and newer versions report none for a while after a deletion."""
     for _ in range(3):
         await fake_gateway.create()
     group = {"name": b"workers", "last-delivered-id": b"1-0", "pending": 1, "lag": None}
@@ -454,21 +458,21 @@ async def test_what_redis_does_not_know_is_estimated(
     assert (await scrape(fake_gateway)).value("gw_queue_depth") == 1
 
 
-def test_standstill() -> None:
-    standstill = StallTracker()
-    assert standstill.age_s("1-0", 3, 10.0) == 0
-    assert standstill.age_s("1-0", 3, 15.0) == 5
-    assert standstill.age_s("2-0", 3, 16.0) == 0
-    assert standstill.age_s("2-0", 0, 17.0) == 0
-    assert standstill.age_s("2-0", 1, 20.0) == 0, "it had been empty"
-    assert standstill.age_s(None, None, 21.0) is None
-    assert standstill.age_s("2-0", 1, 22.0) == 0
+def test_stall_tracker() -> None:
+    stall_tracker = StallTracker()
+    assert stall_tracker.age_s("1-0", 3, 10.0) == 0
+    assert stall_tracker.age_s("1-0", 3, 15.0) == 5
+    assert stall_tracker.age_s("2-0", 3, 16.0) == 0
+    assert stall_tracker.age_s("2-0", 0, 17.0) == 0
+    assert stall_tracker.age_s("2-0", 1, 20.0) == 0, "it had been empty"
+    assert stall_tracker.age_s(None, None, 21.0) is None
+    assert stall_tracker.age_s("2-0", 1, 22.0) == 0
 
 
 def refuse(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch, *commands: str, reply: object = None
 ) -> None:
-    """As an ACL does it: the reply is an error, unless another is given."""
+    """Reject commands as an ACL does; `reply` replaces the error."""
     client = gateway.state.client
     pipeline = client.pipeline
 
@@ -477,10 +481,10 @@ def refuse(
         execute = pipe.execute
 
         async def refusing(*args: Any, **options: Any) -> Any:
-            asked = [command[0][0].split(" ")[0] for command in pipe.command_stack]
+            names = [command[0][0].split(" ")[0] for command in pipe.command_stack]
             replies = await execute(*args, **options)
             instead = reply or NoPermissionError("this user has no permissions")
-            return [instead if name in commands else got for name, got in zip(asked, replies)]
+            return [instead if name in commands else got for name, got in zip(names, replies)]
 
         pipe.execute = refusing
         return pipe
@@ -488,7 +492,7 @@ def refuse(
     monkeypatch.setattr(client, "pipeline", limited)
 
 
-# -- trouble ---------------------------------------------------------------------------------------
+# -- errors and limits -----------------------------------------------------------------------------
 
 
 async def test_two_round_trips(fake_gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -513,7 +517,7 @@ async def test_two_round_trips(fake_gateway: Gateway, monkeypatch: pytest.Monkey
     assert trips == 2
 
 
-async def test_redis_away(fake_gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unreachable_redis(fake_gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     async def away(*args: Any) -> Any:
         raise ConnectionError("gone")
 
@@ -524,7 +528,7 @@ async def test_redis_away(fake_gateway: Gateway, monkeypatch: pytest.MonkeyPatch
     assert not found.names & {"gw_queue_depth", "gw_workers", "gw_redis_rtt_seconds"}
 
 
-async def test_a_redis_that_falls_silent_and_comes_back(
+async def test_frozen_redis_and_recovery(
     real_backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert real_backend.url is not None
@@ -546,7 +550,7 @@ async def test_a_redis_that_falls_silent_and_comes_back(
         await behind.close()
 
 
-async def test_keys_that_hold_something_else_are_left_out(gateway: Gateway) -> None:
+async def test_keys_of_another_type_are_left_out(gateway: Gateway) -> None:
     keys = gateway.keys
     for key in (keys.queue, keys.scheduled, keys.dead_letters, keys.workers):
         await gateway.redis.set(key, "x")
@@ -559,7 +563,7 @@ async def test_keys_that_hold_something_else_are_left_out(gateway: Gateway) -> N
     assert not found.names & left_out
 
 
-async def test_odd_numbers(gateway: Gateway) -> None:
+async def test_invalid_numbers_are_left_out(gateway: Gateway) -> None:
     many: Any = {"done": b"\xffmany"}
     await gateway.redis.hset(gateway.keys.counts, mapping=many)  # type: ignore[misc]
     odd: Any = {"last_ts": "nan", "last_violations": "1e400", "violations_total": b"\xff"}
@@ -569,21 +573,21 @@ async def test_odd_numbers(gateway: Gateway) -> None:
     assert found.value("gw_audit_last_violations") == 0
 
 
-async def test_each_app_has_numbers_of_its_own(fake_make: Make) -> None:
+async def test_each_app_has_its_own_metrics(fake_make: Make) -> None:
     first, second = fake_make(), fake_make()
     await first.create()
     assert (await scrape(first)).value("gw_jobs_submitted_total", task="chat") == 1
     assert (await scrape(second)).value("gw_jobs_submitted_total", task="chat") == 0
-    assert not list(first.app.state.metrics.collect()), "nothing is shown but to who asked"
+    assert not list(first.app.state.metrics.collect()), "empty outside of an exposition"
 
 
-# -- documents -----------------------------------------------------------------------------------
+# -- documentation -------------------------------------------------------------------------------
 
 DOCUMENT = (ROOT / "docs" / "observability.md").read_text()
 
 
 def table() -> list[str]:
-    """The rows that the document must have, in this order."""
+    """The expected rows of the table in the docs, in order."""
     rows = []
     for metric in METRICS:
         labels = ", ".join(f"`{label}`" for label in metric.labels) or "–"
@@ -591,7 +595,7 @@ def table() -> list[str]:
     return rows
 
 
-def test_every_number_is_documented() -> None:
+def test_every_metric_is_documented() -> None:
     found = [line for line in DOCUMENT.splitlines() if line.startswith("| `gw_")]
     assert found == table()
 

@@ -1,4 +1,4 @@
-"""What a gateway tells of the workers' model servers."""
+"""The model check of `/v1/status`, and the model servers in `/v1/workers` and `/metrics`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gateway.observability.status.checks import Level
 from gateway.observability.status.status import ModelCheck, overall, run_checks
 from tests.gateway.conftest import Gateway
 from tests.gateway.observability.metrics.test_metrics import beat, scrape, store
-from tests.gateway.observability.status.test_status import CALM, WELL
+from tests.gateway.observability.status.test_status import CALM, HEALTHY
 
 
 def model(state: ModelState = ModelState.READY, reason: str = "", **more: Any) -> ModelReading:
@@ -23,38 +23,38 @@ def model(state: ModelState = ModelState.READY, reason: str = "", **more: Any) -
 
 def check(*readings: ModelReading | None) -> tuple[ModelCheck, Level]:
     workers = [beat(f"w{n}", model=reading) for n, reading in enumerate(readings, 1)]
-    checks = run_checks(GatewaySettings(), replace(WELL, workers=workers), 1.0, CALM)
+    checks = run_checks(GatewaySettings(), replace(HEALTHY, workers=workers), 1.0, CALM)
     return checks.model[0], overall(checks)[0]
 
 
-def test_all_is_well() -> None:
+def test_ready_model_server_passes() -> None:
     found, level = check(model(busy=1), model(busy=2), None, model(ModelState.ABSENT))
     assert (found.number, found.ready, found.busy, found.slots) == (2, 2, 3, 4)
     assert (found.status, found.output, level) == (Level.PASS, None, Level.PASS)
 
 
 @pytest.mark.parametrize("state", [ModelState.DOWN, ModelState.LOADING])
-def test_a_server_that_cannot_serve(state: ModelState) -> None:
+def test_model_server_that_is_not_ready(state: ModelState) -> None:
     found, level = check(model(state, "Connection refused"), model())
     assert (found.number, found.ready, found.slots) == (2, 1, 2)
     assert (found.status, level) == (Level.WARN, Level.WARN)
     assert found.output == f"w1 ({state.value}): Connection refused"
 
 
-def test_one_server_of_many_workers_is_named_once() -> None:
+def test_server_of_many_workers_is_listed_once() -> None:
     down = model(ModelState.DOWN, "Connection refused")
     found, _ = check(down, down, down, model(ModelState.LOADING))
     expected = "w1 and 2 more (down): Connection refused; w4 (loading): no answer"
     assert found.output == expected
 
 
-def test_a_key_that_is_refused() -> None:
+def test_rejected_model_key() -> None:
     found, _ = check(model(reason="401: who are you?; is MODEL_API_KEY right?"))
     assert found.status is Level.WARN
     assert found.output == "w1 (ready): 401: who are you?; is MODEL_API_KEY right?"
 
 
-def test_nobody_can_tell() -> None:
+def test_no_model_server() -> None:
     found = run_checks(GatewaySettings(), None, 1.0, CALM).model[0]
     assert (found.status, found.number) == (Level.PASS, 0)
 
@@ -75,10 +75,10 @@ async def test_over_http(gateway: Gateway) -> None:
         gateway, beat("w1", model=busy), beat("w2", model=down), beat("w3"),
         beat("w4", model=model(ModelState.ABSENT)),
     )  # fmt: skip
-    told = (await gateway.client.get("/v1/workers")).json()["workers"]
-    assert told[0]["model"]["name"] == "small"
-    assert told[1]["model"]["reason"] == "Connection refused"
-    assert told[2].get("model") is None
+    listed = (await gateway.client.get("/v1/workers")).json()["workers"]
+    assert listed[0]["model"]["name"] == "small"
+    assert listed[1]["model"]["reason"] == "Connection refused"
+    assert listed[2].get("model") is None
     found = await scrape(gateway)
     assert found.labels("gw_model_up") == [{"worker": "w1"}, {"worker": "w2"}]
     assert found.value("gw_model_up", worker="w1") == 1

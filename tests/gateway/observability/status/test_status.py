@@ -1,4 +1,4 @@
-"""`GET /v1/status` and `GET /v1/workers`: how everything is, part by part."""
+"""`GET /v1/status` and `GET /v1/workers`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.gateway.observability.metrics.test_metrics import beat, store, with_w
 from tests.support.backends import Backend
 
 CALM = PressureView(PressureState.ACCEPTING, (), HostReadings())
-WELL = RedisFacts(
+HEALTHY = RedisFacts(
     rtt_s=0.001,
     clock_skew_s=0.0,
     queue=QueueReading(waiting=1, pending=2),
@@ -43,8 +43,8 @@ WELL = RedisFacts(
 
 
 @pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy machine is no fault of Redis."""
+def generous_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine must not look like an unreachable Redis."""
     monkeypatch.setattr(route, "TIMEOUT_S", 20.0)
 
 
@@ -58,16 +58,16 @@ async def read(gateway: Gateway, code: int = 200) -> dict[str, Any]:
     return found
 
 
-def test_who_looks_for_faces_is_told() -> None:
-    told = [ImagesReading(detector=name) for name in ("none", "centerface", "centerface")]
-    workers = [beat(f"w{at}", images=reading) for at, reading in enumerate(told)]
+def test_image_detectors_are_counted() -> None:
+    readings = [ImagesReading(detector=name) for name in ("none", "centerface", "centerface")]
+    workers = [beat(f"w{at}", images=reading) for at, reading in enumerate(readings)]
     found = run_checks(
-        GatewaySettings(), replace(WELL, workers=[*workers, beat("echo")]), 1.0, CALM
+        GatewaySettings(), replace(HEALTHY, workers=[*workers, beat("echo")]), 1.0, CALM
     )
     assert found.images[0].detectors == {"none": 1, "centerface": 2}
 
 
-async def test_nobody_works(gateway: Gateway) -> None:
+async def test_no_worker_is_a_warning(gateway: Gateway) -> None:
     found = await read(gateway)
     assert found["status"] == "warn"
     assert found["releaseId"] == VERSION
@@ -79,7 +79,7 @@ async def test_nobody_works(gateway: Gateway) -> None:
     assert redis["rtt_ms"] > 0
 
 
-async def test_all_parts(gateway: Gateway) -> None:
+async def test_all_checks_are_present(gateway: Gateway) -> None:
     await with_workers(gateway)
     await gateway.create()
     found = await read(gateway)
@@ -95,25 +95,27 @@ async def test_all_parts(gateway: Gateway) -> None:
     assert (checks["audit"]["last_ts"], checks["audit"]["lost_total"]) == (0, 0)
 
 
-async def test_a_violation_is_seen(gateway: Gateway) -> None:
+async def test_violation_is_a_warning(gateway: Gateway) -> None:
     lost = (Violation("x", Rule.ACKED_WITHOUT_END, ""),)
     await store_report(gateway.redis, gateway.keys, AuditReport(5, 1, 1, lost, 1))
     [audit] = (await read(gateway))["checks"]["audit"]
     assert (audit["status"], audit["violations"], audit["lost_total"]) == ("warn", 1, 1)
 
 
-async def test_redis_away(fake_gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def away(*args: Any) -> Any:
+async def test_unreachable_redis_fails(
+    fake_gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unreachable(*args: Any) -> Any:
         raise ConnectionError("gone")
 
-    monkeypatch.setattr(metrics_route, "read_facts", away)
+    monkeypatch.setattr(metrics_route, "read_facts", unreachable)
     found = await read(fake_gateway, 503)
     assert found["status"] == "fail"
     assert found["checks"]["redis"][0]["status"] == "fail"
     assert found["checks"]["queue"][0] == {"status": "pass", "backlog_limit": 200, "drain_per_s": 0}
 
 
-async def test_a_silent_redis_is_given_up_in_time(
+async def test_unresponsive_redis_fails_in_time(
     real_backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert real_backend.url is not None
@@ -131,8 +133,8 @@ async def test_a_silent_redis_is_given_up_in_time(
         await behind.close()
 
 
-def judged(
-    facts: RedisFacts | None = WELL, pressure: PressureView = CALM, **changes: Any
+def run(
+    facts: RedisFacts | None = HEALTHY, pressure: PressureView = CALM, **changes: Any
 ) -> tuple[Level, str | None, Checks]:
     if facts is not None:
         facts = replace(facts, **changes)
@@ -140,15 +142,15 @@ def judged(
     return *overall(checks), checks
 
 
-def test_all_is_well() -> None:
-    level, words, checks = judged()
-    assert (level, words) == (Level.PASS, None)
+def test_everything_passes() -> None:
+    level, output, checks = run()
+    assert (level, output) == (Level.PASS, None)
     assert checks.redis[0].redis_version == "8.4.0"
     assert checks.redis[0].memory_ratio == 0.1
 
 
 HOT = PressureView(PressureState.REFUSING, ("gpu is at 99 °C",), HostReadings(temperature_c=99.0))
-NOT_WELL: dict[str, tuple[dict[str, Any], str]] = {
+WARNINGS: dict[str, tuple[dict[str, Any], str]] = {
     "memory": ({"info": {"used_memory": 81, "maxmemory": 100}}, "redis: 81%"),
     "of the machine": ({"info": {"used_memory": 9, "total_system_memory": 10}}, "redis: 90%"),
     "no file": ({"info": {"aof_enabled": 0}}, "no append-only file"),
@@ -165,17 +167,17 @@ NOT_WELL: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", NOT_WELL)
-def test_what_needs_an_eye(name: str) -> None:
-    changes, words = NOT_WELL[name]
-    level, output, _ = judged(**changes)
+@pytest.mark.parametrize("name", WARNINGS)
+def test_warnings(name: str) -> None:
+    changes, expected = WARNINGS[name]
+    level, output, _ = run(**changes)
     assert level is Level.WARN
     assert output is not None
-    assert words in output
+    assert expected in output
 
 
-def test_what_is_not_known_is_no_warning() -> None:
-    level, _, checks = judged(
+def test_unknown_values_are_no_warning() -> None:
+    level, _, checks = run(
         queue=QueueReading(), oldest_age_s=None, audits=None, info={}, dead_letters=None
     )
     assert level is Level.PASS
@@ -183,7 +185,7 @@ def test_what_is_not_known_is_no_warning() -> None:
 
 
 def test_only_redis_can_fail() -> None:
-    level, output, _ = judged(None)
+    level, output, _ = run(None)
     assert level is Level.FAIL
     assert output == "redis: Redis does not answer"
 

@@ -1,4 +1,4 @@
-"""Limited tasks in `/v1/status` and `/metrics`: who has the places, who waits, and why."""
+"""Limited tasks in `/v1/status` and `/metrics`: holders of slots, waiting tasks and reasons."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ GROUP = "chat+plan+code"
 
 
 @pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy machine is no fault of Redis."""
+def generous_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine must not look like an unreachable Redis."""
     monkeypatch.setattr(route, "TIMEOUT_S", 20.0)
     monkeypatch.setattr(metrics_route, "TIMEOUT_S", 20.0)
 
@@ -50,16 +50,16 @@ async def read(gateway: Gateway, key: str | None = None) -> dict[str, Any]:
     return checks
 
 
-async def test_nothing_is_limited(gateway: Gateway) -> None:
+async def test_no_limits(gateway: Gateway) -> None:
     await store(gateway, beat("w1"))
     checks = await read(gateway)
     assert (checks["limits"], checks["waiting"]) == ([], [])
 
 
-async def test_who_has_the_places(gateway: Gateway) -> None:
+async def test_limit_lists_its_holders(gateway: Gateway) -> None:
     await store(gateway, limited("w1"))
     until_ms = await hold(gateway, "one", "two")
-    await hold(gateway, "of the dead", ms=-1000)
+    await hold(gateway, "expired", ms=-1000)
     [limit] = (await read(gateway))["limits"]
     assert limit == {
         "status": "pass",
@@ -76,7 +76,7 @@ async def test_who_has_the_places(gateway: Gateway) -> None:
     assert found.value("gw_task_limit_running", limit=GROUP) == 2
 
 
-async def test_of_workers_that_differ_the_last_one_is_right(gateway: Gateway) -> None:
+async def test_most_recent_heartbeat_wins(gateway: Gateway) -> None:
     other = limited("w2", seen_ms=1)
     limits = LimitsReading(across=[LimitReading(name=GROUP, places=9)])
     other = replace(other, limits=limits)
@@ -86,14 +86,14 @@ async def test_of_workers_that_differ_the_last_one_is_right(gateway: Gateway) ->
     assert (limit["places"], limit["running"], limit["holders"]) == (2, 0, [])
 
 
-async def test_many_holders_are_not_all_named(gateway: Gateway) -> None:
+async def test_list_of_holders_is_bounded(gateway: Gateway) -> None:
     await store(gateway, limited("w1"))
     await hold(gateway, *(f"job-{number}" for number in range(MOST_HOLDERS + 5)))
     [limit] = (await read(gateway))["limits"]
     assert (limit["running"], len(limit["holders"])) == (MOST_HOLDERS + 5, MOST_HOLDERS)
 
 
-async def test_what_a_foreign_hand_left_there_is_no_trouble(gateway: Gateway) -> None:
+async def test_invalid_holders_are_tolerated(gateway: Gateway) -> None:
     await store(gateway, limited("w1"))
     await gateway.redis.zadd(gateway.keys.running(GROUP), {b"\xff": "+inf"})
     [limit] = (await read(gateway))["limits"]
@@ -103,7 +103,7 @@ async def test_what_a_foreign_hand_left_there_is_no_trouble(gateway: Gateway) ->
     assert (limit.get("running"), limit["holders"]) == (None, [])
 
 
-async def test_a_tenant_sees_its_own_jobs_only(make: Make) -> None:
+async def test_tenant_sees_only_its_own_holders(make: Make) -> None:
     gateway = make(auth="required")
     await store(gateway, limited("w1"))
     theirs, others = new_job_id(tenant_tail("shop")), new_job_id(tenant_tail("bank"))
@@ -117,7 +117,7 @@ async def test_a_tenant_sees_its_own_jobs_only(make: Make) -> None:
     assert len(limit["holders"]) == 3
 
 
-async def test_who_waits_and_where_it_is_closed(gateway: Gateway) -> None:
+async def test_waiting_tasks_and_closed_workers(gateway: Gateway) -> None:
     now_ms = int(time.time() * 1000)
     waiting = {"chat": WaitingReading(number=12, oldest_ms=now_ms - 90_000)}
     closed = dict.fromkeys(("chat", "plan"), "the model server does not answer")
@@ -128,7 +128,7 @@ async def test_who_waits_and_where_it_is_closed(gateway: Gateway) -> None:
     assert (chat["task"], chat["number"], chat["status"]) == ("chat", 12, "warn")
     assert 89 < chat["oldest_age_s"] < 120
     assert chat["closed"] == {"w1": "the model server does not answer"}
-    assert "12 chat jobs wait for a place" in answer["output"]
+    assert "12 chat jobs wait for a slot" in answer["output"]
     assert "w1: the model server does not answer" in answer["output"]
     assert (plan["task"], plan["number"], plan["status"]) == ("plan", 0, "pass")
     found = await scrape(gateway)
@@ -137,12 +137,12 @@ async def test_who_waits_and_where_it_is_closed(gateway: Gateway) -> None:
     assert found.value("gw_worker_task_closed", worker="w1", task="plan") == 1
 
 
-async def test_a_short_wait_is_nothing_to_look_at(gateway: Gateway) -> None:
+async def test_short_wait_is_no_warning(gateway: Gateway) -> None:
     now_ms = int(time.time() * 1000)
     waiting = {
         "chat": WaitingReading(number=2, oldest_ms=now_ms - 5000),
         "embed": WaitingReading(number=1),
-        "no task of ours": WaitingReading(number=1),
+        "unknown task": WaitingReading(number=1),
     }
     await store(gateway, limited("w1", waiting=waiting))
     chat, embed = (await read(gateway))["waiting"]

@@ -1,4 +1,4 @@
-"""Who keeps the history: one gateway at a time, without a gap, a doubling or a loss."""
+"""The sampler: one gateway at a time, without gaps, duplicates or losses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from common.aio import cancel
 from common.contracts.stats import FIVE_MINUTES, ONE_SECOND, TEN_SECONDS, StatsField
-from gateway.observability.history import sampler as keeper_module
+from gateway.observability.history import sampler as sampler_module
 from gateway.observability.history.collector import MOST_GAP_MS
 from gateway.observability.history.sampler import HistorySampler
 from gateway.observability.history.samples import Sample
@@ -19,26 +19,26 @@ from tests.gateway.observability.history.kit import (
     STATS,
     History,
     beat,
-    box,
+    machine,
     sample,
-    tally,
+    task_histograms,
 )
 
 
-async def next_sample(keeper: HistorySampler) -> Sample:
-    """The keeper's next one; of one second there is only one."""
-    return await eventually(keeper.run_once, 30)  # type: ignore[no-any-return]
+async def next_sample(sampler: HistorySampler) -> Sample:
+    """The next sample; there is one per second."""
+    return await eventually(sampler.run_once, 30)  # type: ignore[no-any-return]
 
 
-async def test_a_sample_tells_what_has_happened_since_the_last(history: History) -> None:
-    keeper = history.keeper()
-    await history.counted(accepted=100, done=90)
-    first = await next_sample(keeper)
-    assert StatsField.DONE not in first.values, "nobody knows since when"
+async def test_sample_has_counts_since_the_last_one(history: History) -> None:
+    sampler = history.sampler()
+    await history.add_counts(accepted=100, done=90)
+    first = await next_sample(sampler)
+    assert StatsField.DONE not in first.values, "the baseline is unknown"
     assert first.values[StatsField.DONE_TOTAL] == 90
-    await history.counted(accepted=3, done=2, error=1)
-    await history.counted(canceled=4)
-    second = await next_sample(keeper)
+    await history.add_counts(accepted=3, done=2, error=1)
+    await history.add_counts(canceled=4)
+    second = await next_sample(sampler)
     counts = (StatsField.ACCEPTED, StatsField.DONE, StatsField.ERROR, StatsField.CANCELED)
     assert [second.values[each] for each in counts] == [3, 2, 1, 4]
     assert [each.encode() for each in await history.stored()] == [first.encode(), second.encode()]
@@ -46,7 +46,7 @@ async def test_a_sample_tells_what_has_happened_since_the_last(history: History)
     assert second.ts < await history.now_ms()
 
 
-async def test_a_sample_tells_how_everything_stands(history: History) -> None:
+async def test_sample_has_current_values(history: History) -> None:
     now_ms = await history.now_ms()
     fields = {"job_id": "a", "task": "chat", "payload": "{}"}
     await history.redis.xadd(KEYS.queue, fields, f"{now_ms - 9000}-0")  # type: ignore[arg-type]
@@ -62,8 +62,8 @@ async def test_a_sample_tells_how_everything_stands(history: History) -> None:
         queue=queue,
         seen_ms=now_ms,
         started_ms=now_ms - 100,
-        box=box(available_bytes=5, temperature_c=50.25, gpu_load=0.5),
-        tally=tally(0, 2, waits=(1,)),
+        box=machine(available_bytes=5, temperature_c=50.25, gpu_load=0.5),
+        tally=task_histograms(0, 2, waits=(1,)),
         model={"state": "ready", "prompt_tokens": 10, "completion_tokens": 4},
     )
     second = beat(
@@ -72,15 +72,15 @@ async def test_a_sample_tells_how_everything_stands(history: History) -> None:
         max_inflight=2,
         rss_bytes=500,
         seen_ms=now_ms - 1,
-        box=box(available_bytes=9, temperature_c=61.0),
+        box=machine(available_bytes=9, temperature_c=61.0),
     )
-    await history.says(first)
-    await history.says(second)
+    await history.store_heartbeat(first)
+    await history.store_heartbeat(second)
     history.sse_clients = 5
-    keeper, standing_by = history.keeper(), history.keeper()
-    await keeper.run_once()
+    sampler, standing_by = history.sampler(), history.sampler()
+    await sampler.run_once()
     await standing_by.run_once()
-    found = await next_sample(keeper)
+    found = await next_sample(sampler)
     assert {each: found.values[each] for each in found.values if each.value[-6:] != "_total"} == {
         StatsField.ACCEPTED: 0,
         StatsField.DONE: 0,
@@ -109,18 +109,20 @@ async def test_a_sample_tells_how_everything_stands(history: History) -> None:
     assert begun.values[StatsField.PROMPT_TOKENS] == 10
 
 
-async def test_another_gateway_goes_on_where_the_keeper_has_stopped(history: History) -> None:
+async def test_next_sampler_continues_after_the_last_sample(history: History) -> None:
     now_ms = await history.now_ms()
-    first, second = history.keeper(), history.keeper()
+    first, second = history.sampler(), history.sampler()
     began = now_ms - 10**7
-    await history.counted(done=10)
-    await history.says(beat(started_ms=began, seen_ms=now_ms, tally=tally(5)))
+    await history.add_counts(done=10)
+    await history.store_heartbeat(beat(started_ms=began, seen_ms=now_ms, tally=task_histograms(5)))
     await first.run_once()
     await next_sample(first)
-    assert await second.run_once() is None, "there is a keeper"
-    await history.counted(done=7)
-    await history.says(beat(started_ms=began, seen_ms=now_ms + 1, tally=tally(9)))
-    await history.redis.delete(STATS.sampler_lock)  # it died, and its place ran out
+    assert await second.run_once() is None, "the lease is held"
+    await history.add_counts(done=7)
+    await history.store_heartbeat(
+        beat(started_ms=began, seen_ms=now_ms + 1, tally=task_histograms(9))
+    )
+    await history.redis.delete(STATS.sampler_lock)  # it died, and its lease expired
     found = await next_sample(second)
     assert found.values[StatsField.DONE] == 7
     assert found.spreads[StatsField.END_TO_END] == {0: 4}
@@ -128,11 +130,11 @@ async def test_another_gateway_goes_on_where_the_keeper_has_stopped(history: His
     assert not first.holds_lease
 
 
-async def test_a_keeper_that_stops_makes_place_at_once(
+async def test_stopping_sampler_releases_the_lease(
     history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper_module, "RELEASE_TIMEOUT_S", 20.0)
-    first, second = history.keeper(), history.keeper()
+    monkeypatch.setattr(sampler_module, "RELEASE_TIMEOUT_S", 20.0)
+    first, second = history.sampler(), history.sampler()
     await first.run_once()
     await first.release()
     assert await history.redis.exists(STATS.sampler_lock) == 0
@@ -141,14 +143,14 @@ async def test_a_keeper_that_stops_makes_place_at_once(
     await second.run_once()
     assert second.holds_lease
     await first.release()
-    assert await history.redis.exists(STATS.sampler_lock) == 1, "not its own any more"
+    assert await history.redis.exists(STATS.sampler_lock) == 1, "held by another gateway"
 
 
-async def test_two_who_believe_to_be_the_keeper_write_each_second_once(history: History) -> None:
-    first, second = history.keeper(), history.keeper()
-    second.lease = first.lease  # as after a pause in which the place was lost and found
+async def test_two_lease_holders_write_each_second_once(history: History) -> None:
+    first, second = history.sampler(), history.sampler()
+    second.lease = first.lease  # as after a pause in which the lease was lost and taken again
     second.holds_lease = True
-    await history.counted(done=1)
+    await history.add_counts(done=1)
 
     async def samples() -> int:
         await asyncio.gather(first.run_once(), second.run_once())
@@ -159,27 +161,27 @@ async def test_two_who_believe_to_be_the_keeper_write_each_second_once(history: 
     assert len(set(times)) == len(times)
 
 
-async def test_a_lost_answer_costs_no_count_and_doubles_none(fake_history: History) -> None:
-    keeper = fake_history.keeper()
-    await next_sample(keeper)
-    append = keeper._rings.append
+async def test_lost_reply_neither_loses_nor_repeats_counts(fake_history: History) -> None:
+    sampler = fake_history.sampler()
+    await next_sample(sampler)
+    append = sampler._rings.append
 
-    async def unheard(*args: object, **options: object) -> None:
+    async def lose_reply(*args: object, **options: object) -> None:
         await append(*args, **options)  # type: ignore[arg-type]
-        raise ConnectionError("the answer was lost")
+        raise ConnectionError("the reply was lost")
 
-    await fake_history.counted(done=5)
-    keeper._rings.append = unheard  # type: ignore[assignment]
+    await fake_history.add_counts(done=5)
+    sampler._rings.append = lose_reply  # type: ignore[assignment]
 
     async def written() -> bool:
         with pytest.raises(ConnectionError):
-            await keeper.run_once()
+            await sampler.run_once()
         return len(await fake_history.stored()) == 2
 
     await eventually(written, 30)
-    keeper._rings.append = append  # type: ignore[method-assign]
-    await fake_history.counted(done=2)
-    await next_sample(keeper)
+    sampler._rings.append = append  # type: ignore[method-assign]
+    await fake_history.add_counts(done=2)
+    await next_sample(sampler)
     assert [each.values.get(StatsField.DONE) for each in await fake_history.stored()] == [
         None,
         5,
@@ -187,29 +189,29 @@ async def test_a_lost_answer_costs_no_count_and_doubles_none(fake_history: Histo
     ]
 
 
-async def test_of_a_time_without_a_keeper_nothing_is_made_up(fake_history: History) -> None:
+async def test_no_counts_for_a_time_without_samples(fake_history: History) -> None:
     now_ms = await fake_history.now_ms()
     await fake_history.put([sample(now_ms // 1000 * 1000 - MOST_GAP_MS, done_total=0)])
-    await fake_history.counted(done=1000)
-    found = await next_sample(fake_history.keeper())
+    await fake_history.add_counts(done=1000)
+    found = await next_sample(fake_history.sampler())
     assert StatsField.DONE not in found.values
 
 
-async def test_counters_that_begin_again_count_from_there(fake_history: History) -> None:
-    keeper = fake_history.keeper()
-    await fake_history.counted(done=50)
-    await next_sample(keeper)
+async def test_reset_counters_count_from_zero(fake_history: History) -> None:
+    sampler = fake_history.sampler()
+    await fake_history.add_counts(done=50)
+    await next_sample(sampler)
     await fake_history.redis.delete(KEYS.counts)
-    await fake_history.counted(done=3)
-    assert (await next_sample(keeper)).values[StatsField.DONE] == 3
+    await fake_history.add_counts(done=3)
+    assert (await next_sample(sampler)).values[StatsField.DONE] == 3
 
 
-async def test_longer_samples_are_made_at_their_boundaries(history: History) -> None:
+async def test_longer_samples_are_merged_at_boundaries(history: History) -> None:
     seconds = [sample(START + n * 1000, {1: 1}, done=2, depth=n % 7) for n in range(620)]
     await history.put(seconds)
-    keeper = history.keeper()
-    keeper.holds_lease = await history.rings.acquire(keeper.lease)
-    await keeper.roll_up(START + 612_000)
+    sampler = history.sampler()
+    sampler.holds_lease = await history.rings.acquire(sampler.lease)
+    await sampler.roll_up(START + 612_000)
     tens = await history.stored(TEN_SECONDS)
     assert [each.ts for each in tens] == [START + n * 10_000 for n in range(61)]
     assert all(each.values[StatsField.DONE] == 20 for each in tens)
@@ -218,99 +220,99 @@ async def test_longer_samples_are_made_at_their_boundaries(history: History) -> 
     assert [each.ts for each in fives] == [START, START + 300_000]
     assert [each.values[StatsField.DONE] for each in fives] == [600, 600]
     assert fives[0].values[StatsField.DEPTH] == 6
-    # No boundary in between; then one; and another keeper finds nothing left to do.
-    await keeper.roll_up(START + 619_000)
+    # First no boundary is passed, then one; another sampler finds nothing left to merge.
+    await sampler.roll_up(START + 619_000)
     assert len(await history.stored(TEN_SECONDS)) == 61
-    await keeper.roll_up(START + 620_000)
+    await sampler.roll_up(START + 620_000)
     assert len(await history.stored(TEN_SECONDS)) == 62
-    keeper._rolled_ms = 0
-    await keeper.roll_up(START + 621_000)
+    sampler._rolled_ms = 0
+    await sampler.roll_up(START + 621_000)
     assert len(await history.stored(TEN_SECONDS)) == 62
 
 
-async def test_a_missed_boundary_is_made_up_for(fake_history: History) -> None:
+async def test_missed_boundary_is_merged_later(fake_history: History) -> None:
     await fake_history.put([sample(START + n * 1000, done=1) for n in range(25)])
-    keeper = fake_history.keeper()
-    keeper.holds_lease = await fake_history.rings.acquire(keeper.lease)
-    keeper._rolled_ms = START + 8000
-    await keeper.roll_up(START + 23_000)
+    sampler = fake_history.sampler()
+    sampler.holds_lease = await fake_history.rings.acquire(sampler.lease)
+    sampler._rolled_ms = START + 8000
+    await sampler.roll_up(START + 23_000)
     assert [each.values[StatsField.DONE] for each in await fake_history.stored(TEN_SECONDS)] == [
         10,
         10,
     ]
 
 
-async def test_a_clock_that_went_back_does_not_end_the_history(
+async def test_sampling_continues_after_the_clock_went_back(
     history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper_module, "FUTURE_KEPT_S", 0.0)
+    monkeypatch.setattr(sampler_module, "FUTURE_KEPT_S", 0.0)
     now_ms = await history.now_ms()
     old = sample(now_ms // 1000 * 1000 - 60_000, done=1)
     future = sample(now_ms // 1000 * 1000 + 10**9, done=9)
     await history.put([old, future])
     await history.put([future], TEN_SECONDS)
-    found = await next_sample(history.keeper())
+    found = await next_sample(history.sampler())
     assert [each.ts for each in await history.stored()] == [old.ts, found.ts]
     assert [each.ts for each in await history.stored(TEN_SECONDS)][-1:] != [future.ts]
 
 
-async def test_a_clock_that_is_behind_for_a_while_loses_no_history(
+async def test_clock_behind_for_a_while_deletes_no_history(
     fake_history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A machine without a clock of its own, until it has asked for the time."""
+    """A machine without a real-time clock, until it has synchronised its time."""
     now_ms = await fake_history.now_ms() // 1000 * 1000
     before = [sample(now_ms + 10**9 + n * 1000, done=1) for n in range(3)]
     await fake_history.put(before)
     await fake_history.put(before, TEN_SECONDS)
-    keeper = fake_history.keeper()
+    sampler = fake_history.sampler()
     for _ in range(3):
-        assert await keeper.run_once() is None
+        assert await sampler.run_once() is None
     for ring in (ONE_SECOND, TEN_SECONDS):
         assert [each.ts for each in await fake_history.stored(ring)] == [b.ts for b in before]
-    assert await fake_history.redis.exists(STATS.sampler_lock), "it keeps its place"
-    monkeypatch.setattr(keeper_module, "FUTURE_KEPT_S", 0.0)
-    found = await next_sample(keeper)
+    assert await fake_history.redis.exists(STATS.sampler_lock), "it keeps its lease"
+    monkeypatch.setattr(sampler_module, "FUTURE_KEPT_S", 0.0)
+    found = await next_sample(sampler)
     assert [each.ts for each in await fake_history.stored()] == [found.ts], "it stays behind"
     assert all(each.ts <= found.ts for each in await fake_history.stored(TEN_SECONDS))
 
 
-async def test_gateways_that_fell_silent_are_forgotten(fake_history: History) -> None:
+async def test_stale_gateways_are_removed(fake_history: History) -> None:
     await fake_history.redis.hset(  # type: ignore[misc]
         STATS.gateways,
         mapping={"gone": '{"seen_ms":5,"sse_clients":9}', "odd": "x", "many": "[1]"},
     )
-    found = await next_sample(fake_history.keeper())
+    found = await next_sample(fake_history.sampler())
     assert found.values[StatsField.GATEWAYS] == 1
     assert found.values[StatsField.SSE_CLIENTS] == 0
     assert await fake_history.redis.hlen(STATS.gateways) == 1  # type: ignore[misc]
 
 
-async def test_it_lives_with_whatever_a_foreign_hand_has_put_there(history: History) -> None:
+async def test_invalid_values_in_redis_are_tolerated(history: History) -> None:
     for key in (KEYS.counts, KEYS.scheduled, KEYS.dead_letters, KEYS.workers, STATS.gateways):
         await history.redis.set(key, "foreign")
     await history.redis.set(KEYS.queue, "foreign")
     await history.redis.hset(STATS.seen, "foreign", "1")  # type: ignore[misc]
-    found = await next_sample(history.keeper())
+    found = await next_sample(history.sampler())
     assert StatsField.DEPTH not in found.values
     assert StatsField.DONE_TOTAL not in found.values
     assert found.values[StatsField.WORKERS] == 0
 
 
-async def test_it_goes_on_after_trouble(fake_history: History) -> None:
-    keeper = fake_history.keeper()
-    troubles = [RuntimeError("a mistake"), ConnectionError("away")]
-    collect = keeper._collector.collect
+async def test_sampling_continues_after_errors(fake_history: History) -> None:
+    sampler = fake_history.sampler()
+    errors = [RuntimeError("a mistake"), ConnectionError("away")]
+    collect = sampler._collector.collect
 
-    async def troubled(before: object) -> object:
-        if troubles:
-            raise troubles.pop()
+    async def failing(before: object) -> object:
+        if errors:
+            raise errors.pop()
         return await collect(before)  # type: ignore[arg-type]
 
-    keeper._collector.collect = troubled  # type: ignore[assignment, method-assign]
-    keeper._until_next_s = lambda: 0.01  # type: ignore[method-assign]
-    running = asyncio.create_task(keeper.run())
+    sampler._collector.collect = failing  # type: ignore[assignment, method-assign]
+    sampler._until_next_s = lambda: 0.01  # type: ignore[method-assign]
+    running = asyncio.create_task(sampler.run())
     try:
         await eventually(fake_history.stored, 30)
     finally:
         await cancel(running)
-    assert troubles == []
+    assert errors == []

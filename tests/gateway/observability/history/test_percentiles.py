@@ -1,4 +1,4 @@
-"""Histograms add up without loss, and their percentiles are where the values are."""
+"""Histograms are merged without loss, and percentiles are in the right bucket."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def counts_of(values: list[float]) -> dict[int, int]:
     return dict(Counter(bisect_left(SECONDS_BOUNDS, value) for value in values))
 
 
-def test_nothing_has_no_percentile() -> None:
+def test_no_percentile_without_values() -> None:
     assert samples.percentile_ms({}, 0.5) is None
     assert samples.percentile_ms({3: 0}, 0.5) is None
 
 
 @pytest.mark.parametrize("share", [0.5, 0.95, 0.99])
-def test_a_percentile_lies_in_the_bucket_of_the_true_one(share: float) -> None:
+def test_percentile_is_in_the_right_bucket(share: float) -> None:
     rng = random.Random(7)
     for _ in range(50):
         values = sorted(rng.lognormvariate(-1, 2) for _ in range(rng.randrange(1, 400)))
@@ -35,21 +35,21 @@ def test_a_percentile_lies_in_the_bucket_of_the_true_one(share: float) -> None:
         assert low * 1000 - 0.001 <= found <= high * 1000 + 0.001
 
 
-def test_percentiles_of_parts_together_are_those_of_the_whole() -> None:
+def test_merged_counts_have_the_same_percentiles() -> None:
     rng = random.Random(3)
     parts = [[rng.expovariate(2) for _ in range(rng.randrange(30))] for _ in range(20)]
     whole = counts_of([value for part in parts for value in part])
-    together = samples.merge_counts(counts_of(part) for part in parts)
-    assert together == whole
+    merged = samples.merge_counts(counts_of(part) for part in parts)
+    assert merged == whole
     for share in (0.5, 0.95, 0.99):
-        assert samples.percentile_ms(together, share) == samples.percentile_ms(whole, share)
+        assert samples.percentile_ms(merged, share) == samples.percentile_ms(whole, share)
 
 
-def test_beyond_the_last_bound_only_that_is_known() -> None:
+def test_percentile_beyond_the_last_bound() -> None:
     assert samples.percentile_ms({samples.LAST_BUCKET: 5}, 0.5) == SECONDS_BOUNDS[-1] * 1000
 
 
-def test_what_is_written_can_be_read() -> None:
+def test_encoded_counts_can_be_decoded() -> None:
     counts = {0: 3, 7: 12, samples.LAST_BUCKET: 1}
     assert samples.encode({**counts, 4: 0}) == f"0:3,7:12,{samples.LAST_BUCKET}:1"
     assert samples.decode(samples.encode(counts)) == counts
@@ -57,5 +57,5 @@ def test_what_is_written_can_be_read() -> None:
 
 
 @pytest.mark.parametrize("raw", ["x", "1", "1:", ":1", "1:-2", "99:1", "1:1.5", "1:" + "9" * 99])
-def test_what_a_foreign_hand_wrote_counts_for_nothing(raw: str) -> None:
+def test_invalid_counts_are_ignored(raw: str) -> None:
     assert samples.decode(f"2:4,{raw},5:1") == {2: 4, 5: 1}
