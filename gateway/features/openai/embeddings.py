@@ -1,4 +1,4 @@
-"""`POST /v1/embeddings`: its body, the job that it becomes, and the answer made of the result."""
+"""The request and response bodies of `POST /v1/embeddings`."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ BASE64 = "base64"
 
 
 def _no_tokens(value: object) -> object:
-    """Numbers are tokens of a model that is not ours."""
+    """Refuse arrays of tokens: they belong to another model's tokenizer."""
     first = value[0] if isinstance(value, list) and value else None
     if isinstance(first, (int, list)):
         raise PydanticCustomError(
-            UNSUPPORTED, "Send texts, not tokens: the models here have tokens of their own"
+            UNSUPPORTED, "Send texts, not tokens: the models here use other tokenizers"
         )
     return value
 
@@ -31,7 +31,7 @@ Text = Annotated[str, Field(min_length=1)]
 
 
 class EmbeddingsRequest(BaseModel):
-    """Texts to make vectors of. `null` is the same as absent."""
+    """Texts to embed. `null` is the same as absent."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -39,17 +39,17 @@ class EmbeddingsRequest(BaseModel):
         Text | Annotated[list[Text], Field(min_length=1, max_length=EMBED_MAX_TEXTS)],
         BeforeValidator(_no_tokens),
     ] = Field(description="One text, or several.")
-    model: Name | None = Field(None, description="One of `GET /v1/models`; absent: any.")
+    model: Name | None = Field(None, description="One of `GET /v1/models`. Default: any.")
     encoding_format: Literal["float", "base64"] | None = Field(
-        None, description="Numbers, or base64 of their 32 bits each, little-endian."
+        None, description="Numbers, or base64 of little-endian 32-bit floats."
     )
     dimensions: Annotated[int, Field(ge=1, le=65_536)] | None = Field(
-        None, description="Length of a vector, where the model can shorten it."
+        None, description="Length of the vectors, if the model can shorten them."
     )
     user: Any = Field(None, description="Ignored.")
 
     def payload(self) -> dict[str, Any]:
-        """What the embed task is asked for."""
+        """The payload of the embed job."""
         found: dict[str, Any] = {"input": self.input}
         if self.dimensions is not None:
             found["dimensions"] = self.dimensions
@@ -66,7 +66,7 @@ class _EmbedUsage(BaseModel):
 
 
 class _EmbedResult(BaseModel):
-    """What we read of a job's result."""
+    """The members of a job's result that are used."""
 
     vectors: list[list[float]]
     model: str = ""
@@ -74,7 +74,7 @@ class _EmbedResult(BaseModel):
 
 
 class EmbeddingView(BaseModel):
-    """One text's vector."""
+    """The vector of one text."""
 
     object: Literal["embedding"] = "embedding"
     index: int = Field(ge=0)
@@ -82,20 +82,20 @@ class EmbeddingView(BaseModel):
 
 
 class EmbeddingUsage(BaseModel):
-    """Tokens that were read; 0 where nobody counted them."""
+    """Token counts; 0 if the worker does not report them."""
 
     prompt_tokens: int
     total_tokens: int
 
 
 class EmbeddingJobInfo(BaseModel):
-    """What only we tell."""
+    """Members that OpenAI's API does not have."""
 
     job_id: str
 
 
 class EmbeddingList(BaseModel):
-    """A vector for each text, in the order of the texts."""
+    """One vector per text, in order."""
 
     object: Literal["list"] = "list"
     data: list[EmbeddingView]
@@ -105,13 +105,13 @@ class EmbeddingList(BaseModel):
 
 
 def embeddings(job_id: str, wanted: EmbeddingsRequest, result: Any) -> bytes:
-    """The answer as JSON; a Problem where the result is none of an embedder."""
+    """The response as JSON; raises a problem for an unexpected result."""
     try:
         made = _EmbedResult.model_validate(result)
     except ValidationError:
         raise answer_invalid("an embedder") from None
     if len(made.vectors) != wanted.number:
-        raise answer_invalid("an embedder of so many texts")
+        raise answer_invalid("an embedder of this many texts")
     usage = made.usage or _EmbedUsage()
     packed = wanted.encoding_format == BASE64
     view = EmbeddingList(

@@ -1,4 +1,4 @@
-"""How a job may end other than well, as answers: the one table of kinds and statuses."""
+"""Problems for jobs that fail, are canceled or expire."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from common.contracts.models import ModelErrorKind, ToolErrorKind
 from gateway.http.problems import Problem, retry_headers
 from gateway.jobs.lookup import location_headers
 
-#: Statuses by the kind of a job's error; any other is a 500.
+#: Status by kind of error; 500 for any other kind.
 STATUSES: dict[str, int] = {
     "invalid_payload": 400,
     ModelErrorKind.REFUSED: 400,
@@ -29,19 +29,19 @@ STATUSES: dict[str, int] = {
     ModelErrorKind.IDLE_TIMEOUT: 504,
     ModelErrorKind.TOTAL_TIMEOUT: 504,
 }
-#: As some proxies, and gRPC's mapping, write it: somebody did not want it any more.
+#: "Client closed request", as nginx and gRPC's mapping use it.
 CANCELED = 499
-#: SDKs try again by themselves. A job has had all its attempts already.
+#: Tells SDKs not to retry: the job has had all its attempts.
 NO_RETRY_HEADERS = {"X-Should-Retry": "false"}
 
 
 def job_headers(job_id: str) -> dict[str, str]:
-    """Which job an answer is of, and where it can be read."""
+    """Headers that identify the job."""
     return {"X-Job-Id": job_id, **location_headers(job_id)}
 
 
 def job_failure(job: Job) -> Problem:
-    """The answer to a job that ended in any way but `done`."""
+    """The problem of a job that did not end as `done`."""
     headers = {**job_headers(job.job_id), **NO_RETRY_HEADERS}
     if job.status == Status.CANCELED.value:
         return Problem(CANCELED, "job_canceled", "The job was canceled.", headers=headers)
@@ -52,41 +52,41 @@ def job_failure(job: Job) -> Problem:
 
 
 def job_expired(job_id: str) -> Problem:
-    """There is no such job any more."""
+    """The job expired while the request waited."""
     return Problem(
         504,
         "job_expired",
-        "The job has expired before it could be answered; see JOB_TTL_S.",
+        "The job expired before its result could be read; see JOB_TTL_S.",
         headers={**job_headers(job_id), **NO_RETRY_HEADERS},
     )
 
 
 def gateway_stopping(job_id: str) -> Problem:
-    """The gateway goes; the job does not."""
+    """The gateway stops while a request waits; the job continues."""
     return Problem(
         503,
         "gateway_stopping",
-        f"This gateway is stopping. The job goes on and can be read at /v1/jobs/{job_id}; with an "
-        "Idempotency-Key the same request is answered with it.",
+        f"This gateway is stopping. The job continues; read it at /v1/jobs/{job_id}, or repeat the "
+        "request with its Idempotency-Key.",
         headers={**job_headers(job_id), **retry_headers(1.0)},
     )
 
 
 def answer_restarted(job_id: str) -> Problem:
-    """Another attempt says something else than what was sent already."""
+    """A new attempt's answer differs from what was sent already."""
     return Problem(
         502,
         "answer_restarted",
-        "The worker was lost in the middle of the answer, and the next one answers differently. "
-        f"Its answer can be read at /v1/jobs/{job_id}.",
+        "The worker died during the answer, and the answer of the next attempt differs. "
+        f"It can be read at /v1/jobs/{job_id}.",
     )
 
 
 def answer_invalid(what: str) -> Problem:
-    """The job is done, but its result is of another kind."""
+    """The job is done, but its result has an unexpected form."""
     return Problem(
         502,
         "worker_answer_invalid",
-        f"The worker's result is not that of {what}: another handler does this task.",
+        f"The result is not that of {what}: another handler is registered for this task.",
         headers=NO_RETRY_HEADERS,
     )

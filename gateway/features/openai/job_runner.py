@@ -1,4 +1,4 @@
-"""Stays with a job until it has ended, for as long as its client stays."""
+"""Submits the job of a request and follows it until it ends or the client disconnects."""
 
 from __future__ import annotations
 
@@ -29,36 +29,36 @@ from gateway.state import GatewayState, state_of
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-#: A job that has ended is read again after a fault of Redis: so often, after so long.
+#: Attempts to read an ended job while Redis fails, and seconds between them.
 READ_TRIES, READ_RETRY_S = 10, 0.5
 CANCEL_REASON = "the client has left"
 
 
 class JobEvent(NamedTuple):
-    """Something that happened to a job, or that the hub has to say."""
+    """An event of a job, or a notice of the hub."""
 
     type: str
     data: dict[str, Any]
 
     @classmethod
     def of(cls, frame: Frame) -> JobEvent:
-        """A frame, as it was meant."""
+        """The event in a frame."""
         body = codec.loads(frame.ndjson)
         data = body[EventField.DATA]
         return cls(body[EventField.TYPE], data if isinstance(data, dict) else {})
 
 
 class ClientDisconnected(Exception):
-    """Nobody waits for the answer any more."""
+    """The client has disconnected."""
 
 
 class JobFollower:
-    """A job's events from the first to the last, however long that takes."""
+    """Yields all events of a job, from the first to the last."""
 
     def __init__(
         self, state: GatewayState, caller: Caller, job_id: str, *, replayed: bool = False
     ) -> None:
-        """`replayed`: it may have ended long ago, and its events may be gone."""
+        """`replayed`: the job may have ended long ago, and its events may have expired."""
         self._check_ended_first = replayed
         self._state = state
         self._caller = caller
@@ -68,8 +68,7 @@ class JobFollower:
         self._ended = False
 
     async def next(self) -> list[JobEvent]:
-        """What happened since; nothing once the job has ended. A Problem says why it goes no
-        further."""
+        """The next events; empty once the job has ended. Raises a problem if it cannot go on."""
         if self._check_ended_first:
             self._check_ended_first = False
             await self._refresh_ended()
@@ -78,7 +77,7 @@ class JobFollower:
         batch = await self._watch.next_batch()
         caller = self._caller
         if caller.key_id and not await self._state.access.callers.is_still_valid(caller):
-            raise invalid_key("The API key was revoked, or has expired, while you waited.")
+            raise invalid_key("The API key was revoked or expired during the request.")
         self._ended = not batch or batch[-1].type in self._source.ending
         seen = [JobEvent.of(frame) for frame in batch]
         for notice in (one for one, frame in zip(seen, batch) if not frame.id):
@@ -95,7 +94,7 @@ class JobFollower:
         self._watch.close()
 
     async def _handle_notice(self, notice: JobEvent) -> None:
-        """What the hub says is meant for clients that can come back; ours cannot."""
+        """Handle a notice here: clients of this API cannot resume a stream."""
         hub = self._state.hub
         if notice.type == FrameType.GONE:
             raise job_expired(self.job_id)
@@ -107,7 +106,7 @@ class JobFollower:
             self._watch = hub.subscribe(self._source, position)
             self._ended = False
         elif notice.type == FrameType.HEARTBEAT:
-            await self._refresh_ended()  # a foreign worker may have left without the last event
+            await self._refresh_ended()  # a third-party worker may not write the terminal event
 
     async def _refresh_ended(self) -> None:
         with contextlib.suppress(SluiceError):
@@ -132,8 +131,8 @@ class JobFollower:
 async def run_while_connected(
     work: Coroutine[Any, Any, T], receive: Receive, give_up: Callable[[], Awaitable[None]]
 ) -> T:
-    """What `work` comes to. Once the client has left, or takes nothing any more, gives up first
-    and then raises ClientLeft."""
+    """The result of `work`. If the client disconnects or stops reading, calls `give_up` and raises
+    ClientDisconnected."""
     working = asyncio.ensure_future(work)
     leaving = asyncio.ensure_future(wait_for_disconnect(receive))
     try:
@@ -149,30 +148,30 @@ async def run_while_connected(
 
 
 async def cancel_job(state: GatewayState, job_id: str) -> None:
-    """Nobody waits for it: end it, so that it takes no one else's place."""
+    """Cancel a job whose client has disconnected."""
     settings = state.settings
     data = codec.dumps({DataField.REASON: CANCEL_REASON})
     try:
         await state.store.cancel(job_id, settings.worker_group, data, settings.job_ttl_s)
     except SluiceError as error:
-        log.warning("job %s of a client that has left was not canceled: %s", job_id, error)
+        log.warning("job %s: not canceled after its client disconnected: %s", job_id, error)
 
 
 @dataclass(frozen=True)
 class PendingJob:
-    """A request whose job is accepted."""
+    """The accepted job of a request."""
 
     state: GatewayState
     caller: Caller
     job_id: str
-    #: Of the answer, however it turns out.
+    #: Headers of the response, also of an error.
     headers: dict[str, str]
-    #: Who names an Idempotency-Key may come again for the same job, or has come again.
+    #: True if the client can repeat the request for the same job; then it is not canceled.
     has_idempotency_key: bool
     replayed: bool
 
     def follow(self) -> JobFollower:
-        """The job's events from the first on; the caller closes it."""
+        """Follow the job from its first event; the caller closes the follower."""
         return JobFollower(self.state, self.caller, self.job_id, replayed=self.replayed)
 
     async def give_up(self) -> None:
@@ -181,7 +180,7 @@ class PendingJob:
 
 
 async def submit_job(request: Request, task: Task, payload: dict[str, Any]) -> PendingJob:
-    """Make a job of a request; a Problem says why there is none."""
+    """Submit the job of a request; raises the problem of a refusal."""
     state = state_of(request)
     check_streams(state)
     body = {JobField.TASK: task.value, JobField.PAYLOAD: payload}
@@ -197,14 +196,14 @@ async def submit_job(request: Request, task: Task, payload: dict[str, Any]) -> P
 
 
 class JobResult(NamedTuple):
-    """A job that has ended well."""
+    """The result of a job that is done."""
 
     created_s: int
     result: Any
 
 
 async def wait_for_result(request: Request, asked: PendingJob) -> JobResult:
-    """The job, once it is done. Raises the Problem that it has ended with, or ClientLeft."""
+    """Wait for the result. Raises the problem of a failed job, or ClientDisconnected."""
     following = asked.follow()
     try:
         job = await run_while_connected(following.end(), request.receive, asked.give_up)
@@ -214,7 +213,7 @@ async def wait_for_result(request: Request, asked: PendingJob) -> JobResult:
 
 
 def job_result(job: Job) -> JobResult:
-    """What a job that has ended came to; a Problem where it has not ended well."""
+    """The result of an ended job; raises the problem of a failed one."""
     if job.status != Status.DONE.value:
         raise job_failure(job)
     try:

@@ -1,4 +1,4 @@
-"""Which models there are: those that live workers say they ask."""
+"""The models that live workers report in their heartbeats."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from gateway.http.problems import FieldProblem, Problem
 from gateway.observability.workers import live_workers
 from gateway.state import GatewayState, state_of
 
-#: How long an answer of Redis is believed.
+#: Seconds the list of models is cached.
 CACHE_TTL_S = 1.0
-#: Names that an answer lists.
+#: Most names that an error message lists.
 MOST_NAMED = 20
 
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A model that a worker asks."""
+    """A model that a worker uses."""
 
     name: str
-    #: What it is asked for.
+    #: The tasks that it is used for.
     tasks: tuple[Task, ...]
-    #: Since when, as far as is known.
+    #: Start of the oldest worker that uses it, Unix seconds.
     since_s: int
 
 
 class ModelCatalog:
-    """What this gateway last heard; asked for at most once a second, by all who wait together."""
+    """The cached list of models; concurrent requests share one refresh."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -42,7 +42,7 @@ class ModelCatalog:
         self._refreshing: asyncio.Task[None] | None = None
 
     async def all(self, state: GatewayState) -> tuple[ServedModel, ...]:
-        """Every model, by name; raises the Problem of a Redis that does not answer."""
+        """All models by name; raises a problem if Redis does not answer."""
         if self._clock() - self._refreshed_at >= CACHE_TTL_S:
             if self._refreshing is None:
                 self._refreshing = asyncio.create_task(self._refresh(state))
@@ -59,21 +59,21 @@ class ModelCatalog:
 
 
 def _retrieve_exception(asking: asyncio.Task[None]) -> None:
-    """Whoever asked may have left before the answer."""
+    """Retrieve the exception, since the requests that waited may have ended."""
     if not asking.cancelled():
         asking.exception()
 
 
 def models_of(request: Request) -> ModelCatalog:
-    """What the gateway behind a request knows of models."""
+    """The model catalog of the gateway."""
     models: ModelCatalog = request.app.state.openai
     return models
 
 
 async def check_model(request: Request, task: Task, name: str | None) -> str:
-    """The model to name in the answer; a 404 where the one asked for is not there.
+    """The model to name in the response; raises 404 for an unknown one.
 
-    Where no worker says which model it asks, any name will do.
+    If no worker reports its model, any name is accepted.
     """
     known = [
         model.name
@@ -88,9 +88,9 @@ async def check_model(request: Request, task: Task, name: str | None) -> str:
 
 
 def model_not_found(name: str, known: Iterable[str]) -> Problem:
-    """A 404 that says what there is."""
+    """A 404 that lists the available models."""
     listed = ", ".join(f"`{one}`" for one in list(known)[:MOST_NAMED]) or "none at the moment"
-    words = f"There is no model `{name}` here for this. There is: {listed}."
+    words = f"There is no model `{name}` for this task. Available: {listed}."
     return Problem(404, "model_not_found", words, [FieldProblem(pointer="/model", detail=words)])
 
 
@@ -98,8 +98,8 @@ def _known(beats: Iterable[Heartbeat]) -> tuple[ServedModel, ...]:
     since: dict[str, int] = {}
     tasks: dict[str, set[Task]] = {}
     for beat in beats:
-        told = ((beat.model.name if beat.model else "", Task.CHAT), (beat.embedder, Task.EMBED))
-        for name, task in told:
+        used = ((beat.model.name if beat.model else "", Task.CHAT), (beat.embedder, Task.EMBED))
+        for name, task in used:
             if name:
                 since[name] = min(since.get(name, beat.started_ms), beat.started_ms)
                 tasks.setdefault(name, set()).add(task)

@@ -1,4 +1,4 @@
-"""What OpenAPI says of the routes of OpenAI's API."""
+"""OpenAPI descriptions of the OpenAI routes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ ChatBody = Annotated[
 EmbeddingsBody = Annotated[
     EmbeddingsRequest, Depends(OpenAIBody(EmbeddingsRequest, EXAMPLE_EMBEDDINGS))
 ]
-ModelPath = Annotated[str, Path(description="Its name.", examples=["smollm2-135m-instruct"])]
+ModelPath = Annotated[
+    str, Path(description="Name of the model.", examples=["smollm2-135m-instruct"])
+]
 
 _AWAY = "Redis does not answer."
 #: `gateway.jobs.submit` reads them.
@@ -29,27 +31,26 @@ _CHUNK: dict[str, Any] = {
     "properties": {"data": {"type": "string", "contentMediaType": "application/json"}},
 }
 _ANSWERS = problem_responses(
-    _400="The body is no JSON, or does not fit the schema, or asks for what cannot be honoured; "
-    "`param` names the member. Or the model refused the request.",
-    _403="The key may not submit jobs and read them, or not of this task.",
-    _404="There is no such model; the message lists those that there are.",
+    _400="The body is not JSON, does not match the schema, or uses an unsupported option "
+    "(`param` names the member); or the model refused the request.",
+    _403="The key is not allowed to submit and read jobs of this task.",
+    _404="There is no such model; the message lists the available ones.",
     _413="The body or the payload is too long.",
     _415="The Content-Type of the body is not JSON.",
     _422="The Idempotency-Key was used with another request.",
-    _429="The queue is full, or the key has used up its rate or its quota; Retry-After says when "
-    "to come back.",
-    _499="Somebody canceled the job.",
+    _429="The queue is full, or the key has exceeded its rate or quota; see Retry-After.",
+    _499="The job was canceled.",
     _500="The job failed; `code` is the kind of its error.",
-    _502="The model failed, or said what makes no sense.",
-    _503="Redis does not answer, the host is short of memory or too hot, too many answers are "
-    "waited for, there is no model, or the gateway is stopping.",
-    _504="The job, or the model, took too long.",
+    _502="The model failed, or its answer is not valid.",
+    _503="Redis does not answer, the host is short of memory or too hot, too many requests wait "
+    "for answers, there is no model, or the gateway is stopping.",
+    _504="The job or the model took too long.",
 )
 
 CREATE_COMPLETION: dict[str, Any] = {
     "responses": {
         200: {
-            "description": "The answer; with `stream`, chunks of it and at last `data: [DONE]`.",
+            "description": "The completion; with `stream`, chunks of it and then `data: [DONE]`.",
             "content": {
                 "text/event-stream": {
                     "itemSchema": _CHUNK,

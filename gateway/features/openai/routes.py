@@ -1,4 +1,4 @@
-"""`POST /v1/chat/completions`: a chat job, answered as OpenAI does, at once or in chunks."""
+"""The OpenAI API: `/v1/chat/completions`, `/v1/embeddings` and `/v1/models`."""
 
 from __future__ import annotations
 
@@ -51,12 +51,13 @@ router = APIRouter(route_class=JsonRoute, tags=["openai"])
 @router.post(
     OPENAI_CHAT,
     response_model=ChatCompletion,
-    summary="Go on with a conversation",
+    summary="Create a chat completion",
     **CREATE_COMPLETION,
 )
 async def create_completion(request: Request, body: ChatBody) -> Response:
-    """A chat job, waited for. With `stream` its answer comes while it is made. Who leaves before
-    the end cancels the job, unless it has an `Idempotency-Key` to come again with."""
+    """Submits a chat job and waits for its result. With `stream` the answer is sent while it is
+    generated. If the client disconnects, the job is canceled, unless the request has an
+    `Idempotency-Key` with which it can be repeated."""
     model = await check_model(request, Task.CHAT, body.model)
     asked = await submit_job(request, Task.CHAT, body.payload())
     if body.stream:
@@ -86,12 +87,12 @@ def _chunks(asked: PendingJob, wanted: ChatRequest, model: str) -> ChatStream:
 @router.post(
     OPENAI_EMBEDDINGS,
     response_model=EmbeddingList,
-    summary="Make vectors of texts",
+    summary="Create embeddings",
     **CREATE_EMBEDDINGS,
 )
 async def create_embeddings(request: Request, body: EmbeddingsBody) -> Response:
-    """An embed job, waited for. Who leaves before the end cancels it, unless it has an
-    `Idempotency-Key` to come again with."""
+    """Submits an embed job and waits for its result. If the client disconnects, the job is
+    canceled, unless the request has an `Idempotency-Key` with which it can be repeated."""
     await check_model(request, Task.EMBED, body.model)
     asked = await submit_job(request, Task.EMBED, body.payload())
     try:
@@ -102,9 +103,9 @@ async def create_embeddings(request: Request, body: EmbeddingsBody) -> Response:
 
 
 class ModelTasks(BaseModel):
-    """What only we tell."""
+    """Members that OpenAI's API does not have."""
 
-    tasks: list[Task] = Field(description="What it is for.")
+    tasks: list[Task] = Field(description="The tasks it is used for.")
 
 
 class ModelView(BaseModel):
@@ -112,8 +113,8 @@ class ModelView(BaseModel):
 
     id: str = Field(examples=["smollm2-135m-instruct"])
     object: Literal["model"] = "model"
-    created: int = Field(description="Since when a worker asks it, Unix seconds.")
-    owned_by: str = Field("sluice", description="Always the same.")
+    created: int = Field(description="Start of the oldest worker that uses it, Unix seconds.")
+    owned_by: str = Field("sluice", description="Always `sluice`.")
     sluice: ModelTasks
 
     @classmethod
@@ -122,24 +123,22 @@ class ModelView(BaseModel):
 
 
 class ModelList(BaseModel):
-    """Every model, by name; none where no worker says which one it asks."""
+    """Models by name; empty if no worker reports its model."""
 
     object: Literal["list"] = "list"
     data: list[ModelView]
 
 
-@router.get(
-    OPENAI_MODELS, response_model=ModelList, summary="Which models are there?", **LIST_MODELS
-)
+@router.get(OPENAI_MODELS, response_model=ModelList, summary="List models", **LIST_MODELS)
 async def list_models(request: Request) -> Response:
-    """The models that live workers ask, for chats and for vectors."""
+    """Returns the models that live workers use for chat and embeddings."""
     known = await models_of(request).all(state_of(request))
     return _answer(ModelList(data=[ModelView.of(model) for model in known]))
 
 
-@router.get(OPENAI_MODEL, response_model=ModelView, summary="Is a model there?", **READ_MODEL)
+@router.get(OPENAI_MODEL, response_model=ModelView, summary="Read a model", **READ_MODEL)
 async def read_model(request: Request, model: ModelPath) -> Response:
-    """One of them."""
+    """Returns a model that live workers use."""
     known = await models_of(request).all(state_of(request))
     for served in known:
         if served.name == model:

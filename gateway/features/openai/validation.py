@@ -1,4 +1,4 @@
-"""Reads a request of OpenAI's API: the model of its body, or a problem that names the member."""
+"""Validates request bodies of the OpenAI API; errors name the invalid member."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Body = TypeVar("Body", bound=BaseModel)
 
 
 class OpenAIBody(JsonBody[Body]):
-    """A body of OpenAI's API. `refused`: members that are known, but cannot be honoured."""
+    """A body of the OpenAI API. `refused`: members that are known, but not supported."""
 
     def __init__(
         self, model: type[Body], example: Mapping[str, Any], refused: Collection[str] = ()
@@ -32,7 +32,7 @@ _MISSING, _UNKNOWN = "missing", "extra_forbidden"
 
 
 def parse_body(model: type[Body], body: Any, refused: Collection[str] = ()) -> Body:
-    """The body as a request; `refused` are members that we know and cannot honour."""
+    """The validated body. `refused`: members that are known, but not supported."""
     try:
         return model.model_validate(body)
     except ValidationError as error:
@@ -44,8 +44,7 @@ def parse_body(model: type[Body], body: Any, refused: Collection[str] = ()) -> B
 
 
 def _deepest(faults: list[Any], body: Any) -> Any:
-    """The first fault, or what is wrong further down in it: of what a member might have been, that
-    which it resembles most."""
+    """The first error, or a deeper one inside it: for a union, that of the closest alternative."""
     placed = [(_member_path(fault, body), fault) for fault in faults]
     first, _ = placed[0]
     inside = [(place, fault) for place, fault in placed if place[: len(first)] == first]
@@ -61,7 +60,7 @@ def _unsupported(model: type[BaseModel], member: str) -> Problem:
     return Problem(
         400,
         "unsupported_parameter",
-        f"`{member}` cannot be honoured here. {words} Leave it out.",
+        f"`{member}` is not supported. {words} Leave it out.",
         [FieldProblem(pointer=f"/{member}", detail=words)],
     )
 
@@ -73,7 +72,7 @@ def _invalid(fault: Mapping[str, Any], body: Any) -> Problem:
     if kind == _MISSING:
         return Problem(400, "missing_required_parameter", detail, [named])
     if kind == _UNKNOWN:
-        detail = f"{named.pointer} is not known here. Leave it out."
+        detail = f"{named.pointer} is not a known member. Leave it out."
         return Problem(400, "unknown_parameter", detail, [named])
     if kind == UNSUPPORTED:
         return Problem(400, "unsupported_value", detail, [named])
@@ -83,7 +82,7 @@ def _invalid(fault: Mapping[str, Any], body: Any) -> Problem:
 
 
 def _member_path(fault: Mapping[str, Any], body: Any) -> tuple[Any, ...]:
-    """Where in the body a fault is: without the names of what a member might have been."""
+    """The location of an error in the body, without the names of union alternatives."""
     if ABOUT in fault.get("ctx", {}):
         return (fault["ctx"][ABOUT],)
     found: list[Any] = []

@@ -1,4 +1,4 @@
-"""Work on documents is a `rag` job like any other; here its end becomes the answer of a request."""
+"""Runs the `rag` jobs of requests and turns their results into responses."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from gateway.jobs.lookup import location_headers, wait_until_ended
 from gateway.jobs.submit import DocumentUpload, Submission, submit
 from gateway.state import state_of
 
-#: Seconds the record of a search or a deletion is kept: nobody comes back for it.
+#: Seconds the job of a search or a deletion is kept.
 BRIEF_TTL_S = 600
-#: How long a search or a deletion is waited for where the client does not say.
+#: Seconds to wait for a search or a deletion without `Prefer`.
 DEFAULT_WAIT_S = 30.0
-#: Errors that are the document's or the question's own fault, by kind.
+#: Kinds of errors that the request caused.
 _CLIENT_ERROR_KINDS = frozenset(
     {
         "invalid_payload",
@@ -48,7 +48,7 @@ async def start(
 async def wait_for_end(
     request: Request, made: Submission, wait_s: float, usual_wait_s: float = 0.0
 ) -> Job | None:
-    """The job's end, if it comes while the client waits; a Problem where it came to nothing.
+    """The job if it ends in time, otherwise None; raises the problem of a failed job.
 
     `wait_s`: from the header Prefer. `usual_wait_s`: without that header.
     """
@@ -68,7 +68,7 @@ async def wait_for_end(
 
 
 def accepted_response(made: Submission) -> Response:
-    """It takes longer: where to look for it."""
+    """The response with the job's id, if the job has not ended in time."""
     headers = {**location_headers(made.job_id), **made.headers}
     body = codec.dumps({JobField.JOB_ID: made.job_id})
     return Response(body, 202, headers, "application/json")

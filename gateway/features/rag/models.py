@@ -1,4 +1,4 @@
-"""What requests and answers about documents look like."""
+"""Request and response models of `/v1/rag`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from common.codec import schema_pattern
 from common.contracts.rag import DOCUMENT_ID_PATTERN, NAMESPACE_PATTERN
 
-_SPANS = "Characters, from 0, the end not included."
+_SPANS = "Character offset, from 0; the end is exclusive."
 _ID = "handbook.md"
-#: As the worker takes it.
+#: The limit of the worker.
 TITLE_CHARS = 200
 EXAMPLE_DOCUMENT: dict[str, Any] = {
     "id": "handbook",
@@ -26,7 +26,7 @@ DocumentName = Annotated[str, Field(strict=True, pattern=schema_pattern(DOCUMENT
 
 
 class TextType(str, Enum):
-    """What a document's text may be written in."""
+    """Media types of a document's text."""
 
     PLAIN = "text/plain"
     MARKDOWN = "text/markdown"
@@ -34,41 +34,42 @@ class TextType(str, Enum):
 
 
 class DocumentRequest(BaseModel):
-    """A document to be found again."""
+    """A document to add."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [EXAMPLE_DOCUMENT]})
 
-    text: Annotated[str, Field(strict=True, min_length=1)] = Field(description="What it says.")
+    text: Annotated[str, Field(strict=True, min_length=1)] = Field(description="The text.")
     id: DocumentName | None = Field(
         None,
-        description="Its name; the same again replaces it. Default: made of what it says.",
+        description="The document's id; a document with the same id is replaced. Default: derived "
+        "from the text.",
         examples=[_ID],
     )
     title: Annotated[str, Field(strict=True, max_length=TITLE_CHARS)] | None = Field(
-        None, description="For people. Default: its first heading."
+        None, description="Title. Default: the first heading."
     )
-    media_type: TextType = Field(TextType.PLAIN, description="What the text is written in.")
+    media_type: TextType = Field(TextType.PLAIN, description="Media type of the text.")
 
 
 class DocumentView(BaseModel):
-    """A document as it is known; its text is at `/text` below it."""
+    """Metadata of a document; its text is at `…/text`."""
 
     id: str = Field(examples=[_ID])
     title: str
     media_type: str = Field(examples=["text/markdown"])
-    chars: int = Field(description="How long its text is.")
-    chunks: int = Field(description="Of how many passages it is made.")
-    sha256: str = Field(description="Of its text.")
+    chars: int = Field(description="Length of the text in characters.")
+    chunks: int = Field(description="Number of passages.")
+    sha256: str = Field(description="SHA-256 of the text.")
     revision: str = Field(description="Changes with each ingest.")
     added_ts: int = Field(description="Unix milliseconds.", examples=[1760000000000])
-    embedder: str = Field(description="The model behind its vectors; empty where it has none.")
+    embedder: str = Field(description="The embedding model of its vectors; empty if it has none.")
 
 
 class DocumentPage(BaseModel):
-    """Documents of a namespace, the last changed first."""
+    """A page of documents, last changed first."""
 
     items: list[DocumentView]
-    total: int = Field(description="All of them.")
+    total: int = Field(description="Number of all entries.")
     next: str | None = Field(
         description="Pass it as `before` for the next page; null on the last page.",
         examples=[None],
@@ -76,27 +77,27 @@ class DocumentPage(BaseModel):
 
 
 class NamespaceList(BaseModel):
-    """Namespaces that hold documents or terms."""
+    """Namespaces with documents or terms."""
 
     items: list[str] = Field(examples=[["default"]])
 
 
 class TermView(BaseModel):
-    """A term, and what else it is called: who asks for one of the names finds all of them."""
+    """A term and its aliases: a search for one of the names finds all of them."""
 
     term: str = Field(examples=["dead letter queue"])
     aliases: list[str] = Field(examples=[["DLQ"]])
-    kind: str = Field(description="Of the proposal it comes from.", examples=["term_alias"])
-    workflow_job_id: str = Field(description="Where that was approved.")
+    kind: str = Field(description="Kind of the proposal it comes from.", examples=["term_alias"])
+    workflow_job_id: str = Field(description="The workflow job that approved it.")
     proposal_id: str = Field(examples=["p_001"])
     added_ms: int = Field(description="Unix milliseconds.", examples=[1760000000000])
 
 
 class TermList(BaseModel):
-    """Terms of a namespace, by name."""
+    """A page of terms, by name."""
 
     items: list[TermView]
-    total: int = Field(description="All of them.")
+    total: int = Field(description="Number of all entries.")
     next: str | None = Field(
         description="Pass it as `after` for the next page; null on the last page.",
         examples=[None],
@@ -104,14 +105,14 @@ class TermList(BaseModel):
 
 
 class AddDocumentResponse(BaseModel):
-    """The document can be found from now on."""
+    """The document was added and can be searched."""
 
     job_id: str
     document_id: str = Field(examples=[_ID])
     chunks: int
     chars: int
     embedder: str
-    replaced: bool = Field(description="Whether it took the place of an older one.")
+    replaced: bool = Field(description="Whether it replaced an older one.")
 
 
 class HitView(BaseModel):
@@ -126,7 +127,7 @@ class HitView(BaseModel):
 
 
 class CitationView(BaseModel):
-    """A place in a document that an answer rests on."""
+    """A passage that the answer is based on."""
 
     document_id: str
     start: int
@@ -135,12 +136,12 @@ class CitationView(BaseModel):
 
 
 class SearchView(BaseModel):
-    """What was found, best first."""
+    """Search results, best first."""
 
     model_config = ConfigDict(extra="allow")
 
     job_id: str
     hits: list[HitView]
     citations: list[CitationView] = []
-    text: str | None = Field(None, description="The answer, where one was asked for.")
-    mode: str = Field(description="How the passages were found.", examples=["fused"])
+    text: str | None = Field(None, description="The answer, if requested.")
+    mode: str = Field(description="The search mode that was used.", examples=["fused"])

@@ -1,4 +1,4 @@
-"""What OpenAPI says of the routes of documents."""
+"""OpenAPI descriptions of the routes of documents."""
 
 from __future__ import annotations
 
@@ -20,17 +20,19 @@ from gateway.http.routing import JsonBody, declare
 from gateway.jobs.models import SubmitJobResponse
 
 _AWAY = "Redis does not answer."
-_MISFIT = "A name or a parameter is none."
-_BUSY = "The queue is full, or the key has used up its rate or its quota; see Retry-After."
+_MISFIT = "Invalid name or query parameter."
+_BUSY = "The queue is full, or the key has exceeded its rate or quota; see Retry-After."
 #: `gateway.jobs.submit` reads it.
 _IDEMPOTENT = [declare(idempotency_key=IdempotencyKey)]
-#: What a body may be, beside JSON: the file itself.
+#: Media types of files that may be sent instead of JSON.
 FILE_TYPES = ("text/plain", "text/markdown", "text/html", "application/pdf")
 
 NamespacePath = Annotated[
-    NamespaceName, Path(description="Where documents are kept.", examples=[DEFAULT_NAMESPACE])
+    NamespaceName, Path(description="Namespace of the documents.", examples=[DEFAULT_NAMESPACE])
 ]
-DocumentPath = Annotated[DocumentName, Path(description="Its id.", examples=["handbook"])]
+DocumentPath = Annotated[
+    DocumentName, Path(description="Id of the document.", examples=["handbook"])
+]
 
 LIST: dict[str, Any] = {"responses": problem_responses(_422=_MISFIT, _503=_AWAY)}
 READ: dict[str, Any] = {
@@ -43,16 +45,16 @@ NAMESPACES: dict[str, Any] = {"responses": problem_responses(_503=_AWAY)}
 ADD: dict[str, Any] = {
     "responses": {
         201: {
-            "description": "With `Prefer: wait`: it can be found from now on.",
+            "description": "With `Prefer: wait`: the document was added and can be searched.",
             "model": AddDocumentResponse,
         },
         **problem_responses(
             _400="The body is not JSON or empty, or the Idempotency-Key is invalid.",
             _403="The key is not allowed to submit jobs of this task.",
             _413="The document is too long; see MAX_DOCUMENT_BYTES.",
-            _415="The body is neither JSON nor of a type that can be read.",
-            _422="The body or a name does not fit; or, with `Prefer: wait`, the document cannot "
-            "be read.",
+            _415="The Content-Type is neither JSON nor that of a supported file.",
+            _422="The body or a name is not valid; or, with `Prefer: wait`, the document cannot be "
+            "parsed.",
             _429=_BUSY,
             _502="With `Prefer: wait`: the job has failed.",
             _503="Redis does not answer, or the host is short of memory or too hot.",
@@ -65,7 +67,10 @@ ADD: dict[str, Any] = {
 }
 DELETE: dict[str, Any] = {
     "responses": {
-        202: {"description": "It will be gone soon: the job's id.", "model": SubmitJobResponse},
+        202: {
+            "description": "The deletion has not ended yet; the id of its job.",
+            "model": SubmitJobResponse,
+        },
         **problem_responses(
             _400="The Idempotency-Key is invalid.",
             _403="The key is not allowed to submit jobs of this task.",
@@ -80,11 +85,14 @@ DELETE: dict[str, Any] = {
 }
 SEARCH: dict[str, Any] = {
     "responses": {
-        202: {"description": "It takes longer: the job's id.", "model": SubmitJobResponse},
+        202: {
+            "description": "The search has not ended yet; the id of its job.",
+            "model": SubmitJobResponse,
+        },
         **problem_responses(
             _400="The Idempotency-Key is invalid.",
-            _403="The key may not ask for this task.",
-            _413="The question is too long.",
+            _403="The key is not allowed to submit jobs of this task.",
+            _413="The query is too long.",
             _422=_MISFIT,
             _429=_BUSY,
             _502="The job has failed.",

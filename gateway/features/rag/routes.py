@@ -1,4 +1,7 @@
-"""`/v1/rag/{ns}/documents`: documents by namespace. Reading is done here, all else is a job's."""
+"""`/v1/rag`: documents, search and terms by namespace.
+
+The gateway reads documents itself; everything else is a `rag` job.
+"""
 
 from __future__ import annotations
 
@@ -45,10 +48,10 @@ from gateway.state import state_of
 
 _JSON = "application/json"
 _TEXT = "text/plain; charset=utf-8"
-#: More of a text than this is read piece by piece.
+#: Most characters of a text in one response.
 MOST_CHARS = 1_000_000
 
-#: A longer Content-Type is none of a document's.
+#: Longest Content-Type of a document.
 MOST_TYPE = 200
 
 router = APIRouter(tags=["documents"])
@@ -56,7 +59,7 @@ router = APIRouter(tags=["documents"])
 
 @router.get("/v1/rag", response_model=NamespaceList, summary="List namespaces", **NAMESPACES)
 async def list_namespaces(request: Request) -> Response:
-    """Namespaces that hold documents."""
+    """Returns the namespaces that have documents."""
     names = await _reader(request).namespaces(caller_of(request).tenant)
     return Response(codec.dumps({"items": names}), 200, media_type=_JSON)
 
@@ -67,13 +70,14 @@ async def add_document(
     ns: NamespacePath,
     wait_s: WaitSeconds,
     id: Annotated[
-        DocumentName | None, Query(description="Where the body is the file itself: its name.")
+        DocumentName | None, Query(description="Id of the document, if the body is a file.")
     ] = None,
     title: Annotated[
-        str | None, Query(max_length=TITLE_CHARS, description="Likewise: its title, for people.")
+        str | None,
+        Query(max_length=TITLE_CHARS, description="Title of the document, if the body is a file."),
     ] = None,
 ) -> Response:
-    """Take a document in, as JSON or as the file itself; the same id again replaces it."""
+    """Adds a document, sent as JSON or as a file. A document with the same id is replaced."""
     declared = request.headers.get("content-type", "")
     if declared.partition(";")[0].strip().lower() in FILE_TYPES and len(declared) <= MOST_TYPE:
         about = {"id": id, "title": title, "media_type": declared}
@@ -84,8 +88,8 @@ async def add_document(
     if job is None:
         return jobs.accepted_response(made)
     view = {JobField.JOB_ID: made.job_id, **codec.parse_payload(job.result)}
-    place = f"/v1/rag/{ns}/documents/{view.get('document_id', '')}"
-    return Response(codec.dumps(view), 201, {**made.headers, "Location": place}, _JSON)
+    url = f"/v1/rag/{ns}/documents/{view.get('document_id', '')}"
+    return Response(codec.dumps(view), 201, {**made.headers, "Location": url}, _JSON)
 
 
 async def _take_json(request: Request, ns: str) -> Submission:
@@ -120,7 +124,7 @@ async def _start_upload(request: Request, payload: dict[str, Any], data: bytes) 
             f"The document has {len(data)} bytes; {state.settings.max_document_bytes} are allowed.",
         )
     upload = DocumentUpload(state.client, data, state.settings.job_ttl_s, state.settings.keys.tag)
-    payload[UPLOAD_FIELD] = upload.digest  # for the fingerprint of an Idempotency-Key, too
+    payload[UPLOAD_FIELD] = upload.digest  # also part of the fingerprint of an Idempotency-Key
     return await jobs.start(request, payload, brief=False, upload=upload)
 
 
@@ -132,7 +136,7 @@ def _ingest(ns: str, document: dict[str, Any]) -> dict[str, Any]:
 async def list_documents(
     request: Request,
     ns: NamespacePath,
-    limit: Annotated[int, Query(ge=1, le=200, description="Most documents in the answer.")] = 50,
+    limit: Annotated[int, Query(ge=1, le=200, description="Maximum number of documents.")] = 50,
     before: Annotated[
         str,
         Query(
@@ -140,7 +144,7 @@ async def list_documents(
         ),
     ] = "",
 ) -> Response:
-    """Documents of a namespace, the last changed first; none where there is no such namespace."""
+    """Returns documents, last changed first; empty for an unknown namespace."""
     page = await _reader(request).list(_keys(request, ns), before, limit)
     body = {
         "items": [record.view() for record in page.records],
@@ -153,11 +157,11 @@ async def list_documents(
 @router.get(
     "/v1/rag/{ns}/documents/{document_id}",
     response_model=DocumentView,
-    summary="Read what is known of a document",
+    summary="Read a document",
     **READ,
 )
 async def read_document(request: Request, ns: NamespacePath, document_id: DocumentPath) -> Response:
-    """What is known of a document."""
+    """Returns the metadata of a document."""
     record = await _reader(request).get(_keys(request, ns), document_id)
     if record is None:
         raise _document_not_found()
@@ -167,7 +171,7 @@ async def read_document(request: Request, ns: NamespacePath, document_id: Docume
 @router.get(
     "/v1/rag/{ns}/documents/{document_id}/text",
     response_class=Response,
-    summary="Read a document's text",
+    summary="Read the text of a document",
     **READ,
 )
 async def read_text(
@@ -175,9 +179,9 @@ async def read_text(
     ns: NamespacePath,
     document_id: DocumentPath,
     start: Annotated[int, Query(ge=0, le=1 << 31, description="First character, from 0.")] = 0,
-    end: Annotated[int | None, Query(ge=0, le=1 << 31, description="Not included.")] = None,
+    end: Annotated[int | None, Query(ge=0, le=1 << 31, description="End, exclusive.")] = None,
 ) -> Response:
-    """The text that spans of hits and citations count in."""
+    """Returns the text that the offsets of hits and citations refer to."""
     last = start + MOST_CHARS if end is None else min(end, start + MOST_CHARS)
     text = await _reader(request).text(_keys(request, ns), document_id, start, last)
     if text is None:
@@ -195,7 +199,7 @@ async def read_text(
 async def delete_document(
     request: Request, ns: NamespacePath, document_id: DocumentPath, wait_s: WaitSeconds
 ) -> Response:
-    """From now on it is not found."""
+    """Deletes a document from the index."""
     if await _reader(request).get(_keys(request, ns), document_id) is None:
         raise _document_not_found()
     payload = {"op": RagOperation.DELETE, "ns": ns, "document_id": document_id}
@@ -224,14 +228,17 @@ async def list_terms(
     request: Request,
     ns: NamespacePath,
     limit: Annotated[
-        int, Query(ge=1, le=MAX_PAGE_SIZE, description="Most terms in the answer.")
+        int, Query(ge=1, le=MAX_PAGE_SIZE, description="Maximum number of terms.")
     ] = DEFAULT_PAGE_SIZE,
     after: Annotated[
         str,
-        Query(max_length=NAME_CHARS, description="Only those behind it: the last page's `next`."),
+        Query(
+            max_length=NAME_CHARS,
+            description="Only terms after this one: `next` of the previous page.",
+        ),
     ] = "",
 ) -> Response:
-    """Terms that workflows have added, by name; none where there is no such namespace."""
+    """Returns the terms that workflows have added, by name; empty for an unknown namespace."""
     state = state_of(request)
     keys = RagKeys(ns, caller_of(request).tenant, state.settings.keys.tag)
     page = await OntologyReader(state.client).list(keys, after, limit)
@@ -251,12 +258,12 @@ async def search_documents(
     request: Request,
     ns: NamespacePath,
     wait_s: WaitSeconds,
-    q: Annotated[str, Query(min_length=1, max_length=4000, description="What is looked for.")],
-    top_k: Annotated[int, Query(ge=1, le=50, description="Most passages in the answer.")] = 5,
-    mode: Annotated[Mode, Query(description="How passages are found.")] = SearchMode.AUTO,
-    answer: Annotated[bool, Query(description="Whether to answer in words, too.")] = False,
+    q: Annotated[str, Query(min_length=1, max_length=4000, description="The query.")],
+    top_k: Annotated[int, Query(ge=1, le=50, description="Maximum number of passages.")] = 5,
+    mode: Annotated[Mode, Query(description="Search mode.")] = SearchMode.AUTO,
+    answer: Annotated[bool, Query(description="Whether to generate an answer.")] = False,
 ) -> Response:
-    """The passages that fit best, with their places in the documents."""
+    """Returns the best matching passages with their positions in the documents."""
     payload: dict[str, Any] = {"query": q, "ns": ns, "top_k": top_k, "mode": mode.value}
     if answer:
         payload["answer"] = True

@@ -1,4 +1,4 @@
-"""The body of `POST /v1/chat/completions`, and the job that it becomes."""
+"""The request body of `POST /v1/chat/completions`, and the payload of its job."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-#: What a part of a message may be, as its `type` says.
+#: Values of `type` in the parts of a message.
 _TEXT, _REFUSAL = "text", "refusal"
-#: The type of the error for what we understand but cannot do.
+#: Error type for values that are valid, but not supported.
 UNSUPPORTED = "unsupported_value"
-#: Where an error of the whole request says which member it is about.
+#: Key in the context of an error: the member that it concerns.
 ABOUT = "about"
 Name = Annotated[str, Field(min_length=1, max_length=256)]
 
@@ -21,7 +21,7 @@ class _StrictModel(BaseModel):
 
 
 class _LenientModel(BaseModel):
-    """History as other servers and SDKs hand it back has members that nobody needs."""
+    """Ignores unknown members: SDKs and servers add some to messages of the history."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
@@ -34,19 +34,19 @@ class TextPart(_LenientModel):
 
 
 class RefusalPart(_LenientModel):
-    """What a model said instead of an answer."""
+    """A refusal by a model."""
 
     type: Literal["refusal"]
     refusal: str
 
 
 def _only_text(value: object) -> object:
-    """Refuse images, audio and files by their name."""
+    """Refuse parts that are not text."""
     for part in value if isinstance(value, list) else ():
         kind = part.get("type") if isinstance(part, dict) else None
         if isinstance(kind, str) and kind not in (_TEXT, _REFUSAL):
             raise PydanticCustomError(
-                UNSUPPORTED, "Only text parts are supported: the model here takes text alone"
+                UNSUPPORTED, "Only text parts are supported: the models here accept text only"
             )
     return value
 
@@ -57,14 +57,14 @@ AssistantContent = Annotated[str | list[TextPart | RefusalPart] | None, BeforeVa
 
 
 class FunctionCall(_LenientModel):
-    """What to call, with arguments as text that is meant to be JSON."""
+    """A function call; the arguments are JSON as text."""
 
     name: Name
     arguments: str
 
 
 class ToolCall(_LenientModel):
-    """A call that the model wanted made."""
+    """A tool call by the model."""
 
     id: Name
     type: Literal["function"]
@@ -72,7 +72,7 @@ class ToolCall(_LenientModel):
 
 
 class SystemMessage(_StrictModel):
-    """What holds for the whole conversation; `developer` is the same."""
+    """Instructions for the whole conversation; `developer` is the same."""
 
     role: Literal["system", "developer"]
     content: Content
@@ -80,7 +80,7 @@ class SystemMessage(_StrictModel):
 
 
 class UserMessage(_StrictModel):
-    """What the user said."""
+    """A message of the user."""
 
     role: Literal["user"]
     content: Content
@@ -88,7 +88,7 @@ class UserMessage(_StrictModel):
 
 
 class AssistantMessage(_LenientModel):
-    """What the model said, or the tools it wanted called."""
+    """A message of the model, or its tool calls."""
 
     role: Literal["assistant"]
     content: AssistantContent = None
@@ -100,7 +100,7 @@ class AssistantMessage(_LenientModel):
 
 
 class ToolMessage(_StrictModel):
-    """What a tool answered."""
+    """The result of a tool call."""
 
     role: Literal["tool"]
     content: Content
@@ -113,7 +113,7 @@ Message = Annotated[
 
 
 def message_payload(message: Message) -> dict[str, Any]:
-    """The message as a chat job takes it."""
+    """The message in the payload of a chat job."""
     found = message.model_dump(exclude_none=True, include=_KEPT)
     content = message.content
     if isinstance(message, AssistantMessage) and content is None:
@@ -136,13 +136,13 @@ def _text(content: str | list[TextPart] | list[TextPart | RefusalPart] | None) -
 
 
 _MOST_TOKENS = 1_000_000
-#: As many as a chat job takes.
+#: The limit of a chat job.
 _MOST_MESSAGES = 2000
 FUNCTION_NAME = r"^[a-zA-Z0-9_.-]{1,128}$"
 
 
 class FunctionSpec(_StrictModel):
-    """A function of the client's own."""
+    """A function that the client implements."""
 
     name: str = Field(pattern=FUNCTION_NAME)
     description: str | None = None
@@ -151,15 +151,15 @@ class FunctionSpec(_StrictModel):
 
 
 class FunctionTool(_StrictModel):
-    """A tool that the client runs itself: the answer has the model's `tool_calls`."""
+    """A tool that the client runs: the response has the model's `tool_calls`."""
 
     type: Literal["function"]
     function: FunctionSpec
 
     def payload(self) -> dict[str, Any]:
-        """As a chat job takes it."""
+        """The tool in the payload of a chat job."""
         view = self.model_dump(exclude_none=True)
-        if self.function.parameters is not None:  # a schema's own nulls stay
+        if self.function.parameters is not None:  # nulls inside a schema are kept
             view["function"]["parameters"] = self.function.parameters
         return view
 
@@ -178,17 +178,17 @@ class NamedChoice(_StrictModel):
 
 
 class PlainFormat(_StrictModel):
-    """Any text, or any JSON object."""
+    """Text, or any JSON object."""
 
     type: Literal["text", "json_object"]
 
     def payload(self) -> dict[str, Any]:
-        """As a chat job takes it."""
+        """The format in the payload of a chat job."""
         return self.model_dump()
 
 
 class SchemaSpec(_StrictModel):
-    """What the answer must fit."""
+    """The schema of the response."""
 
     name: str = Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")
     description: str | None = None
@@ -197,22 +197,22 @@ class SchemaSpec(_StrictModel):
 
 
 class SchemaFormat(_StrictModel):
-    """JSON that fits a schema."""
+    """JSON that matches a schema."""
 
     type: Literal["json_schema"]
     json_schema: SchemaSpec
 
     def payload(self) -> dict[str, Any]:
-        """As a chat job takes it."""
+        """The format in the payload of a chat job."""
         view = self.model_dump(exclude_none=True, by_alias=True)
-        view["json_schema"]["schema"] = self.json_schema.schema_  # its own nulls stay
+        view["json_schema"]["schema"] = self.json_schema.schema_  # nulls inside the schema are kept
         return view
 
 
 class StreamOptions(_StrictModel):
-    """What a stream brings beside the answer."""
+    """Options of a stream."""
 
-    include_usage: bool | None = Field(None, description="A last chunk tells the usage.")
+    include_usage: bool | None = Field(None, description="Send a last chunk with the usage.")
     include_obfuscation: bool | None = Field(None, description="Ignored.")
 
 
@@ -224,38 +224,46 @@ Penalty = Annotated[float, Field(ge=-2, le=2)]
 
 
 class ChatRequest(_StrictModel):
-    """A conversation to go on with. `null` is the same as absent."""
+    """A conversation to continue. `null` is the same as absent."""
 
     messages: list[Message] = Field(min_length=1, description="The conversation so far.")
-    model: Name | None = Field(None, description="One of `GET /v1/models`; absent: any.")
-    max_tokens: Tokens | None = Field(None, description="Longest answer, in tokens.")
-    max_completion_tokens: Tokens | None = Field(None, description="The newer name of the same.")
+    model: Name | None = Field(None, description="One of `GET /v1/models`. Default: any.")
+    max_tokens: Tokens | None = Field(None, description="Maximum length of the answer in tokens.")
+    max_completion_tokens: Tokens | None = Field(None, description="Newer name of `max_tokens`.")
     temperature: Annotated[float, Field(ge=0, le=2)] | None = Field(
-        None, description="How much is left to chance."
+        None, description="Sampling temperature."
     )
     top_p: Annotated[float, Field(ge=0, le=1)] | None = Field(
-        None, description="Which part of the likely tokens is chosen from."
+        None, description="Nucleus sampling: probability mass of the candidate tokens."
     )
     stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = Field(
-        None, description="Where the answer ends."
+        None, description="Texts that end the answer."
     )
     seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)] | None = Field(
-        None, description="The same seed gives the same answer, as far as the model server can."
+        None, description="The same seed gives the same answer, if the model server supports it."
     )
-    presence_penalty: Penalty | None = Field(None, description="Less of what was said once.")
-    frequency_penalty: Penalty | None = Field(None, description="Less of what was said often.")
+    presence_penalty: Penalty | None = Field(
+        None, description="Penalty for tokens that occurred before."
+    )
+    frequency_penalty: Penalty | None = Field(
+        None, description="Penalty for tokens by how often they occurred."
+    )
     response_format: Annotated[PlainFormat | SchemaFormat, Field(discriminator="type")] | None = (
-        Field(None, description="Text, JSON, or JSON that fits a schema.")
+        Field(None, description="Text, JSON, or JSON that matches a schema.")
     )
     tools: Tools | ToolNames | None = Field(
-        None, description="Functions of the client's own, or names of tools that Sluice runs."
+        None, description="Functions that the client runs, or names of tools that Sluice runs."
     )
     tool_choice: Literal["none", "auto", "required"] | NamedChoice | None = Field(
-        None, description="Whether tools may or must be called; needs `tools`."
+        None, description="Whether tools may or must be called; requires `tools`."
     )
-    parallel_tool_calls: bool | None = Field(None, description="False: at most one call a turn.")
-    stream: bool | None = Field(None, description="Send the answer while it is made.")
-    stream_options: StreamOptions | None = Field(None, description="Needs `stream`.")
+    parallel_tool_calls: bool | None = Field(
+        None, description="False: at most one call per answer."
+    )
+    stream: bool | None = Field(
+        None, description="Send the answer in chunks while it is generated."
+    )
+    stream_options: StreamOptions | None = Field(None, description="Requires `stream`.")
     user: Any = Field(None, description="Ignored.")
     metadata: Any = Field(None, description="Ignored.")
     store: Any = Field(None, description="Ignored.")
@@ -263,7 +271,7 @@ class ChatRequest(_StrictModel):
     safety_identifier: Any = Field(None, description="Ignored.")
     prompt_cache_key: Any = Field(None, description="Ignored.")
     prompt_cache_retention: Any = Field(None, description="Ignored.")
-    n: Literal[1] | None = Field(None, description="One answer only.")
+    n: Literal[1] | None = Field(None, description="Only 1 is supported.")
     logprobs: Literal[False] | None = Field(None, description="Not supported.")
     top_logprobs: Literal[0] | None = Field(None, description="Not supported.")
     logit_bias: Annotated[dict[str, float], Field(max_length=0)] | None = Field(
@@ -281,11 +289,11 @@ class ChatRequest(_StrictModel):
     @model_validator(mode="after")
     def _agreeing(self) -> ChatRequest:
         if len(self.messages) > _MOST_MESSAGES:
-            raise _inconsistency("messages", f"At most {_MOST_MESSAGES} messages are taken")
+            raise _inconsistency("messages", f"At most {_MOST_MESSAGES} messages are accepted")
         if self.tool_choice not in (None, "none") and not self.tools:
-            raise _inconsistency("tool_choice", "`tool_choice` needs `tools`")
+            raise _inconsistency("tool_choice", "`tool_choice` requires `tools`")
         if self.stream_options is not None and not self.stream:
-            raise _inconsistency("stream_options", "`stream_options` needs `stream`")
+            raise _inconsistency("stream_options", "`stream_options` requires `stream`")
         both = {self.max_tokens, self.max_completion_tokens} - {None}
         if len(both) > 1:
             words = "`max_tokens` and `max_completion_tokens` differ; send one of them"
@@ -294,7 +302,7 @@ class ChatRequest(_StrictModel):
 
     @property
     def runs_tools(self) -> bool:
-        """Whether tools of ours are run, which may take several answers of the model."""
+        """True if Sluice runs tools, which may take several answers of the model."""
         return any(isinstance(tool, str) for tool in self.tools or ())
 
     @property
@@ -302,7 +310,7 @@ class ChatRequest(_StrictModel):
         return self.response_format is not None and self.response_format.type != "text"
 
     def payload(self) -> dict[str, Any]:
-        """What the chat task is asked for."""
+        """The payload of the chat job."""
         found = self.model_dump(include=_PASSED_ON, exclude_none=True)
         found["messages"] = [message_payload(message) for message in self.messages]
         tokens = self.max_completion_tokens or self.max_tokens
@@ -322,16 +330,16 @@ class ChatRequest(_StrictModel):
 
 
 def _inconsistency(member: str, words: str) -> PydanticCustomError:
-    """A fault that no single member's schema can tell."""
+    """An error that concerns several members."""
     return PydanticCustomError("invalid_value", words, {ABOUT: member})
 
 
-#: Members that a chat job knows by the same name.
+#: Members with the same name in the payload of a chat job.
 _PASSED_ON = {
     *("model", "temperature", "top_p", "seed", "presence_penalty", "frequency_penalty"),
     "tool_choice",
 }
-#: Members of OpenAI's that we know, and cannot honour beyond what the schema takes.
+#: Members of OpenAI's API that are not supported, or only with the values in the schema.
 UNSUPPORTED_MEMBERS = frozenset(
     {
         *("n", "logprobs", "top_logprobs", "logit_bias", "modalities", "audio", "prediction"),

@@ -1,4 +1,4 @@
-"""A chat job's result as OpenAI's `chat.completion`, whole or in chunks."""
+"""The result of a chat job as OpenAI's `chat.completion`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gateway.features.openai.errors import answer_invalid
 
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter"]
 _REASONS: dict[str, FinishReason] = {
-    **dict.fromkeys(values_of(AgentFinishReason), "length"),  # it was not done yet
+    **dict.fromkeys(values_of(AgentFinishReason), "length"),  # the agent stopped before it was done
     "length": "length",
     "tool_calls": "tool_calls",
     "content_filter": "content_filter",
@@ -20,20 +20,20 @@ _REASONS: dict[str, FinishReason] = {
 
 
 class _Result(BaseModel):
-    """What we read of a job's result. Others may have made it, and left out what they liked."""
+    """Base of models for a job's result. A third-party worker may leave out members."""
 
     model_config = ConfigDict(extra="ignore")
 
 
 class FunctionCallView(_Result):
-    """What to call, with arguments as text that is meant to be JSON."""
+    """A function call; the arguments are JSON as text."""
 
     name: str
     arguments: str
 
 
 class ToolCallView(_Result):
-    """A call that the client is to make."""
+    """A tool call for the client."""
 
     id: str
     type: Literal["function"] = "function"
@@ -41,7 +41,7 @@ class ToolCallView(_Result):
 
 
 class ResultUsage(_Result):
-    """Tokens, as a job's result tells them."""
+    """Token counts in a job's result."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -64,13 +64,13 @@ class ChatResult(_Result):
 
 
 class CachedTokens(BaseModel):
-    """Of the prompt's tokens."""
+    """Details of the prompt's tokens."""
 
     cached_tokens: int
 
 
 class UsageView(BaseModel):
-    """What an answer cost, in tokens."""
+    """Token counts of a completion."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -88,12 +88,12 @@ class UsageView(BaseModel):
 
 
 class ChatJobInfo(BaseModel):
-    """What only we tell."""
+    """Members that OpenAI's API does not have."""
 
-    job_id: str = Field(description="The job behind the answer, to be read at /v1/jobs.")
-    finish_reason: str = Field(description="The job's own word for why the answer ended.")
-    ms: int | None = Field(None, description="Milliseconds the model took.")
-    first_token_ms: int | None = Field(None, description="Milliseconds until its first token.")
+    job_id: str = Field(description="The job of the completion; see /v1/jobs.")
+    finish_reason: str = Field(description="The finish reason in the job's result.")
+    ms: int | None = Field(None, description="Milliseconds of the model.")
+    first_token_ms: int | None = Field(None, description="Milliseconds until the first token.")
     tokens_per_s: float | None = None
 
     @classmethod
@@ -108,17 +108,17 @@ class ChatJobInfo(BaseModel):
 
 
 class AnswerMessage(BaseModel):
-    """What the model says."""
+    """The message of the model."""
 
     role: Literal["assistant"] = "assistant"
     content: str | None
     refusal: None = None
-    reasoning_content: str | None = Field(None, description="Its thoughts before, if it has any.")
+    reasoning_content: str | None = Field(None, description="Reasoning before the answer, if any.")
     tool_calls: list[ToolCallView] | None = None
 
 
 class CompletionChoice(BaseModel):
-    """The answer; there is one."""
+    """The only choice."""
 
     index: Literal[0] = 0
     message: AnswerMessage
@@ -127,24 +127,24 @@ class CompletionChoice(BaseModel):
 
 
 class ChatCompletion(BaseModel):
-    """A whole answer."""
+    """A complete answer."""
 
     id: str = Field(examples=["chatcmpl-6f1c0f0e-8f0a-4a51-9a55-0d4a6c4f2b7e"])
     object: Literal["chat.completion"] = "chat.completion"
     created: int = Field(description="Unix seconds.")
     model: str
     choices: list[CompletionChoice]
-    usage: UsageView | None = Field(None, description="Absent where the worker does not say.")
+    usage: UsageView | None = Field(None, description="Absent if the worker does not report it.")
     sluice: ChatJobInfo
 
 
 def completion_id(job_id: str) -> str:
-    """The answer's id, by its job's."""
+    """The id of a completion, derived from the job's."""
     return f"chatcmpl-{job_id}"
 
 
 def chat_result(result: Any) -> ChatResult:
-    """A job's result, if it is one of a chat."""
+    """The parsed result of a chat job; raises a problem for any other."""
     try:
         return ChatResult.model_validate(result)
     except ValidationError:
@@ -152,12 +152,12 @@ def chat_result(result: Any) -> ChatResult:
 
 
 def finish_reason(result: ChatResult) -> FinishReason:
-    """Why the answer ended; whatever OpenAI has no word for is its natural end."""
+    """OpenAI's finish reason; `stop` for reasons that OpenAI does not have."""
     return _REASONS.get(result.finish_reason, "stop")
 
 
 def client_tool_calls(result: ChatResult, *, in_parallel: bool) -> list[ToolCallView]:
-    """The calls that the client is to make: all of them, or the first."""
+    """The tool calls for the client: all, or only the first."""
     calls = result.tool_calls or []
     return calls if in_parallel else calls[:1]
 
@@ -184,6 +184,6 @@ def completion(
 
 
 def _left_out(message: AnswerMessage) -> Any:
-    """Members that are absent rather than null where there is nothing to say."""
+    """Members that are left out instead of null."""
     empty = {name for name in ("reasoning_content", "tool_calls") if not getattr(message, name)}
     return {"choices": {0: {"message": empty}}} if empty else None

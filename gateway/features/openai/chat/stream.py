@@ -1,4 +1,4 @@
-"""A chat job's events as `chat.completion.chunk`s, each a line of an event stream."""
+"""The events of a chat job as a stream of `chat.completion.chunk`."""
 
 from __future__ import annotations
 
@@ -38,25 +38,25 @@ from gateway.features.openai.job_runner import (
 from gateway.http.error_formats import openai_error_view
 from gateway.http.problems import problem_of
 
-#: Between the answers of an agent that asked the model several times.
+#: Separates the answers of an agent that called the model several times.
 PARAGRAPH = "\n\n"
 
 
 class AnswerMismatch(Exception):
-    """What comes is another answer than the one that the client has a part of."""
+    """The new attempt's answer differs from what the client has received."""
 
 
 class ResumableText:
-    """One text on its way to a client: the answer, or the thoughts before it."""
+    """A text that is streamed to a client, across attempts: the answer, or its reasoning."""
 
     def __init__(self, *, continuing: bool = False) -> None:
-        """`continuing`: rounds follow one another; else a later round replaces the earlier."""
+        """`continuing`: each round is appended; otherwise a later round replaces the earlier."""
         self._continuing = continuing
         self._attempt = 0
-        #: Events of this attempt so far, and whether none was missed.
+        #: Number of the attempt's last event, and whether none was missed.
         self._n = 0
         self._whole = True
-        #: What the client has of each round, and how much of this one this attempt has said.
+        #: Text sent to the client by round, and how far this attempt has got in its round.
         self._sent: dict[int, str] = {}
         self._round = 1
         self._offset = 0
@@ -69,11 +69,11 @@ class ResumableText:
             self._whole = True
 
     def mark_gap(self) -> None:
-        """Events were lost on the way."""
+        """Record that events were lost."""
         self._whole = False
 
     def feed(self, data: dict[str, Any]) -> str:
-        """What an event adds for the client; raises Restarted."""
+        """The text that an event adds; raises AnswerMismatch."""
         delta = data.get(DeltaField.DELTA)
         attempt = data.get(DeltaField.ATTEMPT, self._attempt)
         if not isinstance(delta, str) or not isinstance(attempt, int) or attempt < self._attempt:
@@ -84,24 +84,24 @@ class ResumableText:
             self.mark_gap()
         self._n = number if isinstance(number, int) else self._n
         if not self._whole:
-            return ""  # nobody knows where it belongs; the end will tell
+            return ""  # its position is unknown; `end` sends the rest
         return self._add(delta, self._key(data.get(DeltaField.ROUND, 1)))
 
     def end(self, text: str) -> str:
-        """What is missing of the whole text; raises Restarted."""
+        """The rest of the complete text; raises AnswerMismatch."""
         key = max(self._sent, default=1)
         said = self._sent.get(key, "")
         if text.startswith(said):
             return self._emit(text[len(said) :], key)
         current = self._round if self._continuing else 1
         if self._whole and current == key and self._offset == len(said):
-            return ""  # all was told; the result is worded otherwise
+            return ""  # all events were sent; the result is formatted differently
         if self._continuing:
             return self._emit(text, key + 1)
         raise AnswerMismatch
 
     def _key(self, number: object) -> int:
-        """The round that an event belongs to, as far as the client is concerned."""
+        """The key of an event's round in `_sent`."""
         number = number if isinstance(number, int) else 1
         if number != self._round:
             self._round = number
@@ -116,7 +116,7 @@ class ResumableText:
         self._offset += len(delta)
         fresh = delta[len(known) :]
         if fresh and key < max(self._sent, default=1):
-            raise AnswerMismatch  # something else was said after it
+            raise AnswerMismatch  # a later round was sent already
         return self._emit(fresh, key)
 
     def _emit(self, fresh: str, key: int) -> str:
@@ -132,7 +132,7 @@ HEARTBEAT = b": still there\n\n"
 
 
 class CallDelta(BaseModel):
-    """A call that the client is to make; whole, in one piece."""
+    """A complete tool call for the client."""
 
     index: int
     id: str
@@ -150,7 +150,7 @@ class Delta(BaseModel):
 
 
 class ChunkChoice(BaseModel):
-    """Where it belongs."""
+    """The only choice of a chunk."""
 
     index: Literal[0] = 0
     delta: Delta
@@ -159,7 +159,7 @@ class ChunkChoice(BaseModel):
 
 
 class Chunk(BaseModel):
-    """One line of the stream."""
+    """One event of the stream."""
 
     id: str
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
@@ -171,12 +171,11 @@ class Chunk(BaseModel):
 
 
 def sse(data: str) -> bytes:
-    """A line of an event stream."""
     return b"data: %b\n\n" % data.encode()
 
 
 class ChatStream:
-    """Turns what happens to a job into what its client reads."""
+    """Turns the events of a job into chunks."""
 
     def __init__(
         self,
@@ -189,8 +188,8 @@ class ChatStream:
         rounds_continue: bool = False,
         withheld: bool = False,
     ) -> None:
-        """`rounds_continue`: an agent's answers follow one another. `withheld`: the answer comes
-        whole at the end, because only the last of them is it."""
+        """`rounds_continue`: the answers of an agent are appended. `withheld`: the answer is sent
+        at the end, because only the last one counts."""
         self._job_id = job_id
         self._created_s = created_s
         self._model = model
@@ -205,7 +204,7 @@ class ChatStream:
         return self._chunk(Delta(role="assistant", content=""))
 
     def feed(self, seen: JobEvent) -> bytes:
-        """What an event is to the client; raises Restarted."""
+        """The chunks of an event; raises AnswerMismatch."""
         if seen.type == EventType.MESSAGE:
             text = "" if self._withheld else self._answer.feed(seen.data)
             return self._chunk(Delta(content=text)) if text else b""
@@ -213,8 +212,8 @@ class ChatStream:
             return self._think(seen.data)
         if seen.type == EventType.RUNNING:
             attempt = seen.data.get(DataField.ATTEMPT)
-            for told in (self._answer, self._thoughts):
-                told.begin(attempt if isinstance(attempt, int) else 0)
+            for text_stream in (self._answer, self._thoughts):
+                text_stream.begin(attempt if isinstance(attempt, int) else 0)
         elif seen.type == FrameType.GAP:
             self._answer.mark_gap()
             self._thoughts.mark_gap()
@@ -223,7 +222,7 @@ class ChatStream:
         return b""
 
     def end(self, result: ChatResult) -> bytes:
-        """The rest, and the end; raises Restarted."""
+        """The last chunks; raises AnswerMismatch."""
         pieces = []
         if self._thinking and result.reasoning:
             pieces.append(self._rest_of_thoughts(result.reasoning))
@@ -240,7 +239,8 @@ class ChatStream:
         return b"".join([*pieces, DONE])
 
     def _think(self, data: dict[str, Any]) -> bytes:
-        """Thoughts are no part of the answer: where they change, no more of them are told."""
+        """The chunk of a reasoning event. If the reasoning of a new attempt differs, no more of it
+        is sent."""
         if self._thinking:
             try:
                 if text := self._thoughts.feed(data):
@@ -273,12 +273,12 @@ class ChatStream:
         return sse(chunk.model_dump_json(exclude_unset=True))
 
 
-#: How long the answer waits for the first thing to say: a job that fails before has a status.
+#: Seconds to wait before the stream starts: a job that fails earlier gets an error status.
 FIRST_CHUNK_WAIT_S = 1.0
 
 
 class ChatStreamResponse(Response):
-    """Sends chunks as they come. Before the first one, a failure is an answer of its own."""
+    """Sends chunks as they arrive. A failure before the first one is an error response."""
 
     media_type = SSE
 
@@ -287,11 +287,11 @@ class ChatStreamResponse(Response):
         del self.headers["content-length"]
         self._job = asked
         self._chat = chat
-        #: Servers say that the client has left as soon as they have sent the last of an answer.
+        #: True once the last chunk is sent: servers then report a disconnect.
         self._over = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve the stream to its end, or the client's."""
+        """Serve until the stream ends or the client disconnects."""
         with contextlib.suppress(ClientDisconnected):
             await run_while_connected(self._serve(send), receive, self._give_up)
 
@@ -305,7 +305,7 @@ class ChatStreamResponse(Response):
         try:
             await asyncio.wait({coming}, timeout=FIRST_CHUNK_WAIT_S)
             if coming.done():
-                coming.result()  # a Problem here is still answered as one
+                coming.result()  # a problem here becomes an error response
             start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
             await send(start)
             piece, more = self._chat.begin(), True
@@ -321,7 +321,7 @@ class ChatStreamResponse(Response):
             await cancel(coming)
 
     async def _await_piece(self, coming: asyncio.Future[tuple[bytes, bool]]) -> tuple[bytes, bool]:
-        """What comes next; once the stream has begun, faults are told within it."""
+        """The next bytes; once the stream has started, an error is an event in it."""
         try:
             return await coming
         except Exception as error:
@@ -338,9 +338,9 @@ class ChatStreamResponse(Response):
         quiet_until = loop.time() + silent_s
         try:
             while batch := await following.next():
-                told = b"".join([self._chat.feed(seen) for seen in batch])
-                if told or loop.time() >= quiet_until:  # much may happen that is not told
-                    return told or HEARTBEAT, True
+                chunks = b"".join([self._chat.feed(event) for event in batch])
+                if chunks or loop.time() >= quiet_until:  # not every event has a chunk
+                    return chunks or HEARTBEAT, True
             job = await following.end()
             result = chat_result(job_result(job).result)
             return self._chat.end(result), False
@@ -349,7 +349,7 @@ class ChatStreamResponse(Response):
 
 
 async def _send_body(send: Send, body: bytes, *, more: bool = True) -> None:
-    """Send, but not for ever. (`wait_for` would now and then swallow the end of the stream.)"""
+    """Send with a timeout. (`wait_for` could lose the end of the stream.)"""
     message = {"type": "http.response.body", "body": body, "more_body": more}
     sending = asyncio.ensure_future(send(message))
     try:
