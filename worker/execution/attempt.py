@@ -99,6 +99,11 @@ class Attempt:
         self._on_unresponsive = on_unresponsive
         self._timers: list[asyncio.TimerHandle] = []
 
+    @property
+    def stop_requested(self) -> bool:
+        """True if the handler was stopped, or asked to stop by a cancel."""
+        return self.stop_reason is not None or self.cancel_requested
+
     def start_timeout(self, timeout: Timeout) -> None:
         """Set the timeout; called just before the handler starts."""
         self.timeout = timeout

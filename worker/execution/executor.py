@@ -198,19 +198,19 @@ class Executor:
             attempt.handler_options, attempt.on_end = handler.options, handler.on_end
             argument = handler.parse(payload)
             value = await self._call(handler, attempt, argument)
-            if attempt.stop_reason is not None or attempt.cancel_requested:
+            if attempt.stop_requested:
                 return self._stopped(attempt, value)
             return finish_done(attempt.context, value)
         except JobError as error:
             self._raise_if_interrupted(attempt, error)
-            if attempt.stop_reason is not None or attempt.cancel_requested:
+            if attempt.stop_requested:
                 return self._stopped(attempt)
             self._report_fault(attempt, error)
             return self._failed(attempt, Failure.from_error(error))
         except (AttemptLost, StoreUnavailable):
             raise
         except asyncio.CancelledError:
-            if attempt.stop_reason is not None or attempt.cancel_requested:
+            if attempt.stop_requested:
                 return self._stopped(attempt)
             if self._shutting_down:
                 raise
@@ -219,7 +219,7 @@ class Executor:
             raise
         except BaseException as error:  # also SystemExit and exceptions of a handler's libraries
             self._raise_if_interrupted(attempt, error)
-            if attempt.stop_reason is not None or attempt.cancel_requested:
+            if attempt.stop_requested:
                 return self._stopped(attempt)
             self._report_fault(attempt, error)
             failure = Failure.from_error(error)
@@ -231,7 +231,7 @@ class Executor:
 
     def _raise_if_interrupted(self, attempt: Attempt, error: BaseException) -> None:
         """A failure during shutdown does not count against the job: it is released instead."""
-        if self._shutting_down and attempt.stop_reason is None and not attempt.cancel_requested:
+        if self._shutting_down and not attempt.stop_requested:
             raise asyncio.CancelledError from error
 
     async def _call(self, handler: Handler, attempt: Attempt, argument: Any) -> Any:
