@@ -1,4 +1,4 @@
-"""Time that passes at once for messages that wait, and not for this machine."""
+"""Simulated time for messages in wait queues, independent of real time."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 
 from tests.common.kit import Scene
 
-#: Every message of a waiting room looks idle for so many milliseconds more than the one that was
-#: left alone for longest; returns for how many. In one step: a message may be taken at any time.
+#: Increases the idle time of every message in a wait queue by so many milliseconds more than that
+#: of the longest idle one; returns that. In one step: a message may be taken at any time.
 _GROW_OLDER = """
 local idle, ids = {}, {}
 for _, row in ipairs(redis.call('XPENDING', KEYS[1], ARGV[1], '-', '+', 1000)) do
@@ -34,10 +34,10 @@ return longest
 
 
 class AgingRooms:
-    """Stands in for `asyncio` where waiting wait_queues are looked after.
+    """Replaces `asyncio` in the code that touches wait queues.
 
-    Who sleeps there wakes up soon, while those who wait grow older by all that time: leases can be
-    so long that no standstill of this machine ends them, and yet are over in a second.
+    A sleep returns soon, while waiting messages age by the full time. So leases can be so long that
+    no stall of this machine expires them, and still expire within a second of test time.
     """
 
     def __init__(self, scene: Scene, room: str, workers: int, wake_s: float) -> None:
@@ -45,7 +45,7 @@ class AgingRooms:
         self._room = room
         self._workers = workers
         self._wake_s = wake_s
-        #: Milliseconds that have passed for the messages, and for how many one was left alone.
+        #: Simulated milliseconds, and the longest time that a message was not touched.
         self.passed_ms = 0
         self.longest_ms = 0
 
@@ -53,7 +53,7 @@ class AgingRooms:
         return getattr(asyncio, name)
 
     async def sleep(self, seconds: float) -> None:
-        """So many workers sleep at the same time: each brings its share of it about."""
+        """Several workers sleep at the same time: each advances its share of the time."""
         share_ms = int(seconds * 1000 / self._workers)
         scene, client = self._scene, cast(Any, self._scene.client)
         args = scene.keys.queue, scene.worker.group, self._room, share_ms
@@ -66,7 +66,7 @@ class AgingRooms:
 def hurry(
     patch: pytest.MonkeyPatch, scene: Scene, room: str, *, workers: int, wake_s: float
 ) -> AgingRooms:
-    """From now on."""
+    """Use simulated time from now on."""
     wait_queues = AgingRooms(scene, room, workers, wake_s)
     patch.setattr("worker.queue.wait_queue.asyncio", wait_queues)
     return wait_queues

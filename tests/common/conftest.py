@@ -1,4 +1,4 @@
-"""Fixtures of the core's tests."""
+"""Fixtures for tests of the job scripts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.backends import Backend
 
 @pytest.fixture
 async def scene(backend: Backend, keys: JobKeys, worker: WorkerIdentity) -> AsyncIterator[Scene]:
-    """A job store and its surroundings, on an empty Redis of every kind."""
+    """A job store with helpers, on an empty Redis of every kind."""
     scene = Scene(backend, keys, worker)
     yield scene
     await scene.close()

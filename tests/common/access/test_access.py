@@ -1,4 +1,4 @@
-"""API keys: their text, their records, the store, and the trail."""
+"""API keys: their format, records and store; and the audit log."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def store(backend: Backend, keys: JobKeys) -> KeyStore:
 # -- text ------------------------------------------------------------------------------------------
 
 
-def test_a_key_names_itself_and_proves_itself() -> None:
+def test_a_key_contains_its_id_and_a_checksum() -> None:
     key_id = generate_key_id()
     key = generate_key(key_id)
     assert key.startswith(f"sluice_{key_id}_")
@@ -49,12 +49,12 @@ def test_a_key_names_itself_and_proves_itself() -> None:
     assert key not in str(presented)
 
 
-def test_no_two_keys_are_alike() -> None:
+def test_keys_are_unique() -> None:
     assert len({generate_key("aaaaaaaa") for _ in range(500)}) == 500
     assert len({generate_key_id() for _ in range(500)}) == 500
 
 
-def test_one_wrong_letter_is_noticed_wherever_it_is() -> None:
+def test_the_checksum_detects_any_single_wrong_character() -> None:
     key = generate_key("k1k2k3k4")
     for at in range(len("sluice_"), len(key)):
         other = "b" if key[at] != "b" else "c"
@@ -65,12 +65,12 @@ def test_one_wrong_letter_is_noticed_wherever_it_is() -> None:
     "text",
     ["", "sluice_", "x" * 65, "Bearer x", "sluice_aaaaaaaa_" + "0" * 49, "sluice_\udcff"],
 )
-def test_what_is_no_key(text: str) -> None:
+def test_invalid_keys_are_not_parsed(text: str) -> None:
     assert parse_key(text) is None
 
 
 @pytest.mark.parametrize("extra", ["\n", " ", "x"])
-def test_nothing_may_follow_a_key(extra: str) -> None:
+def test_text_after_a_key_is_rejected(extra: str) -> None:
     assert parse_key(generate_key("aaaaaaaa") + extra) is None
 
 
@@ -96,7 +96,7 @@ FULL = KeySpec(
 
 
 @pytest.mark.parametrize("spec", [KeySpec("x"), FULL], ids=["plain", "full"])
-def test_a_record_survives_its_json(spec: KeySpec) -> None:
+def test_a_record_survives_a_json_round_trip(spec: KeySpec) -> None:
     made = AccessRecord.from_spec("aaaaaaaa", spec, key_digest("x"), 1_760_000_000_000)
     made = replace(made, secrets=(*made.secrets, KeySecret(key_digest("y"), 5)))
     assert AccessRecord.from_json("aaaaaaaa", made.to_json()) == made
@@ -125,11 +125,11 @@ def test_a_record_survives_its_json(spec: KeySpec) -> None:
         record().to_json().replace(b'"tools":null', b'"tools":"*"'),
     ],
 )
-def test_a_record_of_a_foreign_hand_lets_nobody_in(raw: bytes) -> None:
+def test_an_invalid_stored_record_grants_no_access(raw: bytes) -> None:
     assert AccessRecord.from_json("aaaaaaaa", raw) is None
 
 
-def test_scopes_of_a_later_version_are_not_granted() -> None:
+def test_unknown_scopes_are_not_granted() -> None:
     raw = record().to_json().replace(b"jobs:write", b"root")
     read = AccessRecord.from_json("aaaaaaaa", raw)
     assert read is not None
@@ -163,12 +163,12 @@ def test_scopes_of_a_later_version_are_not_granted() -> None:
         {"expires_s": -1.0},
     ],
 )
-def test_keys_that_cannot_be(changes: dict[str, object]) -> None:
+def test_invalid_key_options_are_rejected(changes: dict[str, object]) -> None:
     with pytest.raises(InvalidKeySpec):
         KeySpec(**{"name": "x", **changes})  # type: ignore[arg-type]
 
 
-def test_a_secret_is_good_until_its_time() -> None:
+def test_a_secret_is_valid_until_it_expires() -> None:
     secrets = (KeySecret(key_digest("new")), KeySecret(key_digest("old"), 100))
     assert is_valid_secret(secrets, key_digest("new"), 10**15)
     assert is_valid_secret(secrets, key_digest("old"), 99)
@@ -178,12 +178,12 @@ def test_a_secret_is_good_until_its_time() -> None:
     assert not is_valid_secret((), "0" * 64, 0)
 
 
-def test_whose_a_job_is() -> None:
+def test_job_ids_of_a_tenant_share_a_suffix() -> None:
     tails = {tenant_tail(tenant) for tenant in ("a", "b", "ab", "a-b")}
     assert len(tails) == 4
     assert {len(tail) for tail in tails} == {12}
     assert tenant_tail("") == ""
-    assert tenant_tail("shop") == "3413caa70e29"  # of jobs that were made long ago
+    assert tenant_tail("shop") == "3413caa70e29"  # must never change: existing jobs have it
 
 
 def test_limits() -> None:
@@ -200,7 +200,7 @@ def test_limits() -> None:
 # -- store -----------------------------------------------------------------------------------------
 
 
-async def test_a_key_is_made_and_found(store: KeyStore, backend: Backend) -> None:
+async def test_a_key_is_created_and_found(store: KeyStore, backend: Backend) -> None:
     made, key = await store.create(FULL)
     assert await store.get(made.key_id) == made
     assert await store.list() == [made]
@@ -231,7 +231,7 @@ async def test_rotation_keeps_the_old_secret_for_a_while(store: KeyStore) -> Non
     assert len(again.record.secrets) == 2
     assert not is_valid_secret(
         again.record.secrets, key_digest(first), now_ms
-    )  # only the newest old one
+    )  # only the newest old secret
     assert replace(again.record, secrets=made.secrets) == made
     at_once = await store.rotate(made.key_id, 0)
     assert at_once is not None
@@ -239,7 +239,7 @@ async def test_rotation_keeps_the_old_secret_for_a_while(store: KeyStore) -> Non
     assert await store.rotate("zzzzzzzz") is None
 
 
-async def test_rotations_at_once_do_not_lose_each_other(store: KeyStore) -> None:
+async def test_concurrent_rotations_do_not_lose_each_other(store: KeyStore) -> None:
     made, _ = await store.create(KeySpec("x"))
     issued = await asyncio.gather(*(store.rotate(made.key_id) for _ in range(5)))
     final = await store.get(made.key_id)
@@ -248,7 +248,7 @@ async def test_rotations_at_once_do_not_lose_each_other(store: KeyStore) -> None
     assert len(good) == 2  # the newest, and the one before
 
 
-async def test_a_revoked_key_leaves_nothing(store: KeyStore, backend: Backend) -> None:
+async def test_a_revoked_key_leaves_no_data(store: KeyStore, backend: Backend) -> None:
     made, _ = await store.create(KeySpec("x", rate_per_min=1, max_jobs=1))
     client = backend.client()
     await store.record_use(made.key_id, 17)
@@ -260,7 +260,7 @@ async def test_a_revoked_key_leaves_nothing(store: KeyStore, backend: Backend) -
     assert not await store.revoke(made.key_id)
 
 
-async def test_a_key_is_revoked_though_its_uses_are_unreadable(
+async def test_a_key_can_be_revoked_if_its_usage_is_unreadable(
     store: KeyStore, backend: Backend
 ) -> None:
     made, _ = await store.create(KeySpec("x"))
@@ -272,7 +272,9 @@ async def test_a_key_is_revoked_though_its_uses_are_unreadable(
         await store.revoke(made.key_id)
 
 
-async def test_there_is_an_end_of_keys(store: KeyStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_number_of_keys_is_limited(
+    store: KeyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(access, "MOST_KEYS", 2)
     for _ in range(2):
         await store.create(KeySpec("x"))
@@ -281,7 +283,7 @@ async def test_there_is_an_end_of_keys(store: KeyStore, monkeypatch: pytest.Monk
     assert len(await store.list()) == 2
 
 
-async def test_unreadable_records_are_passed_over(store: KeyStore, backend: Backend) -> None:
+async def test_invalid_records_are_skipped(store: KeyStore, backend: Backend) -> None:
     made, _ = await store.create(KeySpec("x"))
     await backend.client().hset(store.keys.records, "bbbbbbbb", "{")  # type: ignore[misc]
     assert await store.list() == [made]
@@ -289,7 +291,7 @@ async def test_unreadable_records_are_passed_over(store: KeyStore, backend: Back
     assert await store.rotate("bbbbbbbb") is None
 
 
-async def test_records_of_another_type_let_nobody_in(store: KeyStore, backend: Backend) -> None:
+async def test_records_of_the_wrong_type_grant_no_access(store: KeyStore, backend: Backend) -> None:
     await backend.client().set(store.keys.records, "x")
     for attempt in (store.get("aaaaaaaa"), store.list(), store.create(KeySpec("x"))):
         with pytest.raises(CorruptKey):
@@ -298,17 +300,17 @@ async def test_records_of_another_type_let_nobody_in(store: KeyStore, backend: B
         await store.revoke("aaaaaaaa")
 
 
-async def test_without_redis_nobody_knows() -> None:
+async def test_without_redis_lookups_fail() -> None:
     store = KeyStore(Backend("none", "unix:///nowhere/redis.sock").client())
     for attempt in (store.get("aaaaaaaa"), store.list(), store.rotate("aaaaaaaa")):
         with pytest.raises(StoreUnavailable):
             await attempt
 
 
-# -- trail -----------------------------------------------------------------------------------------
+# -- audit log -------------------------------------------------------------------------------------
 
 
-async def test_deeds_are_read_back_newest_first(
+async def test_audit_entries_are_read_newest_first(
     backend: Backend, keys: JobKeys, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -331,7 +333,7 @@ async def test_deeds_are_read_back_newest_first(
     assert "aaaaaaaa key.rotate k4" in caplog.text
 
 
-async def test_the_trail_does_not_grow_for_ever(
+async def test_the_audit_log_is_trimmed(
     real_backend: Backend, keys: JobKeys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("common.access.audit_log.MAX_ENTRIES", 10)
@@ -343,11 +345,11 @@ async def test_the_trail_does_not_grow_for_ever(
     assert {len(entry.target) for entry in await trail.page("+", 10)} == {256}
 
 
-async def test_what_cannot_be_written_down_is_refused(backend: Backend, keys: JobKeys) -> None:
+async def test_a_failed_audit_write_raises(backend: Backend, keys: JobKeys) -> None:
     await backend.client().set(AccessKeys(keys.tag).audit_log, "x")
     with pytest.raises(CorruptKey):
         await AuditLog(backend.client(), AccessKeys(keys.tag)).write(
             AuditEntry("x", AuditAction.AUDIT_RUN)
         )
-    with pytest.raises(CorruptKey):  # nobody is to take it for a trail without deeds
+    with pytest.raises(CorruptKey):  # it must not look like an empty audit log
         await AuditLog(backend.client(), AccessKeys(keys.tag)).page("+", 10)

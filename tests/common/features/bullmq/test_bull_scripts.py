@@ -1,4 +1,4 @@
-"""The scripts around BullMQ's: what their runner makes of a Redis that is slow, or away."""
+"""The runner of BullMQ scripts with a slow or unavailable Redis."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOTHING = plain_script("return {}")
 
 
 class Slow:
-    """A connection whose reply comes when the test says."""
+    """A connection whose reply arrives when the test decides."""
 
     ready = False
 
@@ -38,20 +38,20 @@ class Slow:
         pass
 
 
-async def test_a_redis_that_says_nothing_is_given_up() -> None:
+async def test_a_redis_without_a_reply_times_out() -> None:
     wire = Slow()
     with pytest.raises(StoreUnavailable, match="no answer in time"):
         await ScriptRunner(wire, 0.01).run(NOTHING, [], [], repeatable=False)
     assert wire.asked.is_set()
 
 
-async def test_a_standstill_of_our_own_is_not_held_against_redis() -> None:
-    """The reply lies in the socket, and the timer is heard first."""
+async def test_a_stall_of_this_process_is_not_a_timeout() -> None:
+    """The reply is in the socket, but the timer fires first."""
     loop, wire = asyncio.get_running_loop(), Slow()
     running = asyncio.create_task(
         ScriptRunner(wire, STALL_THRESHOLD_S).run(NOTHING, [], [], repeatable=False)
     )
     await wire.asked.wait()
-    loop.call_soon(time.sleep, 3 * STALL_THRESHOLD_S)  # the machine has no time for us
+    loop.call_soon(time.sleep, 3 * STALL_THRESHOLD_S)  # this process is stalled
     loop.call_later(2 * STALL_THRESHOLD_S, wire.reply.set_result, ["late"])
     assert await running == ["late"]

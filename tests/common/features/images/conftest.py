@@ -1,4 +1,4 @@
-"""Fixtures of the images' scripts' tests."""
+"""Fixtures for tests of the image scripts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def real_gallery(real_backend: Backend, keys: JobKeys) -> AsyncIterator[Ga
 
 @pytest.fixture
 async def doubting(backend: Backend, keys: JobKeys) -> AsyncIterator[Gallery]:
-    """The same, where every reply but the second is lost."""
+    """The same, where every reply except the second is lost."""
     gallery = Gallery(backend, keys, Doubting)
     yield gallery
     await gallery.close()

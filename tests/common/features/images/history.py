@@ -1,4 +1,4 @@
-"""What a random history of images sees in Redis, and what must hold after every step."""
+"""State of a random history of images in Redis, and its invariants."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from tests.common.features.images.kit import FAILURE_FIELDS, RESULT_FIELDS, STAT
 
 JOBS = JobKeys()
 KEYS = ImageKeys()
-#: Fields that tell of the moment only.
+#: Fields that only contain a time.
 OF_THE_MOMENT = {"updated_at", "upload_deadline_ms"}
 STAGE_OF = {"processed": "done", "failed": "failed", "queued": "queued"}
 ON_THE_WAY = {stage.value for stage in Stage} - {"done", "failed"}
 
 
 class Script:
-    """In a batcher's place: each record at once, over a blocking client."""
+    """Replaces a batcher: runs each record at once, over a blocking client."""
 
     def __init__(self, client: redis.Redis) -> None:
         self._client = client
-        #: The last call: what is sent again after a lost reply.
+        #: The last call, for a repetition after a lost reply.
         self.last: Record | None = None
 
     async def call(self, record: Record) -> Reply:
@@ -49,14 +49,14 @@ class Script:
 
 @dataclass
 class Sight:
-    """An image as it lies in Redis, read at once."""
+    """An image as stored in Redis, read at once."""
 
     record: dict[str, str]
     shown: dict[str, str]
     guard: bytes | None
     under_way: bool
     listed: tuple[bool, bool]
-    #: Id and fields of its entries in the result stream, and upload and id of its core jobs.
+    #: Id and fields of its result entries, and upload and id of its core jobs.
     entries: dict[str, dict[str, str]]
     jobs: list[tuple[str, str]]
     ttls: tuple[int, ...]
@@ -74,7 +74,7 @@ class Sight:
         return self.state in ("processed", "failed")
 
     def content(self) -> tuple[Any, ...]:
-        """All but the moment."""
+        """Everything except times."""
         said = [
             {name: value for name, value in fields.items() if name not in OF_THE_MOMENT}
             for fields in (self.record, self.shown)
@@ -83,7 +83,7 @@ class Sight:
 
 
 def look(client: redis.Redis, image_id: str, tenant: str) -> Sight:
-    """The whole image."""
+    """Read a whole image."""
     pipe = client.pipeline(transaction=False)
     own = (KEYS.record(image_id), KEYS.status(image_id), KEYS.upload(image_id))
     pipe.hgetall(own[0])
@@ -114,9 +114,9 @@ def look(client: redis.Redis, image_id: str, tenant: str) -> Sight:
 
 
 def check(client: redis.Redis, sight: Sight, guard_may_be_gone: bool) -> None:
-    """Every invariant of one image."""
+    """Check every invariant of one image."""
     uploads = [upload for upload, _ in sight.jobs]
-    assert len(set(uploads)) == len(uploads)  # one job an upload
+    assert len(set(uploads)) == len(uploads)  # one job per upload
     for fields in sight.entries.values():
         wanted = RESULT_FIELDS if fields["status"] == "processed" else FAILURE_FIELDS
         assert list(fields) == wanted
@@ -132,10 +132,10 @@ def check(client: redis.Redis, sight: Sight, guard_may_be_gone: bool) -> None:
 
 
 def check_shown(sight: Sight) -> None:
-    """The seed's fields and no others, and what they say agrees with the record."""
+    """The status has exactly the contract's fields, and agrees with the record."""
     shown = sight.shown
     if not shown:
-        return  # it ran out
+        return  # it expired
     stage = shown["stage"]
     assert set(shown) == {"stage", "progress", "updated_at"} | (
         {"error"} if stage == "failed" else set()
@@ -150,7 +150,7 @@ def check_shown(sight: Sight) -> None:
 
 
 def check_end(sight: Sight) -> None:
-    """Never done without a result entry: record, outcome and entry say the same."""
+    """Never done without a result entry: record, outcome and entry agree."""
     record = sight.record
     if sight.ended:
         entry = sight.entries[record["result_entry_id"]]
@@ -166,7 +166,7 @@ def check_end(sight: Sight) -> None:
 
 
 def check_upload(client: redis.Redis, sight: Sight, guard_may_be_gone: bool) -> None:
-    """Guard and record agree, and so do record, images under way and queue."""
+    """Guard and record agree, and so do record, in-flight images and queue."""
     record = sight.record
     assert sight.under_way == (sight.state == "processing")
     if sight.guard is not None:
@@ -186,7 +186,7 @@ def check_upload(client: redis.Redis, sight: Sight, guard_may_be_gone: bool) -> 
 
 
 def check_times(sight: Sight) -> None:
-    """Everything runs out, and nothing is kept for long to which nothing was uploaded."""
+    """Everything expires, and an image without an upload expires soon."""
     record, shown, guard = sight.ttls
     assert -1 not in sight.ttls
     assert shown <= STATUS_TTL_S
@@ -196,7 +196,7 @@ def check_times(sight: Sight) -> None:
 
 
 def check_globals(client: redis.Redis) -> None:
-    """Every key has an end, or is trimmed."""
+    """Every key expires, or is trimmed."""
     capped = {KEYS.results.encode(), KEYS.dead_results.encode()}
     names = [name for name in client.scan_iter("image:*", count=1000) if name not in capped]
     pipe = client.pipeline(transaction=False)
@@ -206,7 +206,7 @@ def check_globals(client: redis.Redis) -> None:
 
 
 def goes_forward(before: Sight, after: Sight) -> bool:
-    """Whether progress has not gone back within one upload."""
+    """True if progress has not decreased within one upload."""
     same = before.upload == after.upload and before.state == after.state == "processing"
     if not (same and before.shown and after.shown):
         return True
@@ -214,7 +214,7 @@ def goes_forward(before: Sight, after: Sight) -> bool:
 
 
 def store_over(client: redis.Redis) -> tuple[ImageStore, Script]:
-    """A store whose coroutines end at once."""
+    """A store whose coroutines never suspend."""
     script = Script(client)
     return ImageStore(client, JOBS, script), script  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""What the tests of the images' scripts share: a store with shortcuts, and looks into Redis."""
+"""Helpers for tests of the image scripts: a store with shortcuts, and reads from Redis."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ GROUP = "api-workers"
 FAILED = ProcessingFailure(
     ErrorCode.VALIDATION_FAILED, "file too large", b'{"reason":"file_too_large"}'
 )
-#: The stages of the pipeline, in their order, and what they show.
+#: The stages of the pipeline in order, with their progress.
 STAGES = (Stage.VALIDATING, Stage.DECODING, Stage.PROCESSING, Stage.ENCODING, Stage.UPLOADING)
 SHOWN = ("10", "30", "55", "75", "90")
 RESULT_FIELDS = [
@@ -82,7 +82,7 @@ def processed(image_id: str, content: str = "x") -> ProcessedImage:
 
 
 def result_fields(image_id: str, content: str = "foreign") -> dict[str, str]:
-    """An entry of a pipeline that knows the seed only."""
+    """A result entry of a third-party pipeline."""
     made = processed(image_id, content)
     values = (image_id, "processed", made.storage_key, made.sha256, made.etag, "245760")
     values += ("image/webp", "4032", "3024", "1920", "1440", "2026-02-24T10:00:00Z")
@@ -120,13 +120,13 @@ class Gallery:
         return new.image_id
 
     async def claim(self, image_id: str, hold_ms: int = HOLD_MS) -> str:
-        """The upload that has the guard."""
+        """Claim an upload; returns its id."""
         upload_id = fresh_upload()
         assert (await self.store.claim(image_id, upload_id, hold_ms)).answer is OK
         return upload_id
 
     async def submit(self, image_id: str, upload_id: str) -> ProcessingAttempt:
-        """The upload's job, held by its first attempt."""
+        """Submit an upload; returns the first attempt of its job."""
         made = await self.store.submit(uploaded(image_id, upload_id), ADMISSION)
         assert made.answer is OK, made
         return await self.hold(image_id, upload_id, str(made.facts["job_id"]))
@@ -134,14 +134,14 @@ class Gallery:
     async def hold(
         self, image_id: str, upload_id: str, job_id: str, attempt: int = 1
     ) -> ProcessingAttempt:
-        """An attempt of the core job, as BEGIN hands it out."""
+        """An attempt of the core job, as BEGIN creates it."""
         lease, token = self.jobs.lease(job_id), f"token-{attempt}"
         mapping = {"attempt": str(attempt), "token": token}
         await self.client.hset(lease, mapping=mapping)
         return ProcessingAttempt(image_id, upload_id, Fence(lease, attempt, token))
 
     async def processing(self, **changes: Any) -> ProcessingAttempt:
-        """An image that a worker has."""
+        """An image that a worker is processing."""
         image_id = await self.create(**changes)
         return await self.submit(image_id, await self.claim(image_id))
 
@@ -152,13 +152,13 @@ class Gallery:
         return await self.store.fail(held, FAILED)
 
     async def failed(self, **changes: Any) -> ProcessingAttempt:
-        """An image that failed."""
+        """A failed image."""
         held = await self.processing(**changes)
         assert (await self.fail(held)).answer is OK
         return held
 
     async def foreign(self, fields: dict[str, str]) -> str:
-        """An entry that somebody else writes, read by our group; its id."""
+        """Add a third-party result entry, and read it with the group; returns its id."""
         results = self.keys.results
         groups: Any = []
         if await self.client.exists(results):
@@ -169,7 +169,7 @@ class Gallery:
         await self.client.xreadgroup(GROUP, "api-1", {results: ">"})
         return str(entry_id.decode())
 
-    # -- looks -----------------------------------------------------------------------------
+    # -- reads -----------------------------------------------------------------------------
 
     async def record(self, image_id: str) -> dict[str, str]:
         return texts(await self.client.hgetall(self.keys.record(image_id)))
@@ -195,22 +195,22 @@ class Gallery:
         return [raw.decode() for raw in await self.client.zrange(self.keys.inflight, 0, -1)]
 
     async def ttls(self, image_id: str) -> tuple[int, int, int]:
-        """Of record, status and guard, as they were set a moment ago; -2 where there is none."""
+        """TTLs of record, status and guard, rounded up; -2 for a missing key."""
         keys = (self.keys.record, self.keys.status, self.keys.upload)
         found = [as_set(await self.client.ttl(key(image_id))) for key in keys]
         return found[0], found[1], found[2]
 
     async def shorten(self, image_id: str) -> None:
-        """Let all keys of it run out soon."""
+        """Let all its keys expire soon."""
         for key in (self.keys.record, self.keys.status, self.keys.upload):
             await self.client.expire(key(image_id), 100)
 
     async def over(self, image_id: str) -> None:
-        """The upload's time is over."""
+        """Let the upload's deadline pass."""
         await self.client.hset(self.keys.record(image_id), "upload_deadline_ms", "1")
 
     async def snapshot(self) -> dict[bytes, Any]:
-        """Everything in Redis: equal means nothing was written."""
+        """Everything in Redis: equal snapshots mean that nothing was written."""
         return {key: await self.content(key) for key in sorted(await self.client.keys("*"))}
 
     async def content(self, key: Any) -> Any:
@@ -228,7 +228,7 @@ class Gallery:
         return await self.client.get(key)
 
     async def without_ttl(self) -> list[bytes]:
-        """Keys that would live for ever, but for those that are trimmed."""
+        """Keys without a TTL, except trimmed ones."""
         capped = {self.keys.results.encode(), self.keys.dead_results.encode()}
         capped |= {self.jobs.queue.encode(), self.jobs.index.encode()}
         found = set(await self.client.keys("*")) - capped
@@ -236,7 +236,7 @@ class Gallery:
 
 
 def as_set(ttl: int) -> int:
-    """The time to live that was given, where the test took a little of it."""
+    """The original TTL, allowing for the time that the test took."""
     given = (value for value in (STATUS_TTL_S, RECORD_TTL_S) if value - 60 < ttl <= value)
     return next(given, ttl)
 

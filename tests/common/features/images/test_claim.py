@@ -1,4 +1,4 @@
-"""The guard: one upload at a time, and none that fell silent for ever."""
+"""The upload guard: one upload at a time, and a stalled one does not block for ever."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def test_the_first_upload_gets_the_guard(gallery: Gallery) -> None:
     assert await gallery.ttls(image_id) == (STATUS_TTL_S,) * 3
 
 
-async def test_the_guard_is_one_command_that_only_the_first_upload_passes(
+async def test_the_guard_is_a_single_set_nx(
     real_gallery: Gallery,
 ) -> None:
     image_id = await real_gallery.create()
@@ -46,7 +46,7 @@ async def test_the_guard_is_one_command_that_only_the_first_upload_passes(
     assert command == f"SET {real_gallery.keys.upload(image_id)} claimed NX EX 3600"
 
 
-async def test_the_second_gets_none_and_writes_nothing(gallery: Gallery) -> None:
+async def test_the_second_upload_gets_no_guard_and_writes_nothing(gallery: Gallery) -> None:
     image_id = await gallery.create()
     await gallery.claim(image_id)
     before = await gallery.snapshot()
@@ -55,7 +55,7 @@ async def test_the_second_gets_none_and_writes_nothing(gallery: Gallery) -> None
     assert await gallery.snapshot() == before
 
 
-async def test_of_twenty_at_once_exactly_one_gets_it(gallery: Gallery) -> None:
+async def test_of_twenty_concurrent_claims_one_succeeds(gallery: Gallery) -> None:
     image_id = await gallery.create()
     stores = [gallery, *(Gallery(gallery.backend, gallery.jobs) for _ in range(3))]
     uploads = [fresh_upload() for _ in range(20)]
@@ -72,13 +72,13 @@ async def test_of_twenty_at_once_exactly_one_gets_it(gallery: Gallery) -> None:
         await other.close()
 
 
-async def test_there_is_no_guard_for_what_is_not_there(gallery: Gallery) -> None:
+async def test_a_missing_image_has_no_guard(gallery: Gallery) -> None:
     assert (await gallery.store.claim("nobody", fresh_upload(), HOLD_MS)).answer is MISSING
     assert await gallery.snapshot() == {}
 
 
-async def test_whatever_was_uploaded_is_not_uploaded_again(gallery: Gallery) -> None:
-    """Also once the guard has run out, which the record survives."""
+async def test_an_uploaded_image_cannot_be_uploaded_again(gallery: Gallery) -> None:
+    """Also after the guard has expired, because the record lives longer."""
     for ending, status in (("none", "processing"), ("done", "processed"), ("failed", "failed")):
         held = await gallery.processing()
         if ending != "none":
@@ -91,7 +91,7 @@ async def test_whatever_was_uploaded_is_not_uploaded_again(gallery: Gallery) -> 
             await gallery.client.delete(gallery.keys.upload(held.image_id))
 
 
-async def test_an_upload_that_fell_silent_is_followed_by_the_next(gallery: Gallery) -> None:
+async def test_a_stalled_upload_is_replaced_by_the_next(gallery: Gallery) -> None:
     image_id = await gallery.create()
     silent = await gallery.claim(image_id)
     await gallery.over(image_id)
@@ -105,7 +105,7 @@ async def test_an_upload_that_fell_silent_is_followed_by_the_next(gallery: Galle
     assert await gallery.snapshot() == before
 
 
-async def test_of_twenty_at_once_one_follows_the_silent_one(gallery: Gallery) -> None:
+async def test_of_twenty_claims_one_replaces_a_stalled_upload(gallery: Gallery) -> None:
     image_id = await gallery.create()
     await gallery.claim(image_id)
     await gallery.over(image_id)
@@ -115,8 +115,8 @@ async def test_of_twenty_at_once_one_follows_the_silent_one(gallery: Gallery) ->
     assert [outcome.answer for outcome in outcomes].count(OK) == 1
 
 
-async def test_a_guard_of_somebody_else_is_respected_until_it_runs_out(gallery: Gallery) -> None:
-    """A gateway that knows the seed only tells the record nothing."""
+async def test_a_third_party_guard_is_respected_until_it_expires(gallery: Gallery) -> None:
+    """A third-party gateway does not write the record."""
     image_id = await gallery.create()
     guard = gallery.keys.upload(image_id)
     await gallery.client.set(guard, "claimed", ex=100)
@@ -127,12 +127,12 @@ async def test_a_guard_of_somebody_else_is_respected_until_it_runs_out(gallery: 
     await gallery.claim(image_id)
 
 
-async def test_a_claim_whose_reply_was_lost_is_made_again(doubting: Gallery) -> None:
+async def test_a_claim_is_repeated_after_a_lost_reply(doubting: Gallery) -> None:
     image_id = await doubting.create()
     await doubting.claim(image_id)
 
 
-async def test_an_upload_that_goes_on_is_held(gallery: Gallery) -> None:
+async def test_the_guard_of_an_upload_in_progress_is_extended(gallery: Gallery) -> None:
     image_id = await gallery.create()
     upload_id = await gallery.claim(image_id, hold_ms=1)
     await gallery.shorten(image_id)
@@ -141,7 +141,7 @@ async def test_an_upload_that_goes_on_is_held(gallery: Gallery) -> None:
     assert await gallery.ttls(image_id) == (STATUS_TTL_S,) * 3
 
 
-async def test_a_guard_that_was_lost_is_there_again_when_held(gallery: Gallery) -> None:
+async def test_extending_restores_a_lost_guard(gallery: Gallery) -> None:
     image_id = await gallery.create()
     upload_id = await gallery.claim(image_id)
     await gallery.client.delete(gallery.keys.upload(image_id))
@@ -150,7 +150,7 @@ async def test_a_guard_that_was_lost_is_there_again_when_held(gallery: Gallery) 
     assert (await gallery.ttls(image_id))[2] == STATUS_TTL_S
 
 
-async def test_nothing_is_held_that_is_not_ones_own(gallery: Gallery) -> None:
+async def test_only_the_holder_can_extend_the_guard(gallery: Gallery) -> None:
     image_id = await gallery.create()
     assert (await gallery.store.extend_claim(image_id, fresh_upload(), HOLD_MS)).answer is LOST
     await gallery.claim(image_id)
@@ -162,7 +162,7 @@ async def test_nothing_is_held_that_is_not_ones_own(gallery: Gallery) -> None:
     assert await gallery.snapshot() == before
 
 
-async def test_an_upload_that_came_to_nothing_frees_the_guard(doubting: Gallery) -> None:
+async def test_a_failed_upload_releases_the_guard(doubting: Gallery) -> None:
     image_id = await doubting.create()
     upload_id = await doubting.claim(image_id)
     await doubting.shorten(image_id)
@@ -176,7 +176,7 @@ async def test_an_upload_that_came_to_nothing_frees_the_guard(doubting: Gallery)
     await doubting.claim(image_id)
 
 
-async def test_nothing_is_freed_that_is_not_ones_own(gallery: Gallery) -> None:
+async def test_only_the_holder_can_release_the_guard(gallery: Gallery) -> None:
     image_id = await gallery.create()
     await gallery.claim(image_id)
     ended = await gallery.failed()
@@ -189,7 +189,7 @@ async def test_nothing_is_freed_that_is_not_ones_own(gallery: Gallery) -> None:
     assert await gallery.snapshot() == before
 
 
-async def test_a_claim_shows_an_image_whose_status_had_run_out(gallery: Gallery) -> None:
+async def test_a_claim_restores_an_expired_status(gallery: Gallery) -> None:
     held = await gallery.failed()
     assert (await gallery.store.reopen(held.image_id)).answer is not ALREADY
     await gallery.client.delete(gallery.keys.status(held.image_id))

@@ -1,4 +1,4 @@
-"""Foreign hands and no memory: what fails, fails before anything is written."""
+"""Corrupt keys and a lack of memory: operations fail before they write anything."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def persist(gallery: Gallery, held: ProcessingAttempt) -> ImageOutcome:
     return await gallery.store.persist("9999999999999-0", result_fields(held.image_id), GROUP)
 
 
-#: Operations on an image that a worker has, on one that is being uploaded, and on a failed one.
+#: Operations on an image in processing, on one being uploaded, and on a failed one.
 WORKING: dict[str, Call] = {
     "advance": lambda gallery, held: gallery.store.advance(held, Stage.DECODING),
     "succeed": lambda gallery, held: gallery.succeed(held),
@@ -58,7 +58,7 @@ CALLS = {**WORKING, **UPLOADING, **FAILED}
 
 
 async def ready_for(gallery: Gallery, call: str) -> ProcessingAttempt:
-    """An image in a state for the call."""
+    """An image in the state that the call needs."""
     if call in UPLOADING:
         image_id = await gallery.create(tenant="acme")
         return ProcessingAttempt(image_id, await gallery.claim(image_id))
@@ -79,9 +79,7 @@ def keys_of(gallery: Gallery, image_id: str, call: str) -> list[str]:
 
 
 @pytest.mark.parametrize("call", CALLS)
-async def test_a_key_that_is_something_else_stops_it_before_it_writes(
-    gallery: Gallery, call: str
-) -> None:
+async def test_a_key_of_the_wrong_type_fails_before_any_write(gallery: Gallery, call: str) -> None:
     held = await ready_for(gallery, call)
     assert await gallery.client.exists(gallery.keys.record(held.image_id))
     for name in keys_of(gallery, held.image_id, call):
@@ -99,7 +97,7 @@ async def test_a_key_that_is_something_else_stops_it_before_it_writes(
 
 
 @pytest.mark.parametrize("name", ["record", "status", "upload", "index", "own", "once", "results"])
-async def test_nothing_is_made_where_a_key_is_something_else(gallery: Gallery, name: str) -> None:
+async def test_create_fails_if_a_key_has_the_wrong_type(gallery: Gallery, name: str) -> None:
     once = {"idempotency_key": "{0}:idempotency.img:k", "fingerprint": "p", "idempotency_ttl_s": 60}
     new = new_image(tenant="acme", **once)
     keys = gallery.keys
@@ -121,7 +119,7 @@ async def test_nothing_is_made_where_a_key_is_something_else(gallery: Gallery, n
     assert (await gallery.store.create(new)).answer is OK
 
 
-async def test_no_letter_is_written_where_a_key_is_something_else(gallery: Gallery) -> None:
+async def test_no_dead_letter_is_written_if_a_key_has_the_wrong_type(gallery: Gallery) -> None:
     entry_id = await gallery.foreign({"x": "y"})
     await gallery.client.sadd(gallery.keys.dead_results, "something else")
     with pytest.raises(CorruptKey):
@@ -129,7 +127,7 @@ async def test_no_letter_is_written_where_a_key_is_something_else(gallery: Galle
     assert await gallery.pending() == 1
 
 
-async def test_a_lease_that_is_something_else_stops_the_worker(gallery: Gallery) -> None:
+async def test_a_lease_of_the_wrong_type_stops_the_worker(gallery: Gallery) -> None:
     held = await gallery.processing()
     assert held.fence is not None
     await gallery.client.delete(held.fence.lease_key)
@@ -141,9 +139,7 @@ async def test_a_lease_that_is_something_else_stops_the_worker(gallery: Gallery)
 
 
 @pytest.mark.parametrize("ttl_s", ["", "0", "-1", "x", "99999999999", "1e9"])
-async def test_a_time_to_live_that_is_none_neither_deletes_nor_keeps_for_ever(
-    gallery: Gallery, ttl_s: str
-) -> None:
+async def test_an_invalid_ttl_is_replaced_by_a_default(gallery: Gallery, ttl_s: str) -> None:
     held = await gallery.processing()
     await gallery.client.hset(gallery.keys.record(held.image_id), "ttl_s", ttl_s)
     assert (await gallery.succeed(held)).answer is OK
@@ -151,7 +147,7 @@ async def test_a_time_to_live_that_is_none_neither_deletes_nor_keeps_for_ever(
     assert 30 * 86_400 - 60 < ttl <= 30 * 86_400
 
 
-async def test_an_outcome_that_is_none_stops_who_asks_for_it(gallery: Gallery) -> None:
+async def test_an_invalid_outcome_fails_the_operation_that_reads_it(gallery: Gallery) -> None:
     held = await gallery.failed()
     await gallery.client.hset(gallery.keys.record(held.image_id), "outcome", "{")
     before = await gallery.snapshot()
@@ -160,7 +156,7 @@ async def test_an_outcome_that_is_none_stops_who_asks_for_it(gallery: Gallery) -
     assert await gallery.snapshot() == before
 
 
-async def test_a_progress_that_is_none_is_written_over(gallery: Gallery) -> None:
+async def test_an_invalid_progress_is_overwritten(gallery: Gallery) -> None:
     held = await gallery.processing()
     await gallery.client.hset(gallery.keys.status(held.image_id), "progress", "much")
     assert (await gallery.store.advance(held, Stage.DECODING)).answer is OK
@@ -171,7 +167,7 @@ async def test_a_progress_that_is_none_is_written_over(gallery: Gallery) -> None
 
 
 class Impatient(ScriptBatcher):
-    """Does not wait for long."""
+    """A batcher with a short retry time."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **{**options, "retry_for_s": 0.3})
@@ -179,7 +175,7 @@ class Impatient(ScriptBatcher):
 
 @pytest.fixture
 async def impatient(real_backend: Backend, keys: JobKeys) -> AsyncIterator[Gallery]:
-    """Gives up soon, on real servers only; they have their memory back at the end."""
+    """Fails soon, on real servers only; their memory limit is removed at the end."""
     gallery = Gallery(real_backend, keys, Impatient)
     yield gallery
     await gallery.client.config_set("maxmemory", "0")
@@ -187,13 +183,15 @@ async def impatient(real_backend: Backend, keys: JobKeys) -> AsyncIterator[Galle
 
 
 @pytest.mark.parametrize("call", [*WORKING, "hold", "release"])
-async def test_without_memory_work_goes_on_and_ends(impatient: Gallery, call: str) -> None:
+async def test_without_memory_running_work_continues_and_ends(
+    impatient: Gallery, call: str
+) -> None:
     held = await ready_for(impatient, call)
     await impatient.client.config_set("maxmemory", "1")
     assert (await CALLS[call](impatient, held)).answer is OK
 
 
-async def test_without_memory_a_result_is_put_aside(impatient: Gallery) -> None:
+async def test_without_memory_a_result_is_dead_lettered(impatient: Gallery) -> None:
     entry_id = await impatient.foreign({"x": "y"})
     await impatient.client.config_set("maxmemory", "1")
     await impatient.store.dead_letter_result(entry_id, {"x": "y"}, "odd", 1, GROUP)
@@ -201,7 +199,7 @@ async def test_without_memory_a_result_is_put_aside(impatient: Gallery) -> None:
 
 
 @pytest.mark.parametrize("call", ["create", "claim", "submit", "reopen"])
-async def test_without_memory_none_begins(impatient: Gallery, call: str) -> None:
+async def test_without_memory_no_new_work_starts(impatient: Gallery, call: str) -> None:
     gallery = impatient
     begin: Call = CALLS.get(call) or (lambda gallery, _: gallery.store.create(new_image()))
     held = await ready_for(gallery, call)

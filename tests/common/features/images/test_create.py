@@ -1,4 +1,4 @@
-"""Creating images: what is written, for how long, and what an Idempotency-Key does."""
+"""CREATE: the written data, its lifetime, and Idempotency-Keys."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ONCE = {
 }
 
 
-async def test_a_new_image_is_queued_and_has_its_record(gallery: Gallery) -> None:
+async def test_a_new_image_is_queued_and_has_a_record(gallery: Gallery) -> None:
     before = datetime.datetime.now(datetime.timezone.utc).replace(microsecond=0)
     image_id = await gallery.create(
         filename="a cat.jpg",
@@ -61,19 +61,19 @@ async def test_a_new_image_is_queued_and_has_its_record(gallery: Gallery) -> Non
     assert await gallery.client.zrange(gallery.keys.index("acme"), 0, -1) == [image_id.encode()]
 
 
-async def test_what_nobody_uploads_is_gone_with_its_status(gallery: Gallery) -> None:
+async def test_an_image_without_an_upload_expires_with_its_status(gallery: Gallery) -> None:
     image_id = await gallery.create(tenant="acme")
     assert await gallery.ttls(image_id) == (STATUS_TTL_S, STATUS_TTL_S, -2)
     assert await gallery.without_ttl() == []
 
 
-async def test_nobodys_image_is_in_one_index_only(gallery: Gallery) -> None:
+async def test_an_image_without_a_tenant_is_in_one_index_only(gallery: Gallery) -> None:
     await gallery.create()
     index = gallery.keys.index()
     assert await gallery.client.keys(f"{index}*") == [index.encode()]
 
 
-async def test_the_same_request_again_is_the_same_image(gallery: Gallery) -> None:
+async def test_a_repeated_request_returns_the_same_image(gallery: Gallery) -> None:
     first, second = new_image(**ONCE), new_image(**ONCE)
     assert (await gallery.store.create(first)).facts == {"image_id": first.image_id}
     again = await gallery.store.create(second)
@@ -90,7 +90,7 @@ async def test_another_request_with_the_same_key_is_refused(gallery: Gallery) ->
     assert await gallery.snapshot() == before
 
 
-async def test_a_key_whose_image_is_gone_makes_a_new_one(gallery: Gallery) -> None:
+async def test_a_key_whose_image_is_gone_creates_a_new_one(gallery: Gallery) -> None:
     image_id = await gallery.create(**ONCE)
     await gallery.store.delete(image_id)
     second = new_image(**ONCE)
@@ -100,14 +100,14 @@ async def test_a_key_whose_image_is_gone_makes_a_new_one(gallery: Gallery) -> No
     assert (again.answer, again.facts) == (ALREADY, {"image_id": second.image_id})
 
 
-async def test_a_lost_reply_makes_nothing_twice(doubting: Gallery) -> None:
+async def test_a_lost_reply_creates_nothing_twice(doubting: Gallery) -> None:
     new = new_image(tenant="acme", **ONCE)
     made = await doubting.store.create(new)
     assert (made.answer, made.facts) == (OK, {"image_id": new.image_id})
     assert await doubting.client.zcard(doubting.keys.index()) == 1
 
 
-async def test_a_repetition_does_not_set_an_image_back(gallery: Gallery) -> None:
+async def test_a_repetition_does_not_reset_an_image(gallery: Gallery) -> None:
     new = new_image()
     await gallery.store.create(new)
     upload_id = await gallery.claim(new.image_id)
@@ -117,7 +117,7 @@ async def test_a_repetition_does_not_set_an_image_back(gallery: Gallery) -> None
     assert (await gallery.record(new.image_id))["upload_id"] == upload_id
 
 
-async def test_of_many_at_once_with_one_key_one_is_made(gallery: Gallery) -> None:
+async def test_concurrent_requests_with_one_key_create_one_image(gallery: Gallery) -> None:
     wanted = [new_image(**ONCE) for _ in range(20)]
     outcomes = await asyncio.gather(*(gallery.store.create(new) for new in wanted))
     assert [outcome.answer for outcome in outcomes].count(OK) == 1
@@ -125,14 +125,14 @@ async def test_of_many_at_once_with_one_key_one_is_made(gallery: Gallery) -> Non
     assert await gallery.client.zcard(gallery.keys.index()) == 1
 
 
-def test_a_key_needs_a_fingerprint_and_a_time() -> None:
+def test_an_idempotency_key_needs_a_fingerprint_and_a_ttl() -> None:
     for missing in ("fingerprint", "idempotency_ttl_s"):
         with pytest.raises(ValueError, match="Idempotency-Key"):
             new_image(**{name: value for name, value in ONCE.items() if name != missing})
 
 
-async def test_images_that_are_gone_leave_the_index(gallery: Gallery) -> None:
-    """A few with each new one: no call goes through the whole index."""
+async def test_expired_images_are_removed_from_the_index(gallery: Gallery) -> None:
+    """A few with each new image: no call scans the whole index."""
     gone = [await gallery.create(tenant="acme") for _ in range(24)]
     for image_id in gone:
         await gallery.client.delete(gallery.keys.record(image_id))
@@ -152,13 +152,13 @@ async def test_images_that_are_gone_leave_the_index(gallery: Gallery) -> None:
     assert not everybody & set(gone)
 
 
-async def test_images_that_are_there_stay_in_the_index(gallery: Gallery) -> None:
+async def test_existing_images_stay_in_the_index(gallery: Gallery) -> None:
     made = [await gallery.create() for _ in range(30)]
     members = await gallery.client.zrange(gallery.keys.index(), 0, -1)
     assert {raw.decode() for raw in members} == set(made)
 
 
-async def test_what_is_older_than_any_record_leaves_the_index(gallery: Gallery) -> None:
+async def test_entries_older_than_any_record_leave_the_index(gallery: Gallery) -> None:
     index = gallery.keys.index()
     await gallery.client.zadd(index, {f"old-{number}": 1 + number for number in range(50)})
     image_id = await gallery.create()

@@ -1,4 +1,4 @@
-"""How an upload ends: once, by the attempt that counts, in status, record and stream together."""
+"""SUCCEED, FAIL and REPAIR: an upload ends once, in status, record and result stream together."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ENDINGS: dict[str, Callable[[Gallery, ProcessingAttempt], Awaitable[ImageOutcome
 }
 
 
-async def test_a_success_has_the_seeds_fields_as_texts(gallery: Gallery) -> None:
+async def test_a_success_has_the_fields_of_the_contract_as_text(gallery: Gallery) -> None:
     held = await gallery.processing()
     outcome = await gallery.succeed(held)
     made = processed(held.image_id)
@@ -62,7 +62,7 @@ async def test_a_success_has_the_seeds_fields_as_texts(gallery: Gallery) -> None
     assert (record["details"], record["result_entry_id"]) == (made.details.decode(), entry_id)
 
 
-async def test_a_failure_has_the_seeds_fields(gallery: Gallery) -> None:
+async def test_a_failure_has_the_fields_of_the_contract(gallery: Gallery) -> None:
     held = await gallery.processing()
     outcome = await gallery.fail(held)
     [(entry_id, fields)] = await gallery.entries()
@@ -76,7 +76,7 @@ async def test_a_failure_has_the_seeds_fields(gallery: Gallery) -> None:
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-async def test_what_has_ended_is_kept_and_no_more_under_way(gallery: Gallery, ending: str) -> None:
+async def test_an_ended_image_is_kept_and_not_in_flight(gallery: Gallery, ending: str) -> None:
     held = await gallery.processing()
     await gallery.store.advance(held, Stage.UPLOADING)
     await gallery.shorten(held.image_id)
@@ -91,7 +91,7 @@ async def test_what_has_ended_is_kept_and_no_more_under_way(gallery: Gallery, en
 
 @pytest.mark.parametrize("first", ENDINGS)
 @pytest.mark.parametrize("second", ENDINGS)
-async def test_the_first_end_counts_and_the_others_learn_it(
+async def test_the_first_end_counts_and_later_ones_get_its_outcome(
     real_gallery: Gallery, first: str, second: str
 ) -> None:
     gallery = real_gallery
@@ -105,7 +105,7 @@ async def test_the_first_end_counts_and_the_others_learn_it(
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-async def test_a_lost_reply_tells_it_once(doubting: Gallery, ending: str) -> None:
+async def test_a_lost_reply_writes_one_entry(doubting: Gallery, ending: str) -> None:
     held = await doubting.processing()
     outcome = await ENDINGS[ending](doubting, held)
     [(_, fields)] = await doubting.entries()
@@ -113,7 +113,7 @@ async def test_a_lost_reply_tells_it_once(doubting: Gallery, ending: str) -> Non
 
 
 @pytest.mark.parametrize("ending", ["succeed", "fail"])
-async def test_an_attempt_that_lost_the_job_ends_nothing(gallery: Gallery, ending: str) -> None:
+async def test_a_superseded_attempt_cannot_end_an_image(gallery: Gallery, ending: str) -> None:
     first = await gallery.processing()
     job_id = (await gallery.record(first.image_id))["job_id"]
     second = await gallery.hold(first.image_id, first.upload_id, job_id, attempt=2)
@@ -125,14 +125,14 @@ async def test_an_attempt_that_lost_the_job_ends_nothing(gallery: Gallery, endin
     assert await gallery.snapshot() == before
     outcome = await ENDINGS[ending](gallery, second)
     assert outcome.answer is OK
-    # Now the first one may know how it ended, and writes nothing either.
+    # Now the first one may read the outcome, and still writes nothing.
     before = await gallery.snapshot()
     assert await ENDINGS[ending](gallery, first) == (ALREADY, outcome.facts)
     assert await gallery.snapshot() == before
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-async def test_an_upload_that_does_not_count_ends_nothing(gallery: Gallery, ending: str) -> None:
+async def test_a_superseded_upload_cannot_end_an_image(gallery: Gallery, ending: str) -> None:
     held = await gallery.processing()
     claimed = await gallery.create()
     upload_id = await gallery.claim(claimed)
@@ -147,7 +147,7 @@ async def test_an_upload_that_does_not_count_ends_nothing(gallery: Gallery, endi
     assert await gallery.snapshot() == before
 
 
-async def test_who_repairs_needs_no_attempt(gallery: Gallery) -> None:
+async def test_a_repair_needs_no_attempt(gallery: Gallery) -> None:
     held = await gallery.processing()
     job_id = (await gallery.record(held.image_id))["job_id"]
     await gallery.client.delete(gallery.jobs.lease(job_id))
@@ -158,7 +158,7 @@ async def test_who_repairs_needs_no_attempt(gallery: Gallery) -> None:
 
 
 @pytest.mark.parametrize("endings", [["succeed"] * 20, ["succeed", "fail"] * 10, ["fail"] * 20])
-async def test_of_many_ends_at_once_one_counts(gallery: Gallery, endings: list[str]) -> None:
+async def test_of_concurrent_ends_one_counts(gallery: Gallery, endings: list[str]) -> None:
     held = await gallery.processing()
     other = Gallery(gallery.backend, gallery.jobs)
     outcomes = await asyncio.gather(
@@ -169,7 +169,7 @@ async def test_of_many_ends_at_once_one_counts(gallery: Gallery, endings: list[s
     assert len(await gallery.entries()) == 1
 
 
-async def test_a_long_or_broken_message_is_cut(gallery: Gallery) -> None:
+async def test_a_long_or_invalid_message_is_cut(gallery: Gallery) -> None:
     held = await gallery.processing()
     await gallery.store.fail(
         held, ProcessingFailure(ErrorCode.DECODE_FAILED, "\udc80" + "é" * 5000)
@@ -178,7 +178,7 @@ async def test_a_long_or_broken_message_is_cut(gallery: Gallery) -> None:
     assert fields["error_message"] == "?" + "é" * (MOST_MESSAGE_CHARS - 1)
 
 
-async def test_the_stream_of_results_is_trimmed(real_gallery: Gallery) -> None:
+async def test_the_result_stream_is_trimmed(real_gallery: Gallery) -> None:
     gallery = real_gallery
     pipe = gallery.client.pipeline(transaction=False)
     for _ in range(3 * RESULTS_KEPT):
@@ -188,7 +188,7 @@ async def test_the_stream_of_results_is_trimmed(real_gallery: Gallery) -> None:
     assert RESULTS_KEPT <= await gallery.client.xlen(gallery.keys.results) < 2 * RESULTS_KEPT
 
 
-async def test_a_repair_says_what_the_job_said(gallery: Gallery) -> None:
+async def test_a_repair_uses_the_result_of_the_job(gallery: Gallery) -> None:
     held = await gallery.processing()
     fields = result_fields(held.image_id)
     outcome = await gallery.store.repair(held.image_id, held.upload_id, fields)
@@ -200,7 +200,7 @@ async def test_a_repair_says_what_the_job_said(gallery: Gallery) -> None:
     assert await gallery.stage(held.image_id) == ("done", "100")
 
 
-async def test_nothing_is_repaired_by_what_is_no_result(gallery: Gallery) -> None:
+async def test_a_repair_with_an_invalid_result_is_rejected(gallery: Gallery) -> None:
     held = await gallery.processing()
     before = await gallery.snapshot()
     fields = result_fields(held.image_id)
@@ -210,7 +210,7 @@ async def test_nothing_is_repaired_by_what_is_no_result(gallery: Gallery) -> Non
     assert await gallery.snapshot() == before
 
 
-async def test_an_image_that_was_deleted_ends_nowhere(gallery: Gallery) -> None:
+async def test_a_deleted_image_cannot_end(gallery: Gallery) -> None:
     held = await gallery.processing()
     await gallery.store.advance(held, Stage.ENCODING)
     await gallery.store.delete(held.image_id)

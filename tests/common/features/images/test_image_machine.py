@@ -1,11 +1,11 @@
-"""Random histories over the images' scripts: whatever the order of events, the invariants hold.
+"""Random histories over the image scripts: the invariants hold for any order of events.
 
-Clients create, delete and open again; gateways claim, hold, release and submit, also in the name of
-uploads that no longer count; workers advance and end, also attempts that lost their job; somebody
-else's pipeline writes results, and consumers read them in any order, late and twice; guards,
-statuses and deadlines run out; replies get lost and calls are repeated. After every act the whole
-image is read and checked: never done without a result entry, one job and one end an upload, guard
-and record agree, progress never goes back, and everything runs out.
+Clients create, delete and reopen images. Gateways claim, hold, release and submit uploads, also
+superseded ones. Workers advance and end attempts, also superseded ones. A third-party pipeline
+writes results, and consumers read them in any order, late and twice. Guards, statuses and deadlines
+expire, replies are lost and calls repeated. After every action the whole image is read and checked:
+it is never done without a result entry, an upload has one job and one end, guard and record agree,
+progress never decreases, and everything expires.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ RUN_OUT = ("deadline", "guard", "status")
 
 
 class ImageHistory(RuleBasedStateMachine):
-    """Few rules with choices are drawn more evenly than many; details come of a seed."""
+    """A few rules with choices are drawn more evenly than many; details come from a seed."""
 
     def __init__(self, client: redis.Redis) -> None:
         super().__init__()
         self.walk = Walk(client)
 
     def image(self, pick: int) -> str:
-        """Rather one that is there."""
+        """Preferably one that exists."""
         walk = self.walk
         there = [image_id for image_id in walk.images if walk.sights[image_id].record]
         some = walk.images if pick % 8 == 0 or not there else there
@@ -64,7 +64,7 @@ class ImageHistory(RuleBasedStateMachine):
 
     @rule(pick=PICK, seed=SEED, again=st.booleans())
     def a_gateway_uploads(self, pick: int, seed: int, again: bool) -> None:
-        """The newest upload rather than an old one, which may no longer count."""
+        """Preferably the newest upload rather than an old one, which may be superseded."""
         rng = random.Random(seed)
         image_id = self.image(pick)
         known = self.walk.uploads[image_id]
@@ -131,7 +131,7 @@ class ImageHistory(RuleBasedStateMachine):
 
 
 def act(history: ImageHistory, rng: random.Random) -> None:
-    """Any rule; what moves an image more often than what ends it."""
+    """Any rule; those that advance an image more often than those that end it."""
     pick, seed, again = rng.randrange(100), rng.getrandbits(32), rng.random() < 0.3
     acts: list[tuple[int, Callable[[], None]]] = [
         (2, history.a_client_creates),
@@ -156,7 +156,7 @@ def client(name: str, real_server: Callable[[str], RealServer]) -> redis.Redis:
     return real_server(name).client
 
 
-#: The fake one takes thirty times as long for the same script.
+#: fakeredis takes thirty times as long for the same script.
 ACTS = {FAKE: 40}
 
 
@@ -164,7 +164,7 @@ ACTS = {FAKE: 40}
     ("name", "seed"), [(name, seed) for name in ALL for seed in range(4 if name == FAKE else 10)]
 )
 def test_invariants_hold_on_a_long_walk(name: str, seed: int, client: redis.Redis) -> None:
-    """Hypothesis knows how to make a failure short; a walk sees more in the same time."""
+    """Hypothesis shrinks failures; a long walk covers more in the same time."""
     rng = random.Random(seed)
     history = ImageHistory(client)
     history.a_first_image()

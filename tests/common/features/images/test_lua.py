@@ -1,4 +1,4 @@
-"""The house rules of the images' Lua, and what the contract has of the seed."""
+"""Conventions of the images' Lua files, and the names of the contract."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.common.features.images.kit import FAILURE_FIELDS, RESULT_FIELDS
 from tests.support.backends import Backend
 
 LUA = sorted((Path(scripts.__file__).with_name("lua")).rglob("*.lua"))
-#: Lua holds no more locals in one function, and the whole script is one.
+#: Lua's limit of local variables per function; the whole script is one function.
 MOST_LOCALS = 200
 PREFIXES = ("job:", "jobs:", "idempotency", "image:", "images/", "image.")
 
@@ -53,7 +53,7 @@ def test_names_come_from_the_contracts(path: Path) -> None:
 
 
 @pytest.mark.parametrize("operation", list(ImageOperation), ids=lambda one: one.value)
-def test_every_operation_is_headed_by_its_keys_arguments_and_answers(
+def test_every_operation_documents_keys_arguments_and_answers(
     operation: ImageOperation,
 ) -> None:
     [path] = [path for path in LUA if path.stem == operation.value]
@@ -71,14 +71,14 @@ def test_contract_values_need_no_quoting_in_lua() -> None:
         assert re.fullmatch(r"'[\w.:/-]+'|\d+", literal), name
 
 
-def test_the_script_is_what_the_files_say_and_holds_its_locals() -> None:
+def test_the_script_is_built_from_the_files_within_lua_limits() -> None:
     source = scripts.IMAGE_SCRIPT.source
     assert scripts.render_script() == source
     assert not re.search(r"\$[A-Z]", re.sub(r"--.*", "", source))
     assert len(re.findall(r"^local ", source, re.MULTILINE)) < MOST_LOCALS - 20
 
 
-def test_the_contract_is_what_the_seed_says() -> None:
+def test_the_contract_has_the_specified_names() -> None:
     assert list(values_of(images.ImageStatusField)) == [
         "stage", "progress", "updated_at", "error",
     ]  # fmt: skip
@@ -104,7 +104,7 @@ def test_every_key_is_among_the_patterns() -> None:
         assert key.startswith(starts)
 
 
-def test_keys_of_one_image_are_not_those_of_another_tenant_or_purpose() -> None:
+def test_keys_of_images_tenants_and_purposes_do_not_collide() -> None:
     keys = ImageKeys()
     made = [keys.record("x"), keys.status("x"), keys.upload("x"), keys.deleted("x"), keys.results]
     made += [keys.dead_results, keys.inflight, keys.index(), keys.index("t"), keys.index("u")]
@@ -112,8 +112,8 @@ def test_keys_of_one_image_are_not_those_of_another_tenant_or_purpose() -> None:
     assert len(set(made)) == len(made)
 
 
-async def test_dates_are_those_of_the_calendar(backend: Backend) -> None:
-    """Whole seconds of every kind of year, month and day, as the script writes them."""
+async def test_the_script_formats_dates_correctly(backend: Backend) -> None:
+    """Seconds in all kinds of years, months and days, as the script formats them."""
     shared = (Path(scripts.__file__).with_name("lua") / "image.lua").read_text()
     function = shared[shared.index("local function rfc3339") : shared.index("local now_rfc3339")]
     source = function + (

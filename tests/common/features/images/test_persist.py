@@ -1,4 +1,4 @@
-"""Results of pipelines that know the seed only: into the record, once, and acknowledged."""
+"""PERSIST and DEAD: results of third-party pipelines are written once and acknowledged."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.common.features.images.kit import (
 
 
 async def told(gallery: Gallery, fields: dict[str, str]) -> str:
-    """An entry of somebody else's and what came of it."""
+    """Add a third-party entry and persist it; returns its id."""
     entry_id = await gallery.foreign(fields)
     assert (await gallery.store.persist(entry_id, fields, GROUP)).answer is OK
     return entry_id
@@ -45,11 +45,11 @@ async def test_a_result_becomes_the_record(gallery: Gallery, status: str) -> Non
     assert shown["stage"] == ("done" if status == "processed" else "failed")
     assert shown.get("error") == fields.get("error_message")
     assert await gallery.pending() == 0
-    assert len(await gallery.entries()) == 1  # nobody is told twice
+    assert len(await gallery.entries()) == 1  # the result is not published twice
     assert await gallery.ttls(image_id) == (RECORD_TTL_S, STATUS_TTL_S, STATUS_TTL_S)
 
 
-async def test_our_own_results_are_in_the_record_already(gallery: Gallery) -> None:
+async def test_results_of_sluice_are_already_in_the_record(gallery: Gallery) -> None:
     for end in (gallery.succeed, gallery.fail):
         held = await gallery.processing()
         await end(held)
@@ -64,7 +64,7 @@ async def test_a_redelivery_changes_nothing_and_is_acknowledged(gallery: Gallery
     fields = result_fields(image_id)
     entry_id = await told(gallery, fields)
     before = await gallery.snapshot()
-    # Delivered once more, as after a crash between the write and an acknowledgement of its own.
+    # Delivered again, as after a crash between the write and a separate acknowledgement.
     await gallery.client.xgroup_setid(gallery.keys.results, GROUP, "0")
     await gallery.client.xreadgroup(GROUP, "api-2", {gallery.keys.results: ">"})
     assert await gallery.pending() == 1
@@ -73,7 +73,7 @@ async def test_a_redelivery_changes_nothing_and_is_acknowledged(gallery: Gallery
     assert await gallery.snapshot() == before
 
 
-async def test_the_same_content_told_again_changes_nothing(gallery: Gallery) -> None:
+async def test_a_repeated_result_with_equal_content_changes_nothing(gallery: Gallery) -> None:
     held = await gallery.processing()
     await gallery.succeed(held, "same")
     record = await gallery.record(held.image_id)
@@ -81,10 +81,10 @@ async def test_the_same_content_told_again_changes_nothing(gallery: Gallery) -> 
     entry_id = await gallery.foreign(fields)
     assert (await gallery.store.persist(entry_id, fields, GROUP)).answer is ALREADY
     assert await gallery.record(held.image_id) == record
-    assert (await gallery.client.xpending(gallery.keys.results, GROUP))["pending"] == 1  # ours
+    assert (await gallery.client.xpending(gallery.keys.results, GROUP))["pending"] == 1  # Sluice's
 
 
-async def test_a_later_result_counts_and_an_earlier_one_does_not(gallery: Gallery) -> None:
+async def test_a_later_result_replaces_an_earlier_one(gallery: Gallery) -> None:
     image_id = await gallery.create()
     first, second = failure_fields(image_id), result_fields(image_id)
     earlier, later = await gallery.foreign(first), await gallery.foreign(second)
@@ -99,7 +99,7 @@ async def test_a_later_result_counts_and_an_earlier_one_does_not(gallery: Galler
     assert not {"sha256", "etag", "storage_key", "processed_at"} & set(record)
 
 
-async def test_a_result_for_nobody_is_acknowledged(gallery: Gallery) -> None:
+async def test_a_result_without_an_image_is_acknowledged(gallery: Gallery) -> None:
     for fields in (result_fields("nobody"), failure_fields("nobody")):
         entry_id = await gallery.foreign(fields)
         before = await gallery.snapshot()
@@ -108,12 +108,12 @@ async def test_a_result_for_nobody_is_acknowledged(gallery: Gallery) -> None:
     assert await gallery.pending() == 0
 
 
-async def test_a_result_of_an_earlier_upload_is_not_that_of_the_next(gallery: Gallery) -> None:
-    """Whether the next upload has not begun, is under way, waits for its job or has ended."""
+async def test_a_result_of_an_earlier_upload_is_not_used(gallery: Gallery) -> None:
+    """Whether the next upload has not begun, is in progress, waits for its job or has ended."""
     image_id = await gallery.create()
     fields = failure_fields(image_id)
     failed = await told(gallery, fields)
-    late = await gallery.foreign(result_fields(image_id))  # it went on all the same
+    late = await gallery.foreign(result_fields(image_id))  # that pipeline continued
     await gallery.store.reopen(image_id)
     for step in ("open", "claimed", "processing", "ended"):
         if step == "claimed":
@@ -128,10 +128,10 @@ async def test_a_result_of_an_earlier_upload_is_not_that_of_the_next(gallery: Ga
         assert await gallery.snapshot() == before
 
 
-async def test_a_result_of_an_earlier_upload_that_comes_later_is_not_the_next_ones(
+async def test_a_late_result_of_an_earlier_upload_is_not_used(
     gallery: Gallery,
 ) -> None:
-    """Nobody has uploaded anything since it was opened again: there can be no result."""
+    """Nothing was uploaded since the image was reopened, so there can be no result."""
     held = await gallery.failed()
     await gallery.store.reopen(held.image_id)
     fields = result_fields(held.image_id)
@@ -141,7 +141,7 @@ async def test_a_result_of_an_earlier_upload_that_comes_later_is_not_the_next_on
     assert await gallery.snapshot() == before
 
 
-async def test_somebody_elses_upload_and_result_of_an_opened_image_count(gallery: Gallery) -> None:
+async def test_a_third_party_upload_of_a_reopened_image_is_accepted(gallery: Gallery) -> None:
     held = await gallery.failed()
     await gallery.store.reopen(held.image_id)
     await gallery.client.set(gallery.keys.upload(held.image_id), "claimed", ex=3600)
@@ -149,7 +149,7 @@ async def test_somebody_elses_upload_and_result_of_an_opened_image_count(gallery
     assert (await gallery.record(held.image_id))["status"] == "processed"
 
 
-async def test_somebody_else_may_end_what_our_worker_has(gallery: Gallery) -> None:
+async def test_a_third_party_result_can_end_a_running_job(gallery: Gallery) -> None:
     held = await gallery.processing()
     fields = result_fields(held.image_id)
     await told(gallery, fields)
@@ -158,7 +158,7 @@ async def test_somebody_else_may_end_what_our_worker_has(gallery: Gallery) -> No
     assert (await gallery.store.advance(held, Stage.DECODING)).answer is ALREADY
 
 
-async def test_an_upload_that_was_overtaken_makes_no_job(gallery: Gallery) -> None:
+async def test_a_superseded_upload_creates_no_job(gallery: Gallery) -> None:
     image_id = await gallery.create()
     upload_id = await gallery.claim(image_id)
     await told(gallery, result_fields(image_id))
@@ -174,7 +174,7 @@ async def test_a_lost_reply_persists_once(doubting: Gallery) -> None:
     assert (await doubting.record(image_id))["result_entry_id"] == entry_id
 
 
-async def test_many_consumers_write_it_once(gallery: Gallery) -> None:
+async def test_concurrent_consumers_write_a_result_once(gallery: Gallery) -> None:
     image_id = await gallery.create()
     fields = result_fields(image_id)
     entry_id = await gallery.foreign(fields)
@@ -191,7 +191,7 @@ async def test_without_a_group_there_is_nothing_to_acknowledge(gallery: Gallery)
     assert (await gallery.store.persist(entry_id, fields, GROUP)).answer is OK
 
 
-async def test_what_is_no_result_is_not_written(gallery: Gallery) -> None:
+async def test_an_invalid_result_is_not_written(gallery: Gallery) -> None:
     image_id = await gallery.create()
     before = await gallery.snapshot()
     with pytest.raises(ValueError, match="fields"):
@@ -206,7 +206,7 @@ async def letters(gallery: Gallery) -> list[dict[str, str]]:
     return [texts(fields) for _, fields in await gallery.client.xrange(gallery.keys.dead_results)]
 
 
-async def test_what_nobody_understands_is_put_aside(gallery: Gallery) -> None:
+async def test_an_invalid_entry_is_dead_lettered(gallery: Gallery) -> None:
     fields = {"image_id": "abc", "status": "odd"}
     entry_id = await gallery.foreign(fields)
     await gallery.store.dead_letter_result(entry_id, fields, "invalid status", 10, GROUP)
@@ -220,13 +220,13 @@ async def test_what_nobody_understands_is_put_aside(gallery: Gallery) -> None:
     assert await gallery.pending() == 0
 
 
-async def test_a_lost_reply_puts_one_letter_aside(doubting: Gallery) -> None:
+async def test_a_lost_reply_writes_one_dead_letter(doubting: Gallery) -> None:
     entry_id = await doubting.foreign({"x": "y"})
     await doubting.store.dead_letter_result(entry_id, {"x": "y"}, "odd", 1, GROUP)
     assert len(await letters(doubting)) == 1
 
 
-async def test_of_many_consumers_one_puts_it_aside(gallery: Gallery) -> None:
+async def test_concurrent_consumers_write_one_dead_letter(gallery: Gallery) -> None:
     entry_id = await gallery.foreign({"x": "y"})
     await asyncio.gather(
         *(
@@ -237,7 +237,7 @@ async def test_of_many_consumers_one_puts_it_aside(gallery: Gallery) -> None:
     assert len(await letters(gallery)) == 1
 
 
-async def test_what_is_not_pending_is_not_put_aside(gallery: Gallery) -> None:
+async def test_an_entry_that_is_not_pending_is_not_dead_lettered(gallery: Gallery) -> None:
     await gallery.foreign({"x": "y"})
     before = await gallery.snapshot()
     await gallery.store.dead_letter_result("1-1", {"x": "y"}, "odd", 1, GROUP)
@@ -245,7 +245,7 @@ async def test_what_is_not_pending_is_not_put_aside(gallery: Gallery) -> None:
     assert await gallery.snapshot() == before
 
 
-async def test_letters_are_trimmed(real_gallery: Gallery) -> None:
+async def test_dead_letters_are_trimmed(real_gallery: Gallery) -> None:
     gallery = real_gallery
     pipe = gallery.client.pipeline(transaction=False)
     for _ in range(3 * DEAD_RESULTS_KEPT):

@@ -1,4 +1,4 @@
-"""Reading images: progress, records, lists; and what counts as a result."""
+"""ImageReader: progress, records and lists; and validation of results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.common.features.images.kit import Gallery, failure_fields, processed,
 # -- progress ----------------------------------------------------------------------------------
 
 
-async def test_progress_is_what_the_status_says(gallery: Gallery) -> None:
+async def test_progress_is_read_from_the_status(gallery: Gallery) -> None:
     queued = await gallery.create()
     failed = await gallery.failed()
     working = await gallery.processing()
@@ -30,14 +30,14 @@ async def test_progress_is_what_the_status_says(gallery: Gallery) -> None:
     assert await gallery.reader.progress([]) == []
 
 
-async def test_a_stage_of_a_newer_pipeline_is_one_on_the_way(gallery: Gallery) -> None:
+async def test_an_unknown_stage_counts_as_processing(gallery: Gallery) -> None:
     status = gallery.keys.status("x")
     await gallery.client.hset(status, mapping={"stage": "watermarking", "progress": "60"})
     [found] = await gallery.reader.progress(["x"])
     assert found == (Stage.PROCESSING, "60", "", "")
 
 
-async def test_what_is_no_status_is_none(gallery: Gallery) -> None:
+async def test_an_invalid_status_is_none(gallery: Gallery) -> None:
     await gallery.client.set(gallery.keys.status("x"), "odd", ex=60)
     await gallery.client.hset(gallery.keys.status("y"), "odd", "z")
     assert await gallery.reader.progress(["x", "y"]) == [None, None]
@@ -46,7 +46,7 @@ async def test_what_is_no_status_is_none(gallery: Gallery) -> None:
 # -- records -----------------------------------------------------------------------------------
 
 
-async def test_a_record_is_read_as_it_was_made(gallery: Gallery) -> None:
+async def test_a_record_is_read_as_created(gallery: Gallery) -> None:
     image_id = await gallery.create(
         filename="ünï.jpg",
         declared_type="image/jpeg",
@@ -67,7 +67,7 @@ async def test_a_record_is_read_as_it_was_made(gallery: Gallery) -> None:
     assert (record.upload_id, record.job_id, record.details) == ("", "", b"{}")
 
 
-async def test_a_record_says_how_it_ended(gallery: Gallery) -> None:
+async def test_a_record_has_its_outcome(gallery: Gallery) -> None:
     done, failed = await gallery.processing(), await gallery.failed()
     await gallery.succeed(done)
     first, none, second = await gallery.reader.records([done.image_id, "nobody", failed.image_id])
@@ -92,7 +92,7 @@ async def test_a_record_says_how_it_ended(gallery: Gallery) -> None:
     )
 
 
-async def test_odd_records_become_neutral_or_none(gallery: Gallery) -> None:
+async def test_invalid_records_become_neutral_or_none(gallery: Gallery) -> None:
     await gallery.client.set(gallery.keys.record("a"), "odd", ex=60)
     await gallery.client.hset(gallery.keys.record("b"), "status", "odd")
     odd = {
@@ -128,7 +128,7 @@ async def pages(gallery: Gallery, tenant: str, limit: int) -> list[list[str]]:
 async def test_a_list_has_the_newest_first_in_pages(gallery: Gallery) -> None:
     made = []
     for number in range(7):
-        # Several of one moment are listed by id.
+        # Images of the same time are listed by id.
         made.append((1000 + number // 3, await gallery.create(tenant="acme")))
     await gallery.create(tenant="other")
     await gallery.client.zadd(gallery.keys.index("acme"), {image_id: ms for ms, image_id in made})
@@ -143,7 +143,7 @@ async def test_a_list_has_the_newest_first_in_pages(gallery: Gallery) -> None:
     assert await pages(gallery, "nobody", 5) == [[]]
 
 
-async def test_what_is_made_meanwhile_moves_nothing_to_another_page(gallery: Gallery) -> None:
+async def test_new_images_do_not_shift_pages(gallery: Gallery) -> None:
     made = [await gallery.create() for _ in range(4)]
     first = await gallery.reader.list("", "", 2)
     await gallery.create()
@@ -152,7 +152,7 @@ async def test_what_is_made_meanwhile_moves_nothing_to_another_page(gallery: Gal
     assert set(seen) == set(made)
 
 
-async def test_images_that_are_gone_are_not_listed(gallery: Gallery) -> None:
+async def test_expired_images_are_not_listed(gallery: Gallery) -> None:
     many = {f"gone-{number}": 5000 + number for number in range(3 * BATCH_SIZE)}
     image_id = await gallery.create()
     await gallery.client.zadd(gallery.keys.index(), {**many, image_id: 1})
@@ -162,7 +162,7 @@ async def test_images_that_are_gone_are_not_listed(gallery: Gallery) -> None:
 
 
 @pytest.mark.parametrize("before", ["x", "1", "-", "1-", "1-a b", "99999999999999999-a", "1-\n"])
-async def test_a_place_that_no_page_gave_is_refused(gallery: Gallery, before: str) -> None:
+async def test_an_invalid_cursor_is_rejected(gallery: Gallery, before: str) -> None:
     with pytest.raises(ValueError, match="place"):
         await gallery.reader.list("", before, 2)
 
@@ -170,7 +170,7 @@ async def test_a_place_that_no_page_gave_is_refused(gallery: Gallery, before: st
 # -- results -----------------------------------------------------------------------------------
 
 
-def test_what_the_seed_says_is_a_result() -> None:
+def test_a_result_as_specified_is_valid() -> None:
     assert find_entry_error(result_fields("abc-123")) == ""
     assert find_entry_error(failure_fields("abc-123")) == ""
 
@@ -196,16 +196,16 @@ def test_what_the_seed_says_is_a_result() -> None:
         ({"storage_key": "images/../../x"}, "storage_key"),
         ({"storage_key": "images//x"}, "storage_key"),
         ({"storage_key": "images/x\n"}, "storage_key"),
-        # What no store takes, and a request for its content would stumble over.
+        # Keys that no storage accepts.
         ({"storage_key": "images/" + "x" * 600}, "storage_key"),
     ],
 )
-def test_anything_else_is_none(changes: dict[str, str], reason: str) -> None:
+def test_other_entries_are_invalid(changes: dict[str, str], reason: str) -> None:
     assert reason in find_entry_error({**result_fields("abc"), **changes})
 
 
 @pytest.mark.parametrize("field", list(result_fields("abc")))
-def test_a_field_that_is_missing_is_missed(field: str) -> None:
+def test_a_missing_field_is_reported(field: str) -> None:
     fields = result_fields("abc")
     del fields[field]
     assert find_entry_error(fields)

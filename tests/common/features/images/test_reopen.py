@@ -1,4 +1,4 @@
-"""Opening a failed image again, and deleting one, whoever is at work on it."""
+"""REOPEN and DELETE, whatever else happens to the image."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def test_a_failed_image_may_be_uploaded_again(gallery: Gallery) -> None:
     assert set(shown) == {"stage", "progress", "updated_at"}
     assert (shown["stage"], shown["progress"]) == ("queued", "0")
     assert await gallery.guard(held.image_id) is None
-    # Something was uploaded once: it is kept for as long.
+    # There was an upload, so it is kept as long as before.
     assert await gallery.ttls(held.image_id) == (RECORD_TTL_S, STATUS_TTL_S, -2)
     second = await gallery.submit(held.image_id, await gallery.claim(held.image_id))
     assert await gallery.ttls(held.image_id) == (RECORD_TTL_S, STATUS_TTL_S, STATUS_TTL_S)
@@ -51,7 +51,7 @@ async def test_a_failed_image_may_be_uploaded_again(gallery: Gallery) -> None:
     assert len(await gallery.entries()) == 2
 
 
-async def test_a_second_upload_begins_at_the_first_stage(gallery: Gallery) -> None:
+async def test_a_second_upload_starts_at_the_first_stage(gallery: Gallery) -> None:
     first = await gallery.processing()
     await gallery.store.advance(first, Stage.UPLOADING)
     await gallery.fail(first)
@@ -61,7 +61,7 @@ async def test_a_second_upload_begins_at_the_first_stage(gallery: Gallery) -> No
     assert await gallery.stage(first.image_id) == ("validating", "10")
 
 
-async def test_who_had_the_earlier_upload_writes_nothing(gallery: Gallery) -> None:
+async def test_a_worker_of_the_earlier_upload_writes_nothing(gallery: Gallery) -> None:
     first = await gallery.failed()
     await gallery.store.reopen(first.image_id)
     states = [lambda: gallery.claim(first.image_id)]
@@ -79,7 +79,7 @@ async def test_who_had_the_earlier_upload_writes_nothing(gallery: Gallery) -> No
         assert await gallery.snapshot() == before
 
 
-async def test_an_upload_that_fell_silent_may_be_given_up(gallery: Gallery) -> None:
+async def test_a_stalled_upload_can_be_abandoned(gallery: Gallery) -> None:
     image_id = await gallery.create()
     upload_id = await gallery.claim(image_id)
     before = await gallery.snapshot()
@@ -89,13 +89,13 @@ async def test_an_upload_that_fell_silent_may_be_given_up(gallery: Gallery) -> N
     await gallery.over(image_id)
     assert await gallery.store.reopen(image_id) == (OK, {"upload_id": upload_id})
     assert await gallery.guard(image_id) is None
-    # Nothing was ever uploaded: it is not kept for longer.
+    # There was never an upload, so it is not kept longer.
     assert await gallery.ttls(image_id) == (STATUS_TTL_S, STATUS_TTL_S, -2)
     await gallery.claim(image_id)
     assert (await gallery.ttls(image_id))[0] == STATUS_TTL_S
 
 
-async def test_nothing_else_is_opened(gallery: Gallery) -> None:
+async def test_images_in_other_states_are_not_reopened(gallery: Gallery) -> None:
     fresh = await gallery.create()
     running = await gallery.processing()
     done = await gallery.processing()
@@ -113,7 +113,7 @@ async def test_nothing_else_is_opened(gallery: Gallery) -> None:
 
 
 @pytest.mark.parametrize("how", ["failed", "stale"])
-async def test_a_lost_reply_opens_it_once(doubting: Gallery, how: str) -> None:
+async def test_a_lost_reply_reopens_once(doubting: Gallery, how: str) -> None:
     if how == "failed":
         held = await doubting.processing()
         await doubting.fail(held)
@@ -127,7 +127,7 @@ async def test_a_lost_reply_opens_it_once(doubting: Gallery, how: str) -> None:
     assert (await doubting.store.reopen(image_id)).answer is CONFLICT
 
 
-async def test_what_somebody_else_uploads_meanwhile_is_not_opened_again(gallery: Gallery) -> None:
+async def test_a_concurrent_third_party_upload_is_not_reopened(gallery: Gallery) -> None:
     held = await gallery.failed()
     await gallery.store.reopen(held.image_id)
     await gallery.client.set(gallery.keys.upload(held.image_id), "claimed", ex=3600)
@@ -136,7 +136,7 @@ async def test_what_somebody_else_uploads_meanwhile_is_not_opened_again(gallery:
     assert await gallery.snapshot() == before
 
 
-async def test_a_second_failure_is_opened_too(gallery: Gallery) -> None:
+async def test_a_second_failure_can_be_reopened_too(gallery: Gallery) -> None:
     held = await gallery.failed()
     for number in range(2, 5):
         assert (await gallery.store.reopen(held.image_id)).answer is OK
@@ -147,7 +147,7 @@ async def test_a_second_failure_is_opened_too(gallery: Gallery) -> None:
         assert (await gallery.record(held.image_id))["result_entry_id"] == entries[-1][0]
 
 
-async def test_the_place_in_the_results_is_known_without_them(gallery: Gallery) -> None:
+async def test_the_position_in_the_results_survives_their_deletion(gallery: Gallery) -> None:
     held = await gallery.failed()
     [(entry_id, _)] = await gallery.entries()
     await gallery.client.delete(gallery.keys.results)
@@ -158,7 +158,7 @@ async def test_the_place_in_the_results_is_known_without_them(gallery: Gallery) 
 # -- deleting ----------------------------------------------------------------------------------
 
 
-async def test_a_deleted_image_is_gone_and_says_what_is_left_to_do(gallery: Gallery) -> None:
+async def test_a_deletion_returns_what_is_left_to_clean_up(gallery: Gallery) -> None:
     held = await gallery.processing(tenant="acme")
     job_id = (await gallery.record(held.image_id))["job_id"]
     other = await gallery.create(tenant="acme")
@@ -180,7 +180,7 @@ async def test_a_deleted_image_is_gone_and_says_what_is_left_to_do(gallery: Gall
     assert 0 < await gallery.client.ttl(gallery.keys.deleted(held.image_id)) <= 60
 
 
-async def test_a_stored_image_is_deleted_by_its_own_name(gallery: Gallery) -> None:
+async def test_a_stored_image_is_deleted_by_its_own_key(gallery: Gallery) -> None:
     held = await gallery.processing()
     fields = {
         **failure_fields(held.image_id),
@@ -201,7 +201,7 @@ async def test_a_stored_image_is_deleted_by_its_own_name(gallery: Gallery) -> No
     assert outcome.facts["storage_key"] == "elsewhere/x"
 
 
-async def test_a_deletion_whose_reply_was_lost_says_the_same_again(doubting: Gallery) -> None:
+async def test_a_deletion_with_a_lost_reply_returns_the_same(doubting: Gallery) -> None:
     held = await doubting.processing()
     outcome = await doubting.store.delete(held.image_id)
     assert outcome.answer is OK
@@ -217,13 +217,13 @@ async def test_a_second_deletion_finds_nothing(gallery: Gallery) -> None:
     assert await gallery.snapshot() == before
 
 
-async def test_of_many_deletions_one_is_told_what_to_do(gallery: Gallery) -> None:
+async def test_of_concurrent_deletions_one_gets_the_facts(gallery: Gallery) -> None:
     image_id = await gallery.create()
     outcomes = await asyncio.gather(*(gallery.store.delete(image_id) for _ in range(20)))
     assert [outcome.answer for outcome in outcomes].count(OK) == 1
 
 
-async def test_who_uploads_what_was_deleted_is_told(gallery: Gallery) -> None:
+async def test_uploading_a_deleted_image_fails(gallery: Gallery) -> None:
     image_id = await gallery.create()
     upload_id = await gallery.claim(image_id)
     await gallery.store.delete(image_id)
@@ -236,10 +236,10 @@ async def test_who_uploads_what_was_deleted_is_told(gallery: Gallery) -> None:
     assert await gallery.snapshot() == before
 
 
-# -- images under way --------------------------------------------------------------------------
+# -- in-flight images --------------------------------------------------------------------------
 
 
-async def test_images_under_way_are_known_with_their_jobs(gallery: Gallery) -> None:
+async def test_in_flight_images_are_listed_with_their_jobs(gallery: Gallery) -> None:
     held = [await gallery.processing() for _ in range(3)]
     found = await gallery.store.inflight(10)
     assert [(each.image_id, each.upload_id) for each in found] == sorted(
@@ -252,7 +252,7 @@ async def test_images_under_way_are_known_with_their_jobs(gallery: Gallery) -> N
     assert len(await gallery.store.inflight(10)) == 2
 
 
-async def test_every_image_has_its_turn(gallery: Gallery) -> None:
+async def test_the_scan_reaches_every_image(gallery: Gallery) -> None:
     held = {(await gallery.processing()).image_id for _ in range(7)}
     seen: list[str] = []
     for _ in range(4):
@@ -261,7 +261,7 @@ async def test_every_image_has_its_turn(gallery: Gallery) -> None:
     assert len(await gallery.store.inflight(100)) == 7
 
 
-async def test_images_whose_records_ran_out_are_under_way_no_more(gallery: Gallery) -> None:
+async def test_expired_images_are_not_in_flight(gallery: Gallery) -> None:
     gone, there = await gallery.processing(), await gallery.processing()
     await gallery.client.delete(gallery.keys.record(gone.image_id))
     assert [each.image_id for each in await gallery.store.inflight(10)] == [there.image_id]

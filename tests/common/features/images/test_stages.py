@@ -1,4 +1,4 @@
-"""How far an image has got: forwards only, by the attempt that counts, and known to watchers."""
+"""ADVANCE: stages only go forward, only for the current attempt, and are published."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.common.features.images.kit import (
 from tests.conftest import eventually
 
 
-async def test_each_stage_is_shown_with_its_progress(gallery: Gallery) -> None:
+async def test_each_stage_has_its_progress(gallery: Gallery) -> None:
     held = await gallery.processing()
     for stage, shown in zip(STAGES, SHOWN, strict=True):
         await gallery.shorten(held.image_id)
@@ -49,7 +49,7 @@ async def test_it_never_goes_back(real_gallery: Gallery, there: int, wanted: int
         assert await gallery.snapshot() == before
 
 
-async def test_a_second_attempt_is_silent_until_it_is_further(gallery: Gallery) -> None:
+async def test_a_second_attempt_writes_nothing_until_it_is_further(gallery: Gallery) -> None:
     first = await gallery.processing()
     await gallery.store.advance(first, Stage.ENCODING)
     job_id = (await gallery.record(first.image_id))["job_id"]
@@ -61,7 +61,7 @@ async def test_a_second_attempt_is_silent_until_it_is_further(gallery: Gallery) 
     assert seen == [ALREADY, ALREADY, ALREADY, ALREADY, OK]
 
 
-async def test_the_attempt_that_lost_the_job_says_nothing(gallery: Gallery) -> None:
+async def test_a_superseded_attempt_cannot_advance(gallery: Gallery) -> None:
     first = await gallery.processing()
     job_id = (await gallery.record(first.image_id))["job_id"]
     await gallery.hold(first.image_id, first.upload_id, job_id, attempt=2)
@@ -70,7 +70,7 @@ async def test_the_attempt_that_lost_the_job_says_nothing(gallery: Gallery) -> N
     assert await gallery.snapshot() == before
 
 
-async def test_an_upload_that_does_not_count_says_nothing(gallery: Gallery) -> None:
+async def test_a_superseded_upload_cannot_advance(gallery: Gallery) -> None:
     held = await gallery.processing()
     claimed = await gallery.create()
     upload_id = await gallery.claim(claimed)
@@ -87,7 +87,7 @@ async def test_an_upload_that_does_not_count_says_nothing(gallery: Gallery) -> N
 
 
 @pytest.mark.parametrize("stage", [Stage.QUEUED, Stage.DONE, Stage.FAILED])
-async def test_nobody_says_an_end_without_a_result(gallery: Gallery, stage: Stage) -> None:
+async def test_final_stages_need_a_result(gallery: Gallery, stage: Stage) -> None:
     held = await gallery.processing()
     before = await gallery.snapshot()
     with pytest.raises(ValueError, match=stage.value):
@@ -95,14 +95,14 @@ async def test_nobody_says_an_end_without_a_result(gallery: Gallery, stage: Stag
     assert await gallery.snapshot() == before
 
 
-async def test_a_status_that_ran_out_is_shown_again_whole(gallery: Gallery) -> None:
+async def test_an_expired_status_is_restored_completely(gallery: Gallery) -> None:
     held = await gallery.processing()
     await gallery.client.delete(gallery.keys.status(held.image_id))
     assert (await gallery.store.advance(held, Stage.DECODING)).answer is OK
     assert set(await gallery.status(held.image_id)) == {"stage", "progress", "updated_at"}
 
 
-async def test_watchers_are_told_which_image_has_changed(real_gallery: Gallery) -> None:
+async def test_a_hint_names_the_changed_image(real_gallery: Gallery) -> None:
     gallery = real_gallery
     heard: list[bytes] = []
     pubsub = gallery.client.pubsub()

@@ -1,4 +1,4 @@
-"""Submitting an upload: its core job, what bounds that, and what the image says then."""
+"""SUBMIT: the core job of an upload, its limits, and the image afterwards."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def test_the_job_is_a_core_job_with_ids_only(gallery: Gallery) -> None:
         assert 590 < await gallery.client.ttl(key(wanted.job_id)) <= 600
 
 
-async def test_nobodys_job_has_no_options(gallery: Gallery) -> None:
+async def test_a_job_without_a_tenant_has_no_options(gallery: Gallery) -> None:
     image_id = await gallery.create()
     wanted = uploaded(image_id, await gallery.claim(image_id))
     await gallery.store.submit(wanted, ADMISSION)
@@ -53,7 +53,7 @@ async def test_nobodys_job_has_no_options(gallery: Gallery) -> None:
     assert lease == {b"attempt": b"0"}
 
 
-async def test_the_image_is_processing_and_kept_for_longer(gallery: Gallery) -> None:
+async def test_the_image_is_processing_and_kept_longer(gallery: Gallery) -> None:
     image_id = await gallery.create()
     upload_id = await gallery.claim(image_id)
     await gallery.shorten(image_id)
@@ -71,7 +71,7 @@ async def test_the_image_is_processing_and_kept_for_longer(gallery: Gallery) -> 
     assert await gallery.without_ttl() == []
 
 
-async def test_a_guard_that_was_lost_is_there_again(gallery: Gallery) -> None:
+async def test_submitting_restores_a_lost_guard(gallery: Gallery) -> None:
     image_id = await gallery.create()
     upload_id = await gallery.claim(image_id)
     await gallery.client.delete(gallery.keys.upload(image_id))
@@ -80,7 +80,7 @@ async def test_a_guard_that_was_lost_is_there_again(gallery: Gallery) -> None:
     assert (await gallery.ttls(image_id))[2] == STATUS_TTL_S
 
 
-async def test_a_lost_reply_makes_one_job(doubting: Gallery) -> None:
+async def test_a_lost_reply_creates_one_job(doubting: Gallery) -> None:
     image_id = await doubting.create()
     wanted = uploaded(image_id, await doubting.claim(image_id))
     made = await doubting.store.submit(wanted, ADMISSION)
@@ -88,7 +88,7 @@ async def test_a_lost_reply_makes_one_job(doubting: Gallery) -> None:
     assert await doubting.client.xlen(doubting.jobs.queue) == 1
 
 
-async def test_an_upload_has_one_job_whatever_it_is_called(gallery: Gallery) -> None:
+async def test_an_upload_has_one_job_whatever_its_id(gallery: Gallery) -> None:
     image_id = await gallery.create()
     upload_id = await gallery.claim(image_id)
     outcomes = await asyncio.gather(
@@ -99,7 +99,7 @@ async def test_an_upload_has_one_job_whatever_it_is_called(gallery: Gallery) -> 
     assert await gallery.client.xlen(gallery.jobs.queue) == 1
 
 
-async def test_an_upload_that_does_not_count_makes_no_job(gallery: Gallery) -> None:
+async def test_a_superseded_upload_creates_no_job(gallery: Gallery) -> None:
     image_id = await gallery.create()
     free = await gallery.create()
     await gallery.claim(image_id)
@@ -111,7 +111,7 @@ async def test_an_upload_that_does_not_count_makes_no_job(gallery: Gallery) -> N
     assert await gallery.snapshot() == before
 
 
-async def test_a_full_queue_takes_no_more_and_the_upload_keeps_its_guard(gallery: Gallery) -> None:
+async def test_a_full_queue_refuses_and_the_upload_keeps_its_guard(gallery: Gallery) -> None:
     image_id = await gallery.create()
     wanted = uploaded(image_id, await gallery.claim(image_id))
     await gallery.processing()
@@ -147,7 +147,7 @@ async def test_a_key_has_a_rate_and_a_quota(gallery: Gallery) -> None:
     assert await gallery.without_ttl() == []
 
 
-async def test_a_name_that_is_taken_makes_no_job(gallery: Gallery) -> None:
+async def test_an_existing_job_id_creates_no_job(gallery: Gallery) -> None:
     image_id = await gallery.create()
     upload_id = await gallery.claim(image_id)
     wanted = uploaded(image_id, upload_id)

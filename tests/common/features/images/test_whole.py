@@ -1,4 +1,4 @@
-"""An image from its creation to its end, with every reply lost once, and what it leaves."""
+"""An image from creation to end, with every reply lost once, and what remains of it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def through(gallery: Gallery, ending: str) -> str:
     return image_id
 
 
-async def test_a_success_is_told_in_three_places_at_once(doubting: Gallery) -> None:
+async def test_a_success_is_in_status_record_and_stream(doubting: Gallery) -> None:
     image_id = await through(doubting, "done")
     shown = await doubting.status(image_id)
     assert list(shown) == ["stage", "progress", "updated_at"]
@@ -45,7 +45,7 @@ async def test_a_success_is_told_in_three_places_at_once(doubting: Gallery) -> N
     assert await doubting.without_ttl() == []
 
 
-async def test_and_so_is_a_failure(doubting: Gallery) -> None:
+async def test_a_failure_is_in_status_record_and_stream(doubting: Gallery) -> None:
     image_id = await through(doubting, "failed")
     shown = await doubting.status(image_id)
     assert set(shown) == {"stage", "progress", "updated_at", "error"}
@@ -59,7 +59,7 @@ async def test_and_so_is_a_failure(doubting: Gallery) -> None:
     assert await doubting.without_ttl() == []
 
 
-async def test_an_image_that_is_deleted_leaves_nothing(doubting: Gallery) -> None:
+async def test_a_deleted_image_leaves_no_keys(doubting: Gallery) -> None:
     made = new_image(tenant="acme")
     await doubting.store.create(made)
     upload_id = await doubting.claim(made.image_id)

@@ -1,4 +1,4 @@
-"""What may happen to images in a random history: each act is checked by what it leaves."""
+"""Actions of a random history of images; each is checked by its effect."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def place_of(entry_id: str) -> tuple[int, int]:
 
 
 class Walk:
-    """A few images, clients, gateways and workers; calls whose replies were lost are repeated."""
+    """A few images, clients, gateways and workers; calls with lost replies are repeated."""
 
     def __init__(self, client: redis.Redis) -> None:
         client.flushall()
@@ -64,14 +64,14 @@ class Walk:
         self.store, self.script = store_over(client)
         self.images: list[str] = []
         self.sights: dict[str, Sight] = {}
-        #: Every upload and every attempt that ever was.
+        #: All uploads and attempts so far.
         self.uploads: dict[str, list[str]] = {}
         self.attempts: dict[str, list[ProcessingAttempt]] = {}
-        #: Images whose guard somebody or the time took away.
+        #: Images whose guard was removed or expired.
         self.unguarded: set[str] = set()
-        #: Entries that were there when an image was opened again: about earlier uploads.
+        #: Entries that existed when an image was reopened: of earlier uploads.
         self.past: dict[str, set[str]] = {}
-        #: Entries that our own pipeline wrote, by image and upload: one each.
+        #: Entries of Sluice's pipeline by image and upload: one each.
         self.told: set[tuple[str, str]] = set()
         self._numbers = itertools.count(1)
         client.xgroup_create(KEYS.results, GROUP, id="0", mkstream=True)
@@ -79,12 +79,12 @@ class Walk:
     def name(self) -> str:
         return f"00000000-0000-4000-8000-{next(self._numbers):012x}"
 
-    # -- acts ------------------------------------------------------------------------------
+    # -- actions ---------------------------------------------------------------------------
 
     def act(
         self, image_id: str, call: Coroutine[Any, Any, ImageOutcome], again: bool
     ) -> ImageOutcome:
-        """Run an operation on an image, perhaps twice, and look at what it leaves."""
+        """Run an operation on an image, perhaps twice, and check its effect."""
         before = self.sights[image_id]
         outcome = now(call)
         after = look(self.client, image_id, TENANT)
@@ -99,7 +99,7 @@ class Walk:
         return outcome
 
     def notice(self, image_id: str, after: Sight) -> None:
-        """Check what has become of an image, and learn it."""
+        """Check the new state of an image, and remember it."""
         before = self.sights.get(image_id, after)
         check(self.client, after, image_id in self.unguarded)
         check_globals(self.client)
@@ -113,7 +113,7 @@ class Walk:
         self.sights[image_id] = after
 
     def others_are_as_they_were(self) -> None:
-        """What was done to one image has changed no other."""
+        """Check that an operation on one image has changed no other."""
         for image_id, sight in self.sights.items():
             assert look(self.client, image_id, TENANT).content() == sight.content()
 
@@ -209,12 +209,12 @@ class Walk:
         return look(self.client, image_id, TENANT).jobs
 
     def take_over(self, held: ProcessingAttempt) -> None:
-        """The worker fell silent, and another one has the job."""
+        """The lease of the worker expired, and another one has the job."""
         assert held.fence is not None
         self.begin(held.image_id, held.upload_id, held.fence.attempt + 1)
 
     def expected(self, held: ProcessingAttempt) -> ImageAnswer:
-        """How an attempt stands to its image."""
+        """The expected answer to an attempt."""
         before = self.sights[held.image_id]
         if not before.record:
             return MISSING
@@ -263,13 +263,13 @@ class Walk:
     # -- others ----------------------------------------------------------------------------
 
     def somebody_tells(self, image_id: str, failed: bool, content: str) -> None:
-        """An entry of a pipeline that knows the seed only; nobody has read it yet."""
+        """Add an entry of a third-party pipeline, not read yet."""
         fields = failure_fields(image_id) if failed else result_fields(image_id, content)
         self.client.xadd(KEYS.results, fields)  # type: ignore[arg-type]
         self.notice(image_id, look(self.client, image_id, TENANT))
 
     def persist(self, image_id: str, entry_id: str, again: bool) -> None:
-        """Any entry, in any order, as often as it pleases."""
+        """Persist any entry, in any order, any number of times."""
         before = self.sights[image_id]
         fields = before.entries[entry_id]
         outcome = self.act(image_id, self.store.persist(entry_id, fields, GROUP), again)
@@ -280,7 +280,7 @@ class Walk:
         elif outcome.answer is OK:
             assert after.record["result_entry_id"] == entry_id
             assert before.record.get("result_entry_id") != entry_id
-            # Opened again, there is no result without an upload.
+            # A reopened image has no result without an upload.
             assert before.guard is not None or before.ended or image_id not in self.past
         else:
             assert outcome.answer is ALREADY
@@ -292,7 +292,7 @@ class Walk:
             assert same or earlier or idle or entry_id in self.past.get(image_id, ())
 
     def read_results(self) -> None:
-        """Some consumer has them all."""
+        """Read all results with one consumer."""
         self.client.xreadgroup(GROUP, "api-1", {KEYS.results: ">"})
 
     def time_passes(self, image_id: str, what: str) -> None:

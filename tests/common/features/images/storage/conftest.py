@@ -1,4 +1,4 @@
-"""Stores of every kind, empty: the same tests run on each."""
+"""Empty stores of every kind: the same tests run on each."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def s3_server() -> Iterator[str]:
 
 @pytest.fixture
 def bucket(s3_server: str) -> Bucket:
-    """An empty bucket of it."""
+    """An empty bucket on that server."""
     made = Bucket(f"b-{secrets.token_hex(6)}", "us-east-1", s3_server, KEY, SECRET)
     client_of(made).create_bucket(Bucket=made.name)
     return made
 
 
 def client_of(bucket: Bucket) -> Any:
-    """An ordinary client, to look behind the store's back."""
+    """A plain boto3 client, to inspect the bucket directly."""
     return boto3.session.Session().client(
         "s3",
         region_name=bucket.region,

@@ -1,4 +1,4 @@
-"""A store that is a directory: whole files only, open to their group."""
+"""Directory storage: atomic writes, and access for the group."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class Naps:
 
 @pytest.fixture
 def narrow_umask() -> Any:
-    """As in the units."""
+    """The umask of the systemd units."""
     before = os.umask(0o077)
     yield
     os.umask(before)
 
 
 @pytest.mark.usefixtures("narrow_umask")
-async def test_modes_let_the_group_in_whatever_the_umask(tmp_path: Path) -> None:
+async def test_the_group_has_access_whatever_the_umask(tmp_path: Path) -> None:
     storage = DirectoryStorage(tmp_path / "a" / "store")
     await storage.put(KEY, b"x", "image/webp")
     for directory in ("a", "a/store", "a/store/images"):
@@ -43,9 +43,7 @@ async def test_modes_let_the_group_in_whatever_the_umask(tmp_path: Path) -> None
     assert stat.S_IMODE((tmp_path / "a/store" / KEY).stat().st_mode) == 0o640
 
 
-async def test_where_setgid_may_not_be_set_the_group_may_write_all_the_same(
-    tmp_path: Path, monkeypatch: Any
-) -> None:
+async def test_the_group_may_write_if_setgid_is_forbidden(tmp_path: Path, monkeypatch: Any) -> None:
     real = Path.chmod
 
     def as_restricted(path: Path, mode: int) -> None:
@@ -58,13 +56,13 @@ async def test_where_setgid_may_not_be_set_the_group_may_write_all_the_same(
     assert stat.S_IMODE((tmp_path / "store").stat().st_mode) & 0o777 == 0o770
 
 
-async def test_a_directory_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
+async def test_an_existing_directory_keeps_its_mode(tmp_path: Path) -> None:
     (tmp_path / "store").mkdir(0o700)
     await DirectoryStorage(tmp_path / "store").check()
     assert stat.S_IMODE((tmp_path / "store").stat().st_mode) == 0o700
 
 
-async def test_a_write_that_fails_is_tried_again_and_leaves_what_was_there(
+async def test_a_failed_write_is_retried_and_keeps_the_old_object(
     tmp_path: Path, monkeypatch: Any
 ) -> None:
     naps = Naps()
@@ -89,7 +87,7 @@ async def test_a_write_that_fails_is_tried_again_and_leaves_what_was_there(
     assert [path.name for path in (tmp_path / "images").iterdir()] == ["abc-123.webp"]
 
 
-async def test_what_cannot_be_written_to_says_what_to_do(tmp_path: Path) -> None:
+async def test_the_error_for_an_unwritable_store_names_the_fix(tmp_path: Path) -> None:
     (tmp_path / "store").write_bytes(b"a file")
     naps = Naps()
     with pytest.raises(StorageError, match=r"store cannot be written to: .*IMAGE_STORE_DIR"):
@@ -98,7 +96,7 @@ async def test_what_cannot_be_written_to_says_what_to_do(tmp_path: Path) -> None
         await DirectoryStorage(tmp_path / "store").check()
 
 
-async def test_whoever_reads_gets_one_object_even_if_it_is_replaced(tmp_path: Path) -> None:
+async def test_a_reader_gets_one_object_even_if_it_is_replaced(tmp_path: Path) -> None:
     storage = DirectoryStorage(tmp_path)
     await storage.put(KEY, b"a" * 600_000, "image/webp")
     found = await storage.read(KEY)
@@ -117,7 +115,7 @@ async def test_a_link_in_the_store_is_not_followed(tmp_path: Path) -> None:
         await DirectoryStorage(tmp_path / "store").read(KEY)
 
 
-async def test_files_tell_objects_from_what_did_not_become_one(tmp_path: Path) -> None:
+async def test_files_separates_objects_from_partial_files(tmp_path: Path) -> None:
     storage = DirectoryStorage(tmp_path)
     assert storage.files() == []
     await storage.put(KEY, b"x", "image/webp")
@@ -128,11 +126,11 @@ async def test_files_tell_objects_from_what_did_not_become_one(tmp_path: Path) -
     ]
 
 
-async def test_nobody_is_given_a_url(tmp_path: Path) -> None:
+async def test_there_are_no_urls(tmp_path: Path) -> None:
     assert await DirectoryStorage(tmp_path).url(KEY, 60) is None
 
 
-async def test_readers_that_are_forgotten_leave_no_descriptor(tmp_path: Path) -> None:
+async def test_abandoned_readers_leave_no_open_descriptor(tmp_path: Path) -> None:
     storage = DirectoryStorage(tmp_path)
     await storage.put(KEY, b"x", "image/webp")
     before = len(os.listdir("/proc/self/fd"))

@@ -1,4 +1,4 @@
-"""A store that is a bucket, as moto serves it on loopback."""
+"""S3 storage, against moto on loopback."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.common.features.images.storage.test_dir_storage import Naps
 KEY = "images/abc-123.webp"
 
 
-async def test_object_and_etag_are_what_the_server_says(bucket: Bucket) -> None:
+async def test_an_object_is_stored_with_the_etag_of_the_server(bucket: Bucket) -> None:
     storage = S3Storage(bucket)
     stored = await storage.put(KEY, b"pixels", "image/webp")
     head = client_of(bucket).head_object(Bucket=bucket.name, Key=KEY)
@@ -34,7 +34,7 @@ async def test_object_and_etag_are_what_the_server_says(bucket: Bucket) -> None:
     await storage.close()
 
 
-async def test_a_client_can_fetch_the_url_itself(bucket: Bucket) -> None:
+async def test_a_client_can_fetch_the_presigned_url(bucket: Bucket) -> None:
     storage = S3Storage(bucket)
     await storage.put(KEY, b"pixels", "image/webp")
     url = await storage.url(KEY, 60)
@@ -48,7 +48,7 @@ async def test_a_client_can_fetch_the_url_itself(bucket: Bucket) -> None:
     await storage.close()
 
 
-async def test_a_server_that_is_away_is_asked_four_times(bucket: Bucket) -> None:
+async def test_an_unavailable_server_is_tried_four_times(bucket: Bucket) -> None:
     naps = Naps()
     away = dataclasses.replace(bucket, endpoint="http://127.0.0.1:9")
     with pytest.raises(StorageError, match=r"cannot be reached.*IMAGE_S3_ENDPOINT"):
@@ -56,7 +56,7 @@ async def test_a_server_that_is_away_is_asked_four_times(bucket: Bucket) -> None
     assert naps.taken == [1.0, 2.0, 4.0]
 
 
-async def test_one_that_comes_back_takes_it(bucket: Bucket) -> None:
+async def test_a_retry_succeeds_when_the_server_is_back(bucket: Bucket) -> None:
     storage = S3Storage(dataclasses.replace(bucket, endpoint="http://127.0.0.1:9"))
 
     async def nap(seconds: float) -> None:
@@ -68,7 +68,7 @@ async def test_one_that_comes_back_takes_it(bucket: Bucket) -> None:
     await storage.close()
 
 
-async def test_a_bucket_that_is_not_there_is_said_at_once(bucket: Bucket) -> None:
+async def test_a_missing_bucket_is_reported_at_once(bucket: Bucket) -> None:
     naps = Naps()
     storage = S3Storage(dataclasses.replace(bucket, name="nobodys-bucket"), naps)
     with pytest.raises(StorageError, match=r"nobodys-bucket.*NoSuchBucket.*IMAGE_S3_BUCKET"):
@@ -79,7 +79,7 @@ async def test_a_bucket_that_is_not_there_is_said_at_once(bucket: Bucket) -> Non
     await storage.close()
 
 
-async def test_without_credentials_it_says_which(
+async def test_missing_credentials_are_named(
     s3_server: str, monkeypatch: Any, tmp_path: Path
 ) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
@@ -91,21 +91,21 @@ async def test_without_credentials_it_says_which(
         await S3Storage(Bucket("b", endpoint=s3_server)).check()
 
 
-async def test_no_secret_is_in_what_is_said(bucket: Bucket) -> None:
+async def test_errors_contain_no_secret(bucket: Bucket) -> None:
     hidden = dataclasses.replace(bucket, secret="s3cr3t-value", name="nobodys")
     with pytest.raises(StorageError) as raised:
         await S3Storage(hidden).check()
     assert "s3cr3t-value" not in str(raised.value)
 
 
-def test_the_check_leaves_nothing(bucket: Bucket) -> None:
+def test_the_check_leaves_no_object(bucket: Bucket) -> None:
     import asyncio
 
     asyncio.run(S3Storage(bucket).check())
     assert "Contents" not in client_of(bucket).list_objects_v2(Bucket=bucket.name)
 
 
-def test_settings_choose_the_store(monkeypatch: Any, tmp_path: Path) -> None:
+def test_settings_select_the_storage(monkeypatch: Any, tmp_path: Path) -> None:
     chosen = create_storage(load_settings(WorkerSettings, sluice_data_dir=str(tmp_path)))
     assert isinstance(chosen, DirectoryStorage)
     assert chosen.directory == tmp_path / "images" / "store"
@@ -124,13 +124,13 @@ def test_settings_choose_the_store(monkeypatch: Any, tmp_path: Path) -> None:
         create_storage(half)
 
 
-def test_without_boto3_the_settings_say_which_extra(monkeypatch: Any) -> None:
+def test_without_boto3_the_error_names_the_extra(monkeypatch: Any) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(SettingsError, match=r"sluice\[s3\]"):
         create_storage(load_settings(WorkerSettings, image_store="s3", image_s3_bucket="b"))
 
 
-async def test_and_so_does_a_client_that_cannot_be_made(monkeypatch: Any, bucket: Bucket) -> None:
+async def test_without_boto3_the_client_names_the_extra(monkeypatch: Any, bucket: Bucket) -> None:
     monkeypatch.setitem(sys.modules, "boto3", None)
     with pytest.raises(SettingsError, match=r"sluice\[s3\]"):
         await S3Storage(bucket).check()

@@ -1,4 +1,4 @@
-"""Uploads in the spool: whole or not there."""
+"""The spool: uploads appear completely or not at all."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def spool(tmp_path: Path) -> Spool:
     return Spool(tmp_path / "spool")
 
 
-def test_a_committed_upload_is_there_with_size_and_hash(spool: Spool) -> None:
+def test_a_committed_upload_has_its_size_and_hash(spool: Spool) -> None:
     file = spool.create(IMAGE, UPLOAD)
     file.write(b"some ")
     file.write(b"bytes")
@@ -33,7 +33,7 @@ def test_a_committed_upload_is_there_with_size_and_hash(spool: Spool) -> None:
     assert spool.path(IMAGE, UPLOAD).exists()
 
 
-def test_a_discarded_one_leaves_nothing(spool: Spool) -> None:
+def test_a_discarded_upload_leaves_no_file(spool: Spool) -> None:
     file = spool.create(IMAGE, UPLOAD)
     file.write(b"some")
     file.discard()
@@ -41,7 +41,7 @@ def test_a_discarded_one_leaves_nothing(spool: Spool) -> None:
     assert list(spool.directory.iterdir()) == []
 
 
-def test_one_that_cannot_be_made_durable_leaves_nothing(spool: Spool, monkeypatch: Any) -> None:
+def test_a_failed_commit_leaves_no_file(spool: Spool, monkeypatch: Any) -> None:
     file = spool.create(IMAGE, UPLOAD)
     file.write(b"some")
 
@@ -65,7 +65,7 @@ def test_removing_is_idempotent(spool: Spool) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "../a", "a.b", "a\0", "x" * 129, "é"])
-def test_ids_that_lead_elsewhere_are_refused(spool: Spool, name: str) -> None:
+def test_ids_with_path_separators_are_rejected(spool: Spool, name: str) -> None:
     with pytest.raises(ValueError):
         spool.path(name, UPLOAD)
     with pytest.raises(ValueError):
@@ -73,7 +73,7 @@ def test_ids_that_lead_elsewhere_are_refused(spool: Spool, name: str) -> None:
     assert not spool.directory.exists()
 
 
-def test_entries_tell_uploads_from_parts_and_leave_others_alone(spool: Spool) -> None:
+def test_entries_lists_uploads_and_partial_files_only(spool: Spool) -> None:
     assert list(spool.entries()) == []
     spool.create(IMAGE, UPLOAD).commit()
     half = spool.create(IMAGE, "fedcba9876543210")
@@ -87,9 +87,7 @@ def test_entries_tell_uploads_from_parts_and_leave_others_alone(spool: Spool) ->
     half.discard()
 
 
-def test_a_spool_that_works_passes_the_check_and_one_that_does_not_raises(
-    spool: Spool, tmp_path: Path
-) -> None:
+def test_check_passes_for_a_usable_spool_and_raises_otherwise(spool: Spool, tmp_path: Path) -> None:
     spool.check()
     assert list(spool.directory.iterdir()) == []
     (tmp_path / "file").write_text("")

@@ -1,4 +1,4 @@
-"""What every store can do."""
+"""Behaviour that all kinds of storage share."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ async def content(storage: Storage, key: str = KEY) -> bytes | None:
     return data
 
 
-async def test_what_is_put_is_read(storage: Storage) -> None:
+async def test_a_stored_object_can_be_read(storage: Storage) -> None:
     data = bytes(range(256)) * 4096  # more than one chunk
     stored = await storage.put(KEY, data, TYPE)
     assert stored == (hashlib.md5(data).hexdigest(), len(data))
     assert await content(storage) == data
 
 
-async def test_the_same_key_again_replaces_it(storage: Storage) -> None:
+async def test_a_repeated_put_replaces_the_object(storage: Storage) -> None:
     await storage.put(KEY, b"first", TYPE)
     stored = await storage.put(KEY, b"second!", TYPE)
     assert stored == (hashlib.md5(b"second!").hexdigest(), 7)
     assert await content(storage) == b"second!"
 
 
-async def test_no_object_is_none(storage: Storage) -> None:
+async def test_a_missing_object_is_none(storage: Storage) -> None:
     assert await storage.read(KEY) is None
 
 
@@ -50,14 +50,14 @@ async def test_deleting_is_idempotent(storage: Storage) -> None:
     assert await storage.read(KEY) is None
 
 
-async def test_a_store_that_works_passes_the_check_and_keeps_nothing_of_it(
+async def test_the_check_passes_and_leaves_no_object(
     storage: Storage,
 ) -> None:
     await storage.check()
     assert await storage.read("images/check") is None
 
 
-async def test_many_at_once(storage: Storage) -> None:
+async def test_many_objects_at_once(storage: Storage) -> None:
     keys = [f"images/{number}.webp" for number in range(20)]
     await asyncio.gather(*(storage.put(key, key.encode(), TYPE) for key in keys))
     assert await asyncio.gather(*(content(storage, key) for key in keys)) == [
@@ -65,7 +65,7 @@ async def test_many_at_once(storage: Storage) -> None:
     ]
 
 
-async def test_a_reader_who_goes_away_leaves_nothing_open(storage: Storage) -> None:
+async def test_an_abandoned_reader_leaves_nothing_open(storage: Storage) -> None:
     await storage.put(KEY, bytes(2_000_000), TYPE)
     found = await storage.read(KEY)
     assert found is not None
@@ -81,7 +81,7 @@ async def test_a_reader_who_goes_away_leaves_nothing_open(storage: Storage) -> N
     ["", "/etc/passwd", "../x", "images/../../x", "images/.hidden", "images//x", "images/x\0.webp",
      "images/", "./x", "x" * 513, "images/x y"],
 )  # fmt: skip
-async def test_a_key_that_leads_elsewhere_is_refused(storage: Storage, key: str) -> None:
+async def test_an_invalid_key_is_rejected(storage: Storage, key: str) -> None:
     with pytest.raises(ValueError):
         await storage.put(key, b"x", TYPE)
     with pytest.raises(ValueError):
@@ -90,7 +90,7 @@ async def test_a_key_that_leads_elsewhere_is_refused(storage: Storage, key: str)
         await storage.delete(key)
 
 
-async def test_who_may_not_any_more_replaces_nothing(storage: Storage) -> None:
+async def test_a_failed_check_prevents_replacement(storage: Storage) -> None:
     async def no() -> None:
         raise PermissionError("another one counts")
 
@@ -106,7 +106,7 @@ async def test_who_may_not_any_more_replaces_nothing(storage: Storage) -> None:
 
 
 @pytest.mark.parametrize("former", [b"", b"former"])
-async def test_what_came_meanwhile_is_asked_about_before_it_is_replaced(
+async def test_a_concurrent_change_is_checked_before_replacement(
     storage: Any, former: bytes
 ) -> None:
     if former:
