@@ -1,4 +1,4 @@
-"""Fixtures of the workflow scripts' tests."""
+"""Fixtures for tests of the workflow scripts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def real_flow(real_backend: Backend, keys: JobKeys) -> AsyncIterator[Flow]
 
 @pytest.fixture
 async def doubting(backend: Backend, keys: JobKeys) -> AsyncIterator[Flow]:
-    """The same, where every reply but the second is lost."""
+    """The same, where every reply except the second is lost."""
     flow = Flow(backend, keys, Doubting)
     yield flow
     await flow.close()

@@ -1,4 +1,4 @@
-"""What a random history of workflow jobs sees in Redis, and what must hold after every step."""
+"""State of a random history of workflow jobs in Redis, and its invariants."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ JOBS = JobKeys()
 KEYS = WorkflowKeys()
 STEPS = [step.name for step in FIVE.steps]
 WEIGHTS = {step.name: step.weight for step in FIVE.steps}
-#: Which step proposes, and which reviews.
+#: The step that proposes, and the review.
 PROPOSES, REVIEW = "second", "review"
 COUNTED = ("proposed", "approved", "rejected", "applied")
 _T = TypeVar("_T")
 
 
 def now(coroutine: Coroutine[Any, Any, _T]) -> _T:
-    """Run a coroutine that waits for nothing."""
+    """Run a coroutine that never suspends."""
     try:
         coroutine.send(None)
     except StopIteration as ended:
@@ -37,11 +37,11 @@ def now(coroutine: Coroutine[Any, Any, _T]) -> _T:
 
 
 class Script:
-    """In a batcher's place: each record at once, over a blocking client."""
+    """Replaces a batcher: runs each record at once, over a blocking client."""
 
     def __init__(self, client: redis.Redis) -> None:
         self._client = client
-        #: The last call: what is sent again after a lost reply.
+        #: The last call, for a repetition after a lost reply.
         self.last: Record | None = None
 
     async def call(self, record: Record) -> Reply:
@@ -70,13 +70,13 @@ class State(NamedTuple):
 
     @property
     def content(self) -> tuple[Any, ...]:
-        """All but the version."""
+        """Everything except the version."""
         return self.status, self.edited, self.confidence, self.payload
 
 
 @dataclass
 class Sight:
-    """A job as it lies in Redis, read at once."""
+    """A job as stored in Redis, read at once."""
 
     record: dict[str, str]
     steps: dict[str, str]
@@ -89,7 +89,7 @@ class Sight:
     outbox: list[Any]
     running: str
     in_review: bool
-    #: Job, step and execution of each core job of it on the queue.
+    #: Job, step and execution of each of its core jobs on the queue.
     queued: dict[str, tuple[str, ...]] = field(default_factory=dict)
     left: dict[str, Any] = field(default_factory=dict)
 
@@ -109,7 +109,7 @@ def texts(raw: Any) -> dict[str, str]:
 
 
 def look(client: redis.Redis, job_id: str) -> Sight:
-    """The whole job."""
+    """Read a whole job."""
     pipe = client.pipeline(transaction=False)
     for read in (KEYS.job, KEYS.steps, KEYS.items, KEYS.states, KEYS.operations, KEYS.undoable):
         pipe.hgetall(read(job_id))
@@ -160,7 +160,7 @@ def look(client: redis.Redis, job_id: str) -> Sight:
 
 
 def unchanged(before: Sight, after: Sight) -> bool:
-    """Whether nothing but the time of the last change differs."""
+    """True if nothing differs except the time of the last change."""
     records = []
     for sight in (before, after):
         records.append({k: v for k, v in sight.record.items() if k != "updated_ms"})
@@ -172,7 +172,7 @@ def unchanged(before: Sight, after: Sight) -> bool:
 
 
 def check(client: redis.Redis, job_id: str, sight: Sight, for_good: set[str]) -> None:
-    """Every invariant of one job; `for_good` are items that a step has changed so."""
+    """Check every invariant of one job; `for_good` are items changed without an undo."""
     check_events(sight)
     check_items(sight)
     check_undo(sight, for_good)
@@ -185,7 +185,7 @@ def check(client: redis.Redis, job_id: str, sight: Sight, for_good: set[str]) ->
         pipe.ttl(key(job_id))
     for name in STEPS:
         pipe.ttl(KEYS.step_order(job_id, name))
-    assert -1 not in pipe.execute()  # nothing lives for ever
+    assert -1 not in pipe.execute()  # every key expires
 
 
 def check_events(sight: Sight) -> None:
@@ -216,7 +216,7 @@ def check_undo(sight: Sight, for_good: set[str]) -> None:
     assert len(stack) == len(set(stack)) <= UNDO_DEPTH
     assert set(stack) <= set(operations)
     for token, operation in operations.items():
-        if token not in stack:  # used up by a worker, or not brought to its end
+        if token not in stack:  # undone by a worker, or not completed
             assert "undone" in operation or "effects" in operation
             assert "items" not in operation
     holders: dict[str, list[str]] = {}
@@ -228,7 +228,7 @@ def check_undo(sight: Sight, for_good: set[str]) -> None:
             holders.setdefault(item, []).append(mark + token)
     for item, tokens in holders.items():
         assert item in sight.items
-        # From the last change on, each names the one before.
+        # From the last change on, each names the previous one.
         chain = [sight.undoable.get(item, "")]
         while chain[-1] in tokens:
             inverse = operations[chain[-1].lstrip("!")]["items"][item]
@@ -262,12 +262,12 @@ def check_steps(client: redis.Redis, sight: Sight) -> None:
         assert sight.running == ""
     assert (status == "waiting_input") == (waiting == [REVIEW]) == sight.in_review
     if status == "running" and statuses[2:] == ["complete", "not_started", "not_started"]:
-        assert sight.record.get("proposed", "0") == "0"  # else the review waits again
+        assert sight.record.get("proposed", "0") == "0"  # otherwise the review waits again
     if status in ("failed", "cancelled", "completed"):
         assert sight.record["completed_ms"]
     elif status == "running":
         assert sight.record["completed_ms"] == ""
-    # One core job for each execution that started, and for each part but the first.
+    # One core job per started execution, and per part except the first.
     executions = [each[:2] for each in sight.queued.values() if each[2] == ""]
     assert len(set(executions)) == len(executions)
     progress = 0.0
@@ -282,6 +282,6 @@ def check_steps(client: redis.Redis, sight: Sight) -> None:
 
 
 def store_over(client: redis.Redis) -> tuple[WorkflowStore, Script]:
-    """A store whose coroutines end at once."""
+    """A store whose coroutines never suspend."""
     script = Script(client)
     return WorkflowStore(client, JOBS, script), script  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What the tests about items share: jobs that wait in their review, decisions, looks at undoing."""
+"""Helpers for tests of items: jobs in review, decisions, undo data."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def reset(item_id: str) -> Decision:
 
 
 def proposed(*confidences: float) -> StepResult:
-    """What the step that proposes leaves: one item each."""
+    """The result of a step that proposes one item per confidence."""
     items = [
         NewItem(b'{"n":%d}' % number, ItemStatus.PROPOSED.value, confidence)
         for number, confidence in enumerate(confidences, 1)
@@ -49,7 +49,7 @@ def proposed(*confidences: float) -> StepResult:
 
 
 async def with_proposals(flow: Flow, *confidences: float, **wishes: Any) -> str:
-    """A job whose proposals are there, and whose review has not begun."""
+    """A job with proposals whose review has not begun."""
     job_id = await flow.create(**wishes)
     await flow.run(job_id, "first")
     await flow.run(job_id, "second", proposed(*confidences or (0.5, 0.5, 0.5)))
@@ -65,7 +65,7 @@ async def in_review(flow: Flow, *confidences: float, **wishes: Any) -> str:
 
 
 async def in_review_by_itself(flow: Flow, review: ReviewOptions | None = None) -> str:
-    """The same of a job that goes on by itself."""
+    """The same with `auto_advance`."""
     job_id = await flow.create(auto_advance=True, review=review or ReviewOptions())
     first = await flow.client.hget(flow.keys.steps(job_id), "first.execution")
     running = StepExecution(job_id, "first", first.decode())
@@ -129,7 +129,7 @@ async def undoable(flow: Flow, job_id: str) -> dict[str, str]:
 
 
 async def stack(flow: Flow, job_id: str) -> list[str]:
-    """Tokens of operations that can be undone, each of which there is."""
+    """Tokens of operations that can be undone; each operation exists."""
     tokens = await flow.client.lrange(flow.keys.undo(job_id), 0, -1)
     for token in tokens:
         assert await flow.client.hexists(flow.keys.operations(job_id), token)
@@ -137,7 +137,7 @@ async def stack(flow: Flow, job_id: str) -> list[str]:
 
 
 async def counters(flow: Flow, job_id: str) -> tuple[int, ...]:
-    """Proposed, approved, rejected, applied, and changes that were not applied."""
+    """Numbers of proposed, approved, rejected, applied items, and of unapplied changes."""
     record = await flow.record(job_id)
     names = ("proposed", "approved", "rejected", "applied", "pending_changes")
     return tuple(int(record.get(name, 0)) for name in names)

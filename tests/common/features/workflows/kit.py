@@ -1,4 +1,4 @@
-"""What the tests of the workflow scripts share: a store with shortcuts, and looks into Redis."""
+"""Helpers for tests of the workflow scripts: a store with shortcuts, and reads from Redis."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ DATE = "20260214"
 ADMISSION = AdmissionLimits("workers", 1000, 600)
 EVENTS = ("job.created", "step.started", "step.completed", "job.completed")
 
-#: Five steps: two that work, one that proposes nothing by itself, a review, one that settles.
+#: Five steps: two workers' steps, one that proposes, a review, and one that settles.
 FIVE = WorkflowDefinition(
     "five_v1",
     (
@@ -54,12 +54,12 @@ def fresh_ids() -> StepIds:
     return StepIds(f"ex_{os.urandom(4).hex()}", str(uuid.uuid4()))
 
 
-#: Under a tag that makes no difference to one server, and is the home partition's of a Cluster.
+#: The tag of partition 0, which makes no difference on one server.
 ONCE = "{0}:idempotency.wf:"
 
 
 def once(key: str = "", print_: str = "same", claim_ms: int = 0) -> IdempotencyClaim:
-    """A request of its own, or one with this key."""
+    """The claim of a new request, or of one with this key."""
     return IdempotencyClaim(f"{ONCE}x:{key or uuid.uuid4()}", print_, 600, claim_ms)
 
 
@@ -81,13 +81,13 @@ NOTHING = StepResult("nothing")
 
 
 def limit_keys(flow: Flow) -> tuple[str, str]:
-    """Where the state of some caller's limits lies."""
+    """Keys with the state of a caller's limits."""
     names = AccessKeys(flow.keys.tag)
     return names.rate("k"), names.active("k")
 
 
 class Doubting(ScriptBatcher):
-    """Sends each record twice, as if the first reply had been lost, and believes the second."""
+    """Sends each record twice, as if the first reply was lost, and uses the second."""
 
     async def call(self, record: Record) -> Reply:
         await super().call(record)
@@ -103,7 +103,7 @@ class Flow:
         self.backend = backend
         self.jobs = keys
         self.keys = WorkflowKeys(keys.tag)
-        #: The namespace that jobs build.
+        #: The namespace that jobs write to.
         self.rag = RagKeys("notes", tag=keys.tag)
         self.client = backend.client()
         self.batcher = batcher(backend.wire(), keys, WORKFLOW_SCRIPT, retry_for_s=5.0)
@@ -113,7 +113,7 @@ class Flow:
         await self.batcher.close()
 
     async def create(self, **changes: Any) -> str:
-        """A job; its id."""
+        """Create a job; returns its id."""
         made = await self.store.create(new_workflow(**changes), once(), fresh_ids(), ADMISSION)
         assert made.answer is WorkflowAnswer.OK
         return str(made.facts["job_id"])
@@ -135,7 +135,7 @@ class Flow:
         return await self.store.complete(running, result, fresh_ids(), 600)
 
     async def run(self, job_id: str, step: str, result: StepResult = NOTHING) -> WorkflowOutcome:
-        """Execute a step and let it succeed."""
+        """Execute a step and complete it."""
         outcome = await self.complete(await self.start(job_id, step), result)
         assert outcome.answer is WorkflowAnswer.OK, outcome
         return outcome
@@ -146,11 +146,11 @@ class Flow:
         assert decided.answer is WorkflowAnswer.OK, decided
 
     def started(self, job_id: str, outcome: WorkflowOutcome) -> StepExecution:
-        """What a completion has started."""
+        """The execution that a completion has started."""
         went_on = outcome.facts["started"]
         return StepExecution(job_id, went_on["step"], went_on["execution_id"])
 
-    # -- looks -----------------------------------------------------------------------------
+    # -- reads -----------------------------------------------------------------------------
 
     async def record(self, job_id: str) -> dict[str, str]:
         return _texts(await self.client.hgetall(self.keys.job(job_id)))
@@ -161,7 +161,7 @@ class Flow:
         return {key[len(start) :]: value for key, value in fields.items() if key.startswith(start)}
 
     async def statuses(self, job_id: str) -> list[str]:
-        """Of all steps in turn."""
+        """Of all steps in order."""
         return [(await self.step(job_id, step.name))["status"] for step in FIVE.steps]
 
     async def events(self, job_id: str) -> list[tuple[str, str, Any]]:
@@ -181,7 +181,7 @@ class Flow:
         return _texts(await self.client.hgetall(self.keys.states(job_id)))
 
     async def ids(self, job_id: str, step: str = "") -> list[str]:
-        """Item ids in their order, of one step or all."""
+        """Item ids in order, of one step or of all."""
         key = self.keys.step_order(job_id, step) if step else self.keys.order(job_id)
         return [name.decode() for name in await self.client.zrange(key, 0, -1)]
 
@@ -202,7 +202,7 @@ class Flow:
         return _texts(await self.client.hgetall(self.keys.running))
 
     async def snapshot(self) -> dict[bytes, Any]:
-        """Everything in Redis: equal means nothing was written."""
+        """Everything in Redis: equal snapshots mean that nothing was written."""
         found: dict[bytes, Any] = {}
         for key in sorted(await self.client.keys("*")):
             found[key] = await self.content(key)
@@ -223,7 +223,7 @@ class Flow:
         return await self.client.get(key)
 
     async def without_ttl(self) -> list[bytes]:
-        """Keys of workflows that would live for ever."""
+        """Keys of workflows without a TTL."""
         found = await self.client.keys("*workflow:*") + await self.client.keys("*idempotency*")
         immortal = {self.keys.deliveries.encode(), self.keys.reviews.encode()}
         return [key for key in found if key not in immortal and await self.client.ttl(key) < 0]

@@ -1,4 +1,4 @@
-"""CANCEL: the end of a job that nobody wants any more."""
+"""CANCEL: ends a job for good."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ OK, ALREADY, LOST = WorkflowAnswer.OK, WorkflowAnswer.ALREADY, WorkflowAnswer.LO
 REFUSED, MISSING = WorkflowAnswer.REFUSED, WorkflowAnswer.MISSING
 
 
-async def test_a_job_that_nothing_came_of_yet(flow: Flow) -> None:
+async def test_a_new_job_can_be_cancelled(flow: Flow) -> None:
     job_id = await flow.create()
     outcome = await flow.store.cancel(job_id, once())
     assert (outcome.answer, outcome.facts) == (OK, {"core_jobs": []})
@@ -20,7 +20,7 @@ async def test_a_job_that_nothing_came_of_yet(flow: Flow) -> None:
     assert (kind, list(data)) == ("job.cancelled", ["counts"])
 
 
-async def test_a_running_step_ends_with_it(flow: Flow) -> None:
+async def test_a_running_step_is_cancelled_with_the_job(flow: Flow) -> None:
     job_id = await flow.create()
     running = await flow.start(job_id, "second")
     [(core_job, _)] = await flow.queued()
@@ -37,7 +37,7 @@ async def test_a_running_step_ends_with_it(flow: Flow) -> None:
     assert await flow.snapshot() == before
 
 
-async def test_cancelling_again_names_what_may_still_run(flow: Flow) -> None:
+async def test_a_repeated_cancel_returns_core_jobs_that_may_run(flow: Flow) -> None:
     job_id = await flow.create()
     await flow.start(job_id, "first")
     first = await flow.store.cancel(job_id, once())
@@ -47,7 +47,7 @@ async def test_cancelling_again_names_what_may_still_run(flow: Flow) -> None:
     assert await flow.snapshot() == before
 
 
-async def test_a_review_waits_no_longer(flow: Flow) -> None:
+async def test_a_waiting_review_is_cancelled(flow: Flow) -> None:
     job_id = await flow.create()
     await flow.run(job_id, "first")
     await flow.run(job_id, "second", proposals(1))
@@ -60,7 +60,7 @@ async def test_a_review_waits_no_longer(flow: Flow) -> None:
     assert (await flow.record(job_id))["draft_state"] == "dirty"
 
 
-async def test_what_was_being_saved_is_not_known_to_be(flow: Flow) -> None:
+async def test_the_draft_state_of_an_unfinished_save_is_failed(flow: Flow) -> None:
     job_id = await flow.create()
     await flow.run(job_id, "first")
     await flow.run(job_id, "second")
@@ -69,7 +69,7 @@ async def test_what_was_being_saved_is_not_known_to_be(flow: Flow) -> None:
     assert (await flow.record(job_id))["draft_state"] == "dirty"
 
 
-async def test_what_has_ended_in_another_way_cannot_be_cancelled(flow: Flow) -> None:
+async def test_an_ended_job_cannot_be_cancelled(flow: Flow) -> None:
     job_id = await flow.create()
     await flow.store.fail(await flow.start(job_id, "first"), b"[]")
     refused = await flow.store.cancel(job_id, once())

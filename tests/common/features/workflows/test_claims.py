@@ -1,4 +1,4 @@
-"""Claims: what others made and an operation found as it wanted it is not taken from under it."""
+"""Claims: what an operation found present and relies on is not reverted by its creator."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.common.features.workflows.test_effects import (
 
 
 async def making(flow: Flow) -> StepExecution:
-    """Has made a document and a term."""
+    """An execution that has created a document and a term."""
     effects, running = effects_of(flow), await applying(flow)
     await effects.record_documents(running, flow.rag, {"d1": "r1"})
     await store_document(flow, "d1", "r1")
@@ -30,7 +30,7 @@ async def making(flow: Flow) -> StepExecution:
 
 
 async def claiming(flow: Flow) -> StepExecution:
-    """Has found both."""
+    """An execution that has claimed both."""
     effects, running = effects_of(flow), await applying(flow)
     assert (
         await effects.claim_documents(running, flow.rag, {"d1": "r1"})
@@ -40,7 +40,7 @@ async def claiming(flow: Flow) -> StepExecution:
     return running
 
 
-async def test_it_goes_from_one_to_the_next(flow: Flow) -> None:
+async def test_a_claimed_document_passes_to_the_next_claim(flow: Flow) -> None:
     effects = effects_of(flow)
     first, second, third = [await making(flow), await claiming(flow), await claiming(flow)]
     made = await effects.for_execution(second)
@@ -56,7 +56,7 @@ async def test_it_goes_from_one_to_the_next(flow: Flow) -> None:
     assert await rag_keys(flow) == []
 
 
-async def test_a_claim_that_is_given_up_holds_nothing(flow: Flow) -> None:
+async def test_a_released_claim_protects_nothing(flow: Flow) -> None:
     first, second = await making(flow), await claiming(flow)
     await reverted(flow, second)
     assert not await flow.client.exists(flow.rag.claims)
@@ -64,7 +64,7 @@ async def test_a_claim_that_is_given_up_holds_nothing(flow: Flow) -> None:
     assert await rag_keys(flow) == []
 
 
-async def test_a_repeated_claim_is_one(flow: Flow) -> None:
+async def test_a_repeated_claim_counts_once(flow: Flow) -> None:
     await making(flow)
     second, effects = await claiming(flow), effects_of(flow)
     before = await flow.client.hgetall(flow.rag.claims), await effects.for_execution(second)
@@ -75,7 +75,7 @@ async def test_a_repeated_claim_is_one(flow: Flow) -> None:
     ) == before
 
 
-async def test_only_what_is_there_can_be_claimed(flow: Flow) -> None:
+async def test_only_existing_documents_and_terms_can_be_claimed(flow: Flow) -> None:
     effects, running = effects_of(flow), await applying(flow)
     await store_document(flow, "d1", "other")
     before = await flow.snapshot()
@@ -86,8 +86,8 @@ async def test_only_what_is_there_can_be_claimed(flow: Flow) -> None:
     assert await flow.snapshot() == before
 
 
-async def test_there_may_be_very_many(flow: Flow) -> None:
-    """Beyond the most nobody counts: it stays for good."""
+async def test_claims_beyond_the_limit_are_permanent(flow: Flow) -> None:
+    """Claims beyond the maximum are not counted: the document stays for good."""
     first = await making(flow)
     many = [await claiming(flow) for _ in range(20)]
     claims = await flow.client.hvals(flow.rag.claims)
@@ -98,7 +98,7 @@ async def test_there_may_be_very_many(flow: Flow) -> None:
     assert await flow.client.hkeys(flow.rag.documents) == [b"d1"]
 
 
-async def test_a_key_of_another_kind_is_told_and_nothing_is_written(flow: Flow) -> None:
+async def test_a_key_of_the_wrong_type_fails_before_any_write(flow: Flow) -> None:
     first = await making(flow)
     await flow.client.rpush(flow.rag.claims, "foreign")
     await flow.store.fail(first, b"[]")
@@ -108,7 +108,7 @@ async def test_a_key_of_another_kind_is_told_and_nothing_is_written(flow: Flow) 
     assert await flow.snapshot() == before
 
 
-async def test_the_operations_of_another_are_something_else(flow: Flow) -> None:
+async def test_invalid_operations_of_another_job_are_tolerated(flow: Flow) -> None:
     first, second = await making(flow), await claiming(flow)
     await flow.client.delete(flow.keys.operations(second.job_id))
     await flow.client.set(flow.keys.operations(second.job_id), "foreign")

@@ -1,4 +1,4 @@
-"""COMPLETE: items, the next step, the end of the job, what earlier items become."""
+"""COMPLETE: items, the next step, the end of the job, changes to earlier items."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REFUSED, MISSING = WorkflowAnswer.REFUSED, WorkflowAnswer.MISSING
 
 
 async def approved(flow: Flow, count: int = 2) -> str:
-    """A job whose proposals are all approved, and whose review is over."""
+    """A job whose proposals are all approved, and whose review has ended."""
     job_id = await flow.create()
     await flow.run(job_id, "first")
     await flow.run(job_id, "second", proposals(count))
@@ -39,7 +39,7 @@ async def test_items_have_ids_states_and_an_order(flow: Flow) -> None:
     assert outcome == (OK, {}, False, 0, 0, b"")
     assert await flow.ids(job_id) == await flow.ids(job_id, "first") == ["f_001", "f_002"]
     payloads = await flow.client.hgetall(flow.keys.items(job_id))
-    assert payloads == {b"f_001": b'{"a":[]}', b"f_002": b'{"b":1e400}'}  # never looked into
+    assert payloads == {b"f_001": b'{"a":[]}', b"f_002": b'{"b":1e400}'}  # never parsed
     assert await flow.states(job_id) == {
         "f_001": "complete 1 0 1.000000", "f_002": "complete 1 0 0.123457",
     }  # fmt: skip
@@ -56,7 +56,7 @@ async def test_items_have_ids_states_and_an_order(flow: Flow) -> None:
     assert await flow.without_ttl() == []
 
 
-async def test_as_many_items_as_may_be(flow: Flow) -> None:
+async def test_the_maximum_number_of_items(flow: Flow) -> None:
     job_id = await flow.create()
     items = [NewItem(b"{}", "proposed", 0.5)] * 2000
     await flow.run(job_id, "first")
@@ -68,7 +68,7 @@ async def test_as_many_items_as_may_be(flow: Flow) -> None:
     assert await flow.ids(job_id) == []
 
 
-async def test_the_summary_may_say_anything(flow: Flow) -> None:
+async def test_a_summary_may_be_any_text(flow: Flow) -> None:
     job_id = await flow.create()
     summary = 'a "quoted"\nline / with \\ and ümlaut \x7f'
     await flow.run(job_id, "first", StepResult(summary))
@@ -76,11 +76,11 @@ async def test_the_summary_may_say_anything(flow: Flow) -> None:
     assert (await flow.events(job_id))[-1][2]["summary"] == summary
 
 
-async def test_a_job_that_goes_by_itself_goes_to_its_end(flow: Flow) -> None:
+async def test_an_auto_advance_job_runs_to_its_end(flow: Flow) -> None:
     job_id = await flow.create(auto_advance=True, webhook=hooked())
     [(_, arguments)] = await flow.queued()
     running = StepExecution(job_id, "first", arguments["execution_id"])
-    for step in ("second", "apply", "last"):  # nothing is proposed, so nobody is asked
+    for step in ("second", "apply", "last"):  # nothing is proposed, so no review waits
         running = flow.started(job_id, await flow.complete(running))
         assert running.step == step
     assert (await flow.record(job_id))["draft_state"] == "clean"
@@ -98,7 +98,7 @@ async def test_a_job_that_goes_by_itself_goes_to_its_end(flow: Flow) -> None:
     assert refused.facts == {"code": "job_terminal"}
 
 
-async def test_a_full_queue_does_not_stop_a_job_that_is_under_way(flow: Flow) -> None:
+async def test_a_full_queue_does_not_stop_a_running_job(flow: Flow) -> None:
     job_id = await flow.create(auto_advance=True)
     [(_, arguments)] = await flow.queued()
     for _ in range(50):
@@ -117,7 +117,7 @@ async def test_an_execution_completes_once(flow: Flow) -> None:
     assert await flow.ids(job_id) == ["f_001"]
 
 
-async def test_only_the_execution_that_counts_may_write(flow: Flow) -> None:
+async def test_only_the_current_execution_may_write(flow: Flow) -> None:
     job_id = await flow.create()
     running = await flow.start(job_id, "first")
     before = await flow.snapshot()
@@ -135,7 +135,7 @@ async def test_only_the_execution_that_counts_may_write(flow: Flow) -> None:
     assert await flow.snapshot() == before
 
 
-async def test_items_of_earlier_steps_change_with_the_step(flow: Flow) -> None:
+async def test_a_step_changes_items_of_earlier_steps(flow: Flow) -> None:
     job_id = await approved(flow)
     running = await flow.start(job_id, "apply")
     assert (await flow.record(job_id))["draft_state"] == "saving"
@@ -164,7 +164,7 @@ async def test_items_of_earlier_steps_change_with_the_step(flow: Flow) -> None:
     assert (kind, step, data["items"]) == ("item.changed", "apply", ["p_001", "p_002"])
 
 
-async def test_what_has_changed_meanwhile_is_not_overwritten(flow: Flow) -> None:
+async def test_concurrent_changes_are_not_overwritten(flow: Flow) -> None:
     job_id = await approved(flow)
     running = await flow.start(job_id, "apply")
     before = await flow.snapshot()
@@ -176,7 +176,7 @@ async def test_what_has_changed_meanwhile_is_not_overwritten(flow: Flow) -> None
     assert await flow.snapshot() == before
 
 
-async def test_what_was_not_applied_stays_dirty(flow: Flow) -> None:
+async def test_unapplied_changes_leave_the_draft_dirty(flow: Flow) -> None:
     job_id = await approved(flow)
     await flow.run(job_id, "apply", StepResult("a dry run"))
     assert (await flow.record(job_id))["draft_state"] == "dirty"
@@ -184,7 +184,7 @@ async def test_what_was_not_applied_stays_dirty(flow: Flow) -> None:
     assert await flow.client.llen(flow.keys.undo(job_id)) == 1  # the decisions
 
 
-async def test_reading_is_no_change_and_everything_is_kept_from_the_last_one_on(flow: Flow) -> None:
+async def test_reads_change_nothing_and_writes_extend_the_ttl(flow: Flow) -> None:
     job_id = await flow.create(ttl_s=7200)
     for key in await flow.client.keys(f"workflow:job:{job_id}*"):
         await flow.client.expire(key, 60)
@@ -194,7 +194,7 @@ async def test_reading_is_no_change_and_everything_is_kept_from_the_last_one_on(
 
 
 @pytest.mark.parametrize("spoilt", ["items", "operations", "events", "queue", "reviews", "core"])
-async def test_a_key_of_another_kind_leaves_everything_as_it_was(flow: Flow, spoilt: str) -> None:
+async def test_a_key_of_the_wrong_type_fails_before_any_write(flow: Flow, spoilt: str) -> None:
     job_id = await flow.create(auto_advance=True)
     [(_, arguments)] = await flow.queued()
     running = StepExecution(job_id, "first", arguments["execution_id"])
@@ -214,7 +214,7 @@ async def test_a_key_of_another_kind_leaves_everything_as_it_was(flow: Flow, spo
     assert (await flow.store.complete(running, proposals(2), ids, 600)).answer is OK
 
 
-async def test_a_broken_record_harms_nobody_else(flow: Flow) -> None:
+async def test_a_corrupt_record_affects_no_other_job(flow: Flow) -> None:
     broken, sound = await flow.create(), await flow.create()
     await flow.client.hset(flow.keys.job(broken), "definition", "no JSON")
     await flow.client.hset(flow.keys.job(sound), mapping={"event_seq": "1", "ttl_s": "-7"})
@@ -226,7 +226,7 @@ async def test_a_broken_record_harms_nobody_else(flow: Flow) -> None:
     assert await flow.client.ttl(flow.keys.job(sound)) > 3600
 
 
-async def test_two_requests_of_one_caller_are_not_confused(flow: Flow) -> None:
+async def test_two_requests_of_one_caller_are_not_mixed_up(flow: Flow) -> None:
     one, two = await flow.create(), await flow.create()
     same = once("k")
     await flow.store.execute(ExecuteCommand(one, "first"), same, fresh_ids(), ADMISSION)

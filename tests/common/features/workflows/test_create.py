@@ -1,4 +1,4 @@
-"""CREATE: the id, the record, the first event, all or nothing."""
+"""CREATE: the id, the record and the first event, all or nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.common.features.workflows.kit import (
 OK, REUSED = WorkflowAnswer.OK, WorkflowAnswer.REUSED
 
 
-async def test_a_job_is_whole_at_once(flow: Flow) -> None:
+async def test_a_new_job_is_complete(flow: Flow) -> None:
     options = {"first": b'{"limit":3}'}
     new = new_workflow(metadata=b'{"a":[]}', tenant="acme", tail="aa", options=options)
     made = await flow.store.create(new, once(), fresh_ids(), ADMISSION)
@@ -50,7 +50,7 @@ async def test_a_job_is_whole_at_once(flow: Flow) -> None:
     assert await flow.without_ttl() == []
 
 
-async def test_a_job_that_goes_by_itself_begins_at_once(flow: Flow) -> None:
+async def test_an_auto_advance_job_starts_at_once(flow: Flow) -> None:
     ids = fresh_ids()
     new = new_workflow(auto_advance=True, webhook=hooked(), tenant="acme")
     made = await flow.store.create(new, once(), ids, ADMISSION)
@@ -66,7 +66,7 @@ async def test_a_job_that_goes_by_itself_begins_at_once(flow: Flow) -> None:
     assert await flow.without_ttl() == []
 
 
-async def test_the_webhook_hears_what_it_asked_for(flow: Flow) -> None:
+async def test_the_webhook_gets_the_events_it_subscribed_to(flow: Flow) -> None:
     job_id = await flow.create(webhook=hooked("job.created"))
     await flow.run(job_id, "first")
     [entry] = await flow.outbox(job_id)
@@ -76,7 +76,7 @@ async def test_the_webhook_hears_what_it_asked_for(flow: Flow) -> None:
     assert await flow.client.zrange(flow.keys.deliveries, 0, -1) == [job_id.encode()]
 
 
-async def test_a_receiver_that_is_dead_hears_no_more_of_what_is_for_the_log(flow: Flow) -> None:
+async def test_log_events_are_dropped_for_an_unreachable_webhook(flow: Flow) -> None:
     job_id = await flow.create(webhook=hooked("job.created", "step.started", "step.progress"))
     running = await flow.start(job_id, "first")
     await flow.store.progress(running, 1, 9)
@@ -92,19 +92,19 @@ async def test_a_receiver_that_is_dead_hears_no_more_of_what_is_for_the_log(flow
     assert await flow.client.llen(flow.keys.outbox(job_id)) == MOST_UNSENT + 1
 
 
-async def test_an_outbox_that_waits_for_its_next_try_is_not_hurried(flow: Flow) -> None:
+async def test_a_waiting_retry_is_not_made_due_earlier(flow: Flow) -> None:
     job_id = await flow.create(webhook=hooked())
     await flow.client.zadd(flow.keys.deliveries, {job_id: 9e12})
     await flow.start(job_id, "first")
     assert await flow.client.zscore(flow.keys.deliveries, job_id) == 9e12
 
 
-async def test_ids_are_consecutive_however_many_come_at_once(flow: Flow) -> None:
+async def test_ids_of_concurrent_requests_are_consecutive(flow: Flow) -> None:
     ids = await asyncio.gather(*(flow.create() for _ in range(200)))
     assert sorted(ids) == [f"wf_{DATE}_{number:03d}" for number in range(1, 201)]
 
 
-async def test_ids_grow_past_three_digits_and_days_count_for_themselves(flow: Flow) -> None:
+async def test_ids_grow_past_three_digits_and_restart_each_day(flow: Flow) -> None:
     await flow.client.set(flow.keys.sequence(DATE), 999)
     job_id = await flow.create()
     assert job_id == f"wf_{DATE}_1000"
@@ -112,17 +112,17 @@ async def test_ids_grow_past_three_digits_and_days_count_for_themselves(flow: Fl
     assert await flow.create(date="20260215") == "wf_20260215_001"
 
 
-async def test_a_lost_counter_does_not_give_an_id_twice(flow: Flow) -> None:
+async def test_a_lost_counter_does_not_reuse_an_id(flow: Flow) -> None:
     jobs = [await flow.create() for _ in range(3)]
     await flow.client.delete(flow.keys.sequence(DATE))
     assert await flow.create() == f"wf_{DATE}_004"
     await flow.client.delete(flow.keys.sequence(DATE), flow.keys.job(jobs[1]))
-    # The second is free again; what its namesake has left is not the new one's.
+    # The second id is free again; leftovers of the deleted job are removed.
     assert await flow.create() == jobs[1]
     assert await flow.types(jobs[1]) == ["job.created"]
 
 
-async def test_one_key_makes_one_job_however_many_ask(flow: Flow) -> None:
+async def test_concurrent_requests_with_one_key_create_one_job(flow: Flow) -> None:
     same = once("k")
     made = await asyncio.gather(
         *(flow.store.create(new_workflow(), same, fresh_ids(), ADMISSION) for _ in range(20))
@@ -132,13 +132,13 @@ async def test_one_key_makes_one_job_however_many_ask(flow: Flow) -> None:
     assert await flow.create() == f"wf_{DATE}_002"  # no gap
 
 
-async def test_a_key_that_comes_with_another_request_is_refused(flow: Flow) -> None:
+async def test_a_key_with_another_request_is_refused(flow: Flow) -> None:
     await flow.store.create(new_workflow(), once("k"), fresh_ids(), ADMISSION)
     other = await flow.store.create(new_workflow(), once("k", "other"), fresh_ids(), ADMISSION)
     assert other == (REUSED, {}, False, 0, 0, b"")
 
 
-async def test_a_full_queue_stops_only_jobs_that_begin_at_once(flow: Flow) -> None:
+async def test_a_full_queue_refuses_only_jobs_that_start_at_once(flow: Flow) -> None:
     none = AdmissionLimits("workers", 0, 600)
     before = await flow.snapshot()
     full = await flow.store.create(new_workflow(auto_advance=True), once("k"), fresh_ids(), none)
@@ -146,21 +146,21 @@ async def test_a_full_queue_stops_only_jobs_that_begin_at_once(flow: Flow) -> No
     assert await flow.snapshot() == before
     made = await flow.store.create(new_workflow(), once(), fresh_ids(), none)
     assert made.answer is OK
-    # What was refused was not remembered.
+    # A refusal is not stored.
     again = await flow.store.create(
         new_workflow(auto_advance=True), once("k"), fresh_ids(), ADMISSION
     )
     assert (again.answer, again.replayed) == (OK, False)
 
 
-async def test_a_key_with_a_rate_has_to_keep_to_it(flow: Flow) -> None:
+async def test_a_rate_limit_is_enforced(flow: Flow) -> None:
     slow = ADMISSION._replace(limits=KeyLimits(*limit_keys(flow), 60_000_000, 2, 0))
     answers = [await flow.store.create(new_workflow(), once(), fresh_ids(), slow) for _ in range(3)]
     assert [outcome.answer for outcome in answers] == [OK, OK, WorkflowAnswer.RATE]
     assert 0 < answers[2].facts["wait_ms"] <= 60_000
 
 
-async def test_a_quota_counts_what_begins(flow: Flow) -> None:
+async def test_a_quota_counts_started_jobs(flow: Flow) -> None:
     limits = KeyLimits(*limit_keys(flow), 0, 0, 1)
     limited = ADMISSION._replace(limits=limits)
     ids = fresh_ids()
@@ -173,7 +173,7 @@ async def test_a_quota_counts_what_begins(flow: Flow) -> None:
 
 
 @pytest.mark.parametrize("spoilt", ["index", "own_index", "sequence", "running", "queue", "answer"])
-async def test_a_key_of_another_kind_leaves_nothing_behind(flow: Flow, spoilt: str) -> None:
+async def test_a_key_of_the_wrong_type_leaves_nothing_behind(flow: Flow, spoilt: str) -> None:
     same = once("k")
     key = {
         "index": flow.keys.index(),
@@ -192,7 +192,7 @@ async def test_a_key_of_another_kind_leaves_nothing_behind(flow: Flow, spoilt: s
     assert (await flow.store.create(new, same, fresh_ids(), ADMISSION)).answer is OK
 
 
-async def test_jobs_that_are_gone_leave_the_index(flow: Flow) -> None:
+async def test_expired_jobs_are_removed_from_the_index(flow: Flow) -> None:
     gone = await flow.create()
     await flow.client.delete(flow.keys.job(gone))
     kept = [await flow.create() for _ in range(3)]

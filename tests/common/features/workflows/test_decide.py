@@ -1,4 +1,4 @@
-"""DECIDE: one by one, by filter, fenced by versions; the last decision ends the review."""
+"""DECIDE: individually or by filter, fenced by versions; the last decision ends the review."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.common.features.workflows.item_kit import (
 from tests.common.features.workflows.kit import ADMISSION, Flow, limit_keys, once
 
 
-async def test_a_decision_changes_its_item_and_leaves_a_record(flow: Flow) -> None:
+async def test_a_decision_changes_its_item_and_is_recorded(flow: Flow) -> None:
     job_id = await in_review(flow)
     before = len(await flow.events(job_id))
     outcome = await decide(
@@ -89,7 +89,7 @@ async def test_a_decision_changes_its_item_and_leaves_a_record(flow: Flow) -> No
     assert await flow.without_ttl() == []
 
 
-async def test_what_fails_alone_does_not_keep_the_others_from_it(flow: Flow) -> None:
+async def test_a_failed_decision_does_not_affect_the_others(flow: Flow) -> None:
     job_id = await in_review(flow)
     await decide(flow, job_id, [approve("p_001")])
     outcome = await decide(
@@ -107,7 +107,7 @@ async def test_what_fails_alone_does_not_keep_the_others_from_it(flow: Flow) -> 
     assert await item(flow, job_id, "p_001") == "approved 2 0 0.500000"
 
 
-async def test_what_is_so_already_stays_as_it_is(flow: Flow) -> None:
+async def test_an_item_with_the_requested_status_is_unchanged(flow: Flow) -> None:
     job_id = await in_review(flow)
     await decide(flow, job_id, [approve("p_001")])
     before = await flow.events(job_id)
@@ -119,7 +119,7 @@ async def test_what_is_so_already_stays_as_it_is(flow: Flow) -> None:
     assert len(await stack(flow, job_id)) == 1
 
 
-async def test_of_two_decisions_about_one_item_the_last_one_counts(flow: Flow) -> None:
+async def test_the_last_of_two_decisions_about_an_item_counts(flow: Flow) -> None:
     job_id = await in_review(flow)
     outcome = await decide(flow, job_id, [approve("p_001"), reject("p_001")])
     assert outcome.facts["applied"] == ["p_001"]
@@ -127,7 +127,7 @@ async def test_of_two_decisions_about_one_item_the_last_one_counts(flow: Flow) -
     assert await counters(flow, job_id) == (2, 0, 1, 0, 0)
 
 
-async def test_a_mind_can_be_changed(flow: Flow) -> None:
+async def test_a_decision_can_be_changed(flow: Flow) -> None:
     job_id = await in_review(flow)
     for decision, status in (
         (approve("p_001"), "approved"),
@@ -141,7 +141,7 @@ async def test_a_mind_can_be_changed(flow: Flow) -> None:
     assert await counters(flow, job_id) == (3, 0, 0, 0, 0)
 
 
-async def test_one_action_for_all_that_pass(flow: Flow) -> None:
+async def test_one_action_for_all_items_that_pass_the_filter(flow: Flow) -> None:
     job_id = await in_review(flow, 0.95, 0.9, 0.2, 0.99)
     await decide(flow, job_id, [reject("p_004")])
     outcome = await decide(
@@ -157,7 +157,7 @@ async def test_one_action_for_all_that_pass(flow: Flow) -> None:
     assert await counters(flow, job_id) == (4, 0, 0, 0, 0)
 
 
-async def test_of_many_items_the_event_tells_the_number(flow: Flow) -> None:
+async def test_an_event_about_many_items_has_only_their_number(flow: Flow) -> None:
     job_id = await in_review(flow, *([0.5] * 1200))
     outcome = await decide(flow, job_id, action=Action.APPROVE, status=ItemStatus.PROPOSED)
     assert len(outcome.facts["applied"]) == 1200
@@ -168,7 +168,7 @@ async def test_of_many_items_the_event_tells_the_number(flow: Flow) -> None:
     assert len((await payload(flow, job_id, "r_001"))["proposals"]) == 1200
 
 
-async def test_nothing_is_decided_before_there_is_anything_nor_after_the_review(flow: Flow) -> None:
+async def test_decisions_are_refused_outside_of_a_review(flow: Flow) -> None:
     job_id = await flow.create()
     assert (await decide(flow, job_id, [approve("p_001")])).facts == {"code": "not_reviewable"}
     await flow.run(job_id, "first")
@@ -185,13 +185,13 @@ async def test_nothing_is_decided_before_there_is_anything_nor_after_the_review(
     assert (await decide(flow, "wf_20260214_999")).facts == {"what": "job_not_found"}
 
 
-async def test_a_cancelled_job_is_not_decided_on(flow: Flow) -> None:
+async def test_items_of_a_cancelled_job_cannot_be_decided(flow: Flow) -> None:
     job_id = await in_review(flow)
     await flow.store.cancel(job_id, once())
     assert (await decide(flow, job_id, [approve("p_001")])).answer is REFUSED
 
 
-async def test_decisions_before_the_review_let_it_end_at_once(flow: Flow) -> None:
+async def test_a_review_of_decided_items_ends_at_once(flow: Flow) -> None:
     job_id = await with_proposals(flow)
     outcome = await decide(flow, job_id, action=Action.APPROVE)
     assert (outcome.facts["pending"], outcome.facts["completed"]) == (0, False)
@@ -219,7 +219,7 @@ async def test_the_last_decision_ends_the_review(flow: Flow, reviewing: bool) ->
     )
 
 
-async def test_the_last_decision_starts_what_follows(flow: Flow) -> None:
+async def test_the_last_decision_starts_the_next_step(flow: Flow) -> None:
     job_id = await in_review_by_itself(flow)
     outcome = await decide(flow, job_id, action=Action.APPROVE)
     assert outcome.facts["completed"]
@@ -231,7 +231,7 @@ async def test_the_last_decision_starts_what_follows(flow: Flow) -> None:
     assert await flow.running() == {job_id: f"apply {started.execution}"}
 
 
-async def test_finalize_rejects_what_is_undecided(flow: Flow) -> None:
+async def test_finalize_rejects_undecided_items(flow: Flow) -> None:
     job_id = await in_review(flow)
     outcome = await decide(flow, job_id, [approve("p_002")], reviewing=True, finalize=True)
     assert outcome.facts["applied"] == ["p_002", "p_001", "p_003"]
@@ -240,7 +240,7 @@ async def test_finalize_rejects_what_is_undecided(flow: Flow) -> None:
     assert len(await stack(flow, job_id)) == 1
 
 
-async def test_finalize_waits_where_a_decision_failed(flow: Flow) -> None:
+async def test_finalize_does_nothing_if_a_decision_failed(flow: Flow) -> None:
     job_id = await in_review(flow)
     outcome = await decide(flow, job_id, [approve("p_002", 7)], reviewing=True, finalize=True)
     assert (outcome.facts["applied"], outcome.facts["completed"]) == ([], False)
@@ -248,7 +248,7 @@ async def test_finalize_waits_where_a_decision_failed(flow: Flow) -> None:
     assert await counters(flow, job_id) == (3, 0, 0, 0, 0)
 
 
-async def test_through_the_review_step_the_review_begins_with_it(flow: Flow) -> None:
+async def test_a_decision_through_the_review_step_opens_it(flow: Flow) -> None:
     job_id = await with_proposals(flow)
     outcome = await decide(flow, job_id, [approve("p_001")], reviewing=True, step="review")
     assert (outcome.facts["completed"], outcome.facts["pending"]) == (False, 2)
@@ -259,7 +259,7 @@ async def test_through_the_review_step_the_review_begins_with_it(flow: Flow) -> 
     assert (await flow.record(job_id))["last_operation"] == "reject_filtered"
 
 
-async def test_a_full_queue_refuses_only_what_would_start_a_step(flow: Flow) -> None:
+async def test_a_full_queue_refuses_only_decisions_that_start_a_step(flow: Flow) -> None:
     job_id = await in_review_by_itself(flow)
     full = ADMISSION._replace(backlog_limit=0)
     outcome = await decide(flow, job_id, [approve("p_001")], admission=full)
@@ -276,7 +276,7 @@ async def test_a_full_queue_refuses_only_what_would_start_a_step(flow: Flow) -> 
     assert await flow.client.zrange(limits.active_key, 0, -1) == [core_job.encode()]
 
 
-async def test_a_repeated_request_happens_once(flow: Flow) -> None:
+async def test_a_repeated_request_has_one_effect(flow: Flow) -> None:
     job_id = await in_review_by_itself(flow)
     request = once("k")
     first = await decide(flow, job_id, action=Action.APPROVE, request=request)
@@ -288,7 +288,7 @@ async def test_a_repeated_request_happens_once(flow: Flow) -> None:
     assert await flow.snapshot() == snapshot
 
 
-async def test_of_many_who_decide_at_once_one_ends_the_review(flow: Flow) -> None:
+async def test_of_concurrent_deciders_one_ends_the_review(flow: Flow) -> None:
     job_id = await in_review_by_itself(flow)
     outcomes = await asyncio.gather(
         *(decide(flow, job_id, [approve("p_001"), approve("p_002")]) for _ in range(10))
@@ -299,9 +299,7 @@ async def test_of_many_who_decide_at_once_one_ends_the_review(flow: Flow) -> Non
 
 
 @pytest.mark.parametrize("name", ["undoable", "operations", "undo", "states", "items", "order"])
-async def test_a_key_of_another_kind_fails_before_anything_is_written(
-    flow: Flow, name: str
-) -> None:
+async def test_a_key_of_the_wrong_type_fails_before_any_write(flow: Flow, name: str) -> None:
     job_id = await in_review(flow)
     key = getattr(flow.keys, name)(job_id)
     await flow.client.delete(key)
@@ -312,7 +310,7 @@ async def test_a_key_of_another_kind_fails_before_anything_is_written(
     assert await flow.snapshot() == snapshot
 
 
-async def test_no_answer_for_a_job_that_is_gone(flow: Flow) -> None:
+async def test_a_missing_job_stores_no_answer(flow: Flow) -> None:
     job_id = await in_review(flow)
     await flow.client.delete(flow.keys.job(job_id))
     assert (await decide(flow, job_id, [approve("p_001")])).answer is MISSING

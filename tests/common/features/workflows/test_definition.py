@@ -1,4 +1,4 @@
-"""Declarations: what can run is taken, what cannot is refused with its fault."""
+"""Workflow definitions: valid ones are accepted, invalid ones rejected with the reason."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from common.features.workflows.memory_first import DEFINITION
 ONE = StepDefinition("one", "o", "thing", 1.0)
 
 
-def test_it_survives_its_way_through_redis() -> None:
+def test_a_definition_survives_a_json_round_trip() -> None:
     assert WorkflowDefinition.from_json(DEFINITION.to_json()) == DEFINITION
 
 
-def test_steps_are_found_by_name_and_by_item() -> None:
+def test_steps_are_found_by_name_and_by_item_id() -> None:
     assert DEFINITION.step("summarize") is DEFINITION.steps[2]
     assert DEFINITION.step("nowhere") is None
     assert DEFINITION.step_of_item("sum_001") is DEFINITION.steps[2]
@@ -44,12 +44,12 @@ def test_steps_are_found_by_name_and_by_item() -> None:
         ({"options_schema": [1]}, "options_schema"),
     ],
 )
-def test_what_cannot_run_is_refused(changes: dict[str, Any], words: str) -> None:
+def test_an_invalid_step_is_rejected(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         WorkflowDefinition("flow", (replace(ONE, **changes),))
 
 
-def test_names_and_prefixes_are_each_ones_own() -> None:
+def test_names_and_prefixes_are_unique() -> None:
     half = replace(ONE, weight=0.5)
     for second in (half, replace(half, name="two"), replace(half, prefix="t")):
         with pytest.raises(ValueError, match="another step"):
@@ -57,7 +57,7 @@ def test_names_and_prefixes_are_each_ones_own() -> None:
 
 
 @pytest.mark.parametrize("count", [0, MOST_STEPS + 1])
-def test_there_is_a_number_of_steps(count: int) -> None:
+def test_the_number_of_steps_is_limited(count: int) -> None:
     steps = tuple(
         replace(ONE, name=f"s{n}", prefix=f"p{n}", weight=1 / max(count, 1)) for n in range(count)
     )
@@ -66,18 +66,18 @@ def test_there_is_a_number_of_steps(count: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "Flow", "1flow", "a" * 65, "fl ow"])
-def test_a_workflow_has_a_name(name: str) -> None:
+def test_an_invalid_workflow_name_is_rejected(name: str) -> None:
     with pytest.raises(ValueError, match="not a workflow name"):
         WorkflowDefinition(name, (ONE,))
 
 
 @pytest.mark.parametrize("raw", [b"", b"[]", b"{}", b'{"name":"x","steps":3}', b'{"name":"x"}'])
-def test_what_is_no_declaration(raw: bytes) -> None:
+def test_invalid_json_is_rejected(raw: bytes) -> None:
     with pytest.raises(ValueError):
         WorkflowDefinition.from_json(raw)
 
 
-def test_a_foreign_hand_cannot_smuggle_in_odd_terms() -> None:
+def test_invalid_limits_in_stored_definitions_are_rejected() -> None:
     stored = json.loads(DEFINITION.to_json())
     stored["steps"][0]["max_attempts"] = {"a": 1}
     with pytest.raises(ValueError, match="max_attempts"):

@@ -1,4 +1,4 @@
-"""EDIT: another payload for a proposal, made of the version that its editor has seen."""
+"""EDIT: a new payload for a proposal, based on the version that the editor has seen."""
 
 from __future__ import annotations
 
@@ -51,22 +51,22 @@ async def test_an_edit_replaces_the_payload_and_approves(flow: Flow) -> None:
         ["p_002"],
     )
     assert (await payload(flow, job_id, "r_001"))["operation"] == "edit"
-    assert (await flow.record(job_id)).get("last_operation", "") == ""  # of bulk operations only
+    assert (await flow.record(job_id)).get("last_operation", "") == ""  # only for bulk operations
     assert (await flow.step(job_id, "review"))["done"] == "1"
 
 
-async def test_without_approval_the_status_stays(flow: Flow) -> None:
+async def test_without_approval_the_status_is_unchanged(flow: Flow) -> None:
     job_id = await in_review(flow)
     await decide(flow, job_id, [reject("p_001")])
     await edit(flow, job_id, "p_001", 2, auto_approve=False)
     await edit(flow, job_id, "p_002", 1, auto_approve=False)
     assert await item(flow, job_id, "p_001") == "rejected 3 1 0.750000"
     assert await item(flow, job_id, "p_002") == "proposed 2 1 0.750000"
-    # What was rejected waits for nothing, what was edited does.
+    # A rejected item is not pending, an edited one is.
     assert await counters(flow, job_id) == (2, 0, 1, 0, 1)
 
 
-async def test_a_payload_is_kept_byte_by_byte(flow: Flow) -> None:
+async def test_a_payload_is_stored_byte_by_byte(flow: Flow) -> None:
     job_id = await in_review(flow)
     odd = '{"n": 1.0, "t": "\\u0000/é", "e": [], "o": {}, "big": 12345678901234567890}'.encode()
     await edit(flow, job_id, "p_001", 1, payload=odd)
@@ -86,14 +86,14 @@ async def test_another_version_is_refused(flow: Flow, version: int) -> None:
     assert await flow.snapshot() == snapshot
 
 
-async def test_what_is_not_there_is_named(flow: Flow) -> None:
+async def test_a_missing_job_or_item_is_named(flow: Flow) -> None:
     job_id = await in_review(flow)
     assert (await edit(flow, job_id, "p_404", 1))[:2] == (MISSING, {"what": "item_not_found"})
     assert (await edit(flow, job_id, "", 1)).answer is MISSING
     assert (await edit(flow, "wf_20260214_999", "p_001", 1)).facts == {"what": "job_not_found"}
 
 
-async def test_only_proposals_that_can_be_decided_on_are_edited(flow: Flow) -> None:
+async def test_only_open_proposals_can_be_edited(flow: Flow) -> None:
     job_id = await with_proposals(flow, 0.5)
     assert (await edit(flow, job_id, "p_001", 1)).answer is OK
     await decide(flow, job_id, [], reviewing=True)
@@ -112,7 +112,7 @@ async def test_the_last_decision_by_edit_ends_the_review(flow: Flow) -> None:
     assert (await flow.statuses(job_id))[2:4] == ["complete", "not_started"]
 
 
-async def test_it_starts_what_follows_where_there_is_room(flow: Flow) -> None:
+async def test_an_edit_starts_the_next_step_unless_the_queue_is_full(flow: Flow) -> None:
     job_id = await in_review_by_itself(flow)
     await edit(flow, job_id, "p_001", 1)
     before = await flow.snapshot()
@@ -124,7 +124,7 @@ async def test_it_starts_what_follows_where_there_is_room(flow: Flow) -> None:
     assert (await flow.complete(started)).answer is OK
 
 
-async def test_a_repeated_edit_happens_once(flow: Flow) -> None:
+async def test_a_repeated_edit_has_one_effect(flow: Flow) -> None:
     job_id = await in_review(flow)
     first = await edit(flow, job_id, "p_001", 1, once("k"))
     snapshot = await flow.snapshot()
@@ -135,14 +135,14 @@ async def test_a_repeated_edit_happens_once(flow: Flow) -> None:
     assert await flow.snapshot() == snapshot
 
 
-async def test_a_decision_made_of_the_version_before_an_edit_fails(flow: Flow) -> None:
+async def test_a_decision_based_on_an_older_version_fails(flow: Flow) -> None:
     job_id = await in_review(flow)
     await edit(flow, job_id, "p_001", 1, auto_approve=False)
     outcome = await decide(flow, job_id, [approve("p_001", 1)])
     assert outcome.facts["failed"][0]["code"] == "version_conflict"
 
 
-async def test_a_state_that_is_none_fails_before_anything_is_written(flow: Flow) -> None:
+async def test_an_invalid_state_fails_before_any_write(flow: Flow) -> None:
     job_id = await in_review(flow)
     await flow.client.hset(flow.keys.states(job_id), "p_001", "what?")
     snapshot = await flow.snapshot()

@@ -1,4 +1,4 @@
-"""Effects: made together with how to take them back, and nobody else's are touched."""
+"""Effects: recorded together with their undo data; changes of others are not touched."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def change(field: str, after: str, before: str = "") -> TermChange:
 
 
 async def applying(flow: Flow, count: int = 0, job_id: str = "") -> StepExecution:
-    """A job whose step `apply` runs."""
+    """A job with the step `apply` running."""
     job_id = job_id or await flow.create()
     await flow.run(job_id, "first")
     await flow.run(job_id, "second", proposals(count))
@@ -42,7 +42,7 @@ async def applying(flow: Flow, count: int = 0, job_id: str = "") -> StepExecutio
 
 
 async def store_document(flow: Flow, document_id: str, revision: str, tenant: str = "") -> None:
-    """As a worker stores it."""
+    """Store a document as a worker does."""
     keys = replace(flow.rag, tenant=tenant)
     record = {DocumentField.ID: document_id, DocumentField.REVISION: revision}
     await flow.client.hset(keys.documents, document_id, codec.dumps(record))
@@ -71,7 +71,7 @@ async def rag_keys(flow: Flow) -> list[bytes]:
 
 
 async def reverted(flow: Flow, running: StepExecution) -> list[str]:
-    """End the execution badly, and take back what it did."""
+    """Fail the execution, and revert its effects."""
     await flow.store.fail(running, b"[]")
     return await effects_of(flow).revert(running.job_id)
 
@@ -81,7 +81,7 @@ def refused(outcome: WorkflowOutcome) -> tuple[str, Any]:
     return outcome.facts["code"], outcome.facts.get("items")
 
 
-async def test_terms_are_changed_and_what_they_said_is_kept(flow: Flow) -> None:
+async def test_terms_are_changed_and_their_old_values_kept(flow: Flow) -> None:
     effects, running = effects_of(flow), await applying(flow)
     await flow.client.hset(flow.rag.ontology, "queue", "old")
     changes = [change("dlq", "new"), change("queue", "newer", "old")]
@@ -107,7 +107,7 @@ async def test_a_repeated_call_changes_nothing(flow: Flow) -> None:
     assert await effects.for_execution(running) == made
 
 
-async def test_workers_notice_by_the_version(flow: Flow) -> None:
+async def test_the_version_of_the_namespace_changes(flow: Flow) -> None:
     effects, running = effects_of(flow), await applying(flow)
     await store_document(flow, "d1", "r1")
     before = await version(flow)
@@ -120,7 +120,7 @@ async def test_workers_notice_by_the_version(flow: Flow) -> None:
     assert await flow.client.get(flow.rag.ontology_version) is None
 
 
-async def test_a_term_that_was_changed_meanwhile_stops_the_whole_call(flow: Flow) -> None:
+async def test_a_conflicting_term_fails_the_whole_call(flow: Flow) -> None:
     effects, running = effects_of(flow), await applying(flow)
     await flow.client.hset(flow.rag.ontology, "queue", "another's")
     before = await flow.snapshot()
@@ -130,7 +130,7 @@ async def test_a_term_that_was_changed_meanwhile_stops_the_whole_call(flow: Flow
     assert await flow.snapshot() == before
 
 
-async def test_the_first_before_counts(flow: Flow) -> None:
+async def test_the_first_old_value_is_kept(flow: Flow) -> None:
     effects, running = effects_of(flow), await applying(flow)
     await effects.change_terms(running, flow.rag, [change("dlq", "one")])
     await effects.change_terms(running, flow.rag, [change("dlq", "two", "one")])
@@ -139,7 +139,7 @@ async def test_the_first_before_counts(flow: Flow) -> None:
     assert await terms(flow) == {}
 
 
-async def test_what_another_made_of_it_in_between_comes_back(flow: Flow) -> None:
+async def test_a_revert_restores_a_value_written_in_between(flow: Flow) -> None:
     effects, running = effects_of(flow), await applying(flow)
     await flow.client.hset(flow.rag.ontology, "dlq", "at first")
     await effects.change_terms(running, flow.rag, [change("dlq", "mine", "at first")])
@@ -149,7 +149,7 @@ async def test_what_another_made_of_it_in_between_comes_back(flow: Flow) -> None
     assert await terms(flow) == {"dlq": "theirs"}
 
 
-async def test_what_is_left_half_done_is_taken_back(flow: Flow) -> None:
+async def test_incomplete_effects_are_reverted(flow: Flow) -> None:
     effects, running = effects_of(flow), await applying(flow)
     await flow.client.hset(flow.rag.ontology, mapping={"queue": "old", "gone": "there"})
     await store_document(flow, "theirs", "r0")
@@ -158,7 +158,7 @@ async def test_what_is_left_half_done_is_taken_back(flow: Flow) -> None:
     changes = [change("dlq", "new"), change("queue", "newer", "old"), change("gone", "", "there")]
     await effects.change_terms(running, flow.rag, changes)
     assert await terms(flow) == {"dlq": "new", "queue": "newer"}
-    assert await effects.revert(running.job_id) == []  # it still runs
+    assert await effects.revert(running.job_id) == []  # it is still running
     assert await effects.jobs_with_effects() == [running.job_id]
     assert await reverted(flow, running) == [undo_token_for(running.execution)]
     assert await terms(flow) == {"queue": "old", "gone": "there"}
@@ -170,14 +170,14 @@ async def test_what_is_left_half_done_is_taken_back(flow: Flow) -> None:
     assert await effects.revert(running.job_id) == []
 
 
-async def test_a_document_that_another_stored_first_is_struck_out(flow: Flow) -> None:
+async def test_a_document_stored_by_another_is_removed_from_the_record(flow: Flow) -> None:
     effects, running = effects_of(flow), await applying(flow)
     await effects.record_documents(running, flow.rag, {"d1": "r1", "d2": "r2"})
     await effects.record_documents(running, flow.rag, {"d1": ""})
     assert (await effects.for_execution(running)).documents == {"d2": "r2"}
 
 
-async def test_an_execution_may_take_back_its_own(flow: Flow) -> None:
+async def test_an_execution_may_revert_its_own_effects(flow: Flow) -> None:
     effects, running = effects_of(flow), await applying(flow)
     await effects.change_terms(running, flow.rag, [change("dlq", "new")])
     assert await effects.revert(running.job_id, running)
@@ -185,7 +185,7 @@ async def test_an_execution_may_take_back_its_own(flow: Flow) -> None:
     assert not await effects.for_execution(running)
 
 
-async def test_a_cancelled_job_leaves_nothing(flow: Flow) -> None:
+async def test_a_cancelled_job_leaves_no_effects(flow: Flow) -> None:
     effects, running = effects_of(flow), await applying(flow)
     await effects.change_terms(running, flow.rag, [change("dlq", "new")])
     await flow.store.cancel(running.job_id, once())
@@ -194,7 +194,7 @@ async def test_a_cancelled_job_leaves_nothing(flow: Flow) -> None:
     assert await rag_keys(flow) == []
 
 
-async def test_with_its_last_term_and_document_a_namespace_goes(flow: Flow) -> None:
+async def test_an_empty_namespace_is_removed(flow: Flow) -> None:
     effects, running = effects_of(flow), await applying(flow)
     keys = replace(flow.rag, tenant="acme")
     await effects.record_documents(running, keys, {"d1": "r1"})
@@ -205,7 +205,7 @@ async def test_with_its_last_term_and_document_a_namespace_goes(flow: Flow) -> N
     assert await rag_keys(flow) == []
 
 
-async def test_what_others_changed_since_stays_theirs(flow: Flow) -> None:
+async def test_later_changes_of_others_are_kept(flow: Flow) -> None:
     effects, running = effects_of(flow), await applying(flow)
     await effects.record_documents(running, flow.rag, {"d1": "r1", "d2": "r2"})
     await store_document(flow, "d1", "r1")
@@ -217,7 +217,7 @@ async def test_what_others_changed_since_stays_theirs(flow: Flow) -> None:
     assert await flow.client.hkeys(flow.rag.documents) == [b"d2"]
 
 
-async def test_only_the_execution_that_counts_may(flow: Flow) -> None:
+async def test_only_the_current_execution_may_apply(flow: Flow) -> None:
     effects, running = effects_of(flow), await applying(flow)
     late = running._replace(execution="ex_00000000")
     before = await flow.snapshot()
@@ -243,7 +243,7 @@ async def test_a_completed_step_keeps_its_effects(flow: Flow) -> None:
     assert await flow.client.lrange(flow.keys.undo(running.job_id), 0, -1) == [token.encode()]
 
 
-async def test_there_are_limits(flow: Flow) -> None:
+async def test_namespaces_and_terms_are_limited(flow: Flow) -> None:
     effects, running = effects_of(flow), await applying(flow)
     too_many = [change(str(n), "x") for n in range(MOST_PER_CALL + 1)]
     with pytest.raises(ValueError, match="at most"):
@@ -260,7 +260,7 @@ async def test_there_are_limits(flow: Flow) -> None:
 
 
 @pytest.mark.parametrize("name", ["ontology", "documents", "version", "namespaces"])
-async def test_a_key_of_another_kind_is_told_and_nothing_is_written(flow: Flow, name: str) -> None:
+async def test_a_key_of_the_wrong_type_fails_before_any_write(flow: Flow, name: str) -> None:
     effects, running = effects_of(flow), await applying(flow)
     key = getattr(flow.rag, name)
     await flow.client.delete(key)
@@ -271,7 +271,7 @@ async def test_a_key_of_another_kind_is_told_and_nothing_is_written(flow: Flow, 
     assert await flow.snapshot() == before
 
 
-async def test_text_of_any_kind_comes_back_as_it_was(flow: Flow) -> None:
+async def test_any_text_is_restored_exactly(flow: Flow) -> None:
     effects, running = effects_of(flow), await applying(flow)
     odd = 'a "quoted" \\ / é 東京 \u2028 \x01'
     await flow.client.hset(flow.rag.ontology, 'é/"', odd)
@@ -280,8 +280,8 @@ async def test_text_of_any_kind_comes_back_as_it_was(flow: Flow) -> None:
     assert await terms(flow) == {'é/"': odd}
 
 
-def test_the_script_has_room_for_its_names() -> None:
-    """Lua takes 200 local names in a chunk, and no more."""
+def test_the_script_stays_within_the_limit_of_locals() -> None:
+    """Lua allows 200 local variables in a chunk."""
     source = render_script()
     names = [line for line in source.splitlines() if line.startswith("local ")]
     assert len(names) < 190

@@ -1,4 +1,4 @@
-"""EXECUTE: which step starts, what runs before it, what is refused, what is taken back."""
+"""EXECUTE: which step starts, which steps run before it, refusals and resets."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.common.features.workflows.kit import (
 OK, REFUSED, MISSING = WorkflowAnswer.OK, WorkflowAnswer.REFUSED, WorkflowAnswer.MISSING
 
 
-async def test_a_step_is_a_core_job_like_any_other(flow: Flow) -> None:
+async def test_a_step_is_an_ordinary_core_job(flow: Flow) -> None:
     job_id = await flow.create(tenant="acme")
     ids = fresh_ids()
     wanted = ExecuteCommand(job_id, "first", options=b'{"a":1}')
@@ -69,7 +69,7 @@ async def test_a_step_is_a_core_job_like_any_other(flow: Flow) -> None:
     assert await flow.without_ttl() == []
 
 
-async def test_a_step_without_wishes_has_none(flow: Flow) -> None:
+async def test_a_step_without_options_has_none(flow: Flow) -> None:
     job_id = await flow.create()
     await flow.run(job_id, "first")
     await flow.start(job_id, "second")
@@ -77,7 +77,7 @@ async def test_a_step_without_wishes_has_none(flow: Flow) -> None:
     assert await flow.client.hgetall(flow.jobs.lease(core_id)) == {b"attempt": b"0"}
 
 
-async def test_steps_on_the_way_run_first_and_in_order(flow: Flow) -> None:
+async def test_earlier_steps_run_first_and_in_order(flow: Flow) -> None:
     job_id = await flow.create()
     running = await flow.start(job_id, "second")
     assert running.step == "first"
@@ -89,7 +89,7 @@ async def test_steps_on_the_way_run_first_and_in_order(flow: Flow) -> None:
     assert await flow.statuses(job_id) == ["complete", "complete"] + ["not_started"] * 3
 
 
-async def test_a_strict_request_runs_nothing_first(flow: Flow) -> None:
+async def test_a_strict_request_runs_no_earlier_steps(flow: Flow) -> None:
     job_id = await flow.create()
     before = await flow.snapshot()
     refused = await flow.execute(job_id, "second", strict=True)
@@ -100,7 +100,7 @@ async def test_a_strict_request_runs_nothing_first(flow: Flow) -> None:
     assert (await flow.execute(job_id, "first", strict=True)).answer is OK
 
 
-async def test_what_does_not_exist_is_not_executed(flow: Flow) -> None:
+async def test_a_missing_job_or_step_is_not_executed(flow: Flow) -> None:
     job_id = await flow.create()
     assert (await flow.execute("wf_20260214_999", "first")).answer is MISSING
     unknown = await flow.execute(job_id, "third")
@@ -120,7 +120,7 @@ async def test_one_step_runs_at_a_time(flow: Flow) -> None:
     assert len(await flow.queued()) == 1
 
 
-async def test_nothing_jumps_over_a_review(flow: Flow) -> None:
+async def test_a_review_is_never_skipped(flow: Flow) -> None:
     job_id = await flow.create()
     await flow.run(job_id, "first")
     await flow.run(job_id, "second", proposals(2))
@@ -132,10 +132,10 @@ async def test_nothing_jumps_over_a_review(flow: Flow) -> None:
     assert record["target"] == ""
     before = await flow.snapshot()
     assert (await flow.execute(job_id, "last")).facts == required
-    assert await flow.snapshot() == before  # it waited already
+    assert await flow.snapshot() == before  # it was waiting already
 
 
-async def test_a_wish_beyond_a_review_runs_up_to_it(flow: Flow) -> None:
+async def test_a_target_beyond_a_review_runs_up_to_it(flow: Flow) -> None:
     job_id = await flow.create()
     running = await flow.start(job_id, "apply")
     running = flow.started(job_id, await flow.complete(running))
@@ -145,7 +145,7 @@ async def test_a_wish_beyond_a_review_runs_up_to_it(flow: Flow) -> None:
     assert (record["status"], record["target"]) == ("waiting_input", "")
 
 
-async def test_a_review_with_nothing_to_decide_holds_nobody_up(flow: Flow) -> None:
+async def test_a_review_with_nothing_to_decide_does_not_wait(flow: Flow) -> None:
     job_id = await flow.create()
     running = await flow.start(job_id, "apply")
     running = flow.started(job_id, await flow.complete(running))
@@ -166,7 +166,7 @@ async def test_executing_a_review_opens_it(flow: Flow) -> None:
     assert await flow.running() == {}
 
 
-async def test_a_step_again_takes_back_what_came_after_it(flow: Flow) -> None:
+async def test_executing_a_step_again_resets_later_steps(flow: Flow) -> None:
     job_id = await flow.create()
     things = StepResult("two", [NewItem(b"{}"), NewItem(b"{}")])
     first = await flow.start(job_id, "first")
@@ -183,15 +183,15 @@ async def test_a_step_again_takes_back_what_came_after_it(flow: Flow) -> None:
     assert (await flow.step(job_id, "first"))["attempt"] == "2"
     assert await flow.client.exists(flow.keys.data(job_id)) == 0
     assert (await flow.types(job_id))[-2:] == ["step.reset", "step.started"]
-    # The execution that was replaced has no say any more.
+    # The replaced execution can no longer write.
     assert (await flow.complete(first, things)).answer is WorkflowAnswer.LOST
     await flow.complete(again, things)
     assert await flow.ids(job_id) == ["f_001", "f_002"]
     order = await flow.client.zrange(flow.keys.order(job_id), 0, -1, withscores=True)
-    assert [score for _, score in order] == [6, 7]  # a cursor of before still means the same
+    assert [score for _, score in order] == [6, 7]  # an earlier cursor remains valid
 
 
-async def test_decisions_are_not_lost_by_mistake(flow: Flow) -> None:
+async def test_decisions_are_not_discarded_by_mistake(flow: Flow) -> None:
     job_id = await flow.create()
     await flow.run(job_id, "first")
     await flow.run(job_id, "second", proposals(2))
@@ -208,7 +208,7 @@ async def test_decisions_are_not_lost_by_mistake(flow: Flow) -> None:
     assert (await flow.execute(job_id, "first", discard_decisions=True)).answer is OK
 
 
-async def test_a_review_again_keeps_what_was_decided(flow: Flow) -> None:
+async def test_executing_a_review_again_keeps_decisions(flow: Flow) -> None:
     job_id = await flow.create()
     await flow.run(job_id, "first")
     await flow.run(job_id, "second", proposals(1))
@@ -221,7 +221,7 @@ async def test_a_review_again_keeps_what_was_decided(flow: Flow) -> None:
     assert (await flow.states(job_id))["p_001"] == "approved 2 0 0.500000"
 
 
-async def test_a_failed_step_resumes_and_nothing_before_it_is_done_again(flow: Flow) -> None:
+async def test_a_failed_step_resumes_without_repeating_earlier_steps(flow: Flow) -> None:
     job_id = await flow.create()
     await flow.run(job_id, "first")
     failing = await flow.start(job_id, "second")
@@ -239,14 +239,14 @@ async def test_a_failed_step_resumes_and_nothing_before_it_is_done_again(flow: F
     assert (await flow.step(job_id, "first"))["attempt"] == "1"
 
 
-async def test_a_job_that_has_ended_executes_nothing(flow: Flow) -> None:
+async def test_an_ended_job_executes_nothing(flow: Flow) -> None:
     job_id = await flow.create()
     await flow.store.cancel(job_id, once())
     refused = await flow.execute(job_id, "first")
     assert (refused.answer, refused.facts) == (REFUSED, {"code": "job_terminal"})
 
 
-async def test_options_hold_until_others_are_given(flow: Flow) -> None:
+async def test_options_apply_until_they_are_replaced(flow: Flow) -> None:
     job_id = await flow.create(options={"first": b'{"a":1}'})
     await flow.run(job_id, "first")
     assert (await flow.step(job_id, "first"))["options"] == '{"a":1}'
@@ -264,7 +264,7 @@ async def test_a_full_queue_starts_nothing(flow: Flow) -> None:
     assert await flow.snapshot() == before
 
 
-async def test_a_full_queue_starts_nothing_behind_a_review_either(flow: Flow) -> None:
+async def test_a_full_queue_starts_nothing_after_a_review_either(flow: Flow) -> None:
     job_id = await flow.create()
     await flow.run(job_id, "first")
     await flow.run(job_id, "second", proposals(0))
@@ -273,12 +273,12 @@ async def test_a_full_queue_starts_nothing_behind_a_review_either(flow: Flow) ->
     outcome = await flow.store.execute(ExecuteCommand(job_id, "apply"), once(), fresh_ids(), full)
     assert outcome.answer is WorkflowAnswer.FULL
     assert await flow.snapshot() == before
-    # The review alone needs no room, since it starts nothing.
+    # The review alone is accepted, since it starts nothing.
     outcome = await flow.store.execute(ExecuteCommand(job_id, "review"), once(), fresh_ids(), full)
     assert (outcome.answer, outcome.facts["completed"]) == (OK, True)
 
 
-async def test_items_whose_state_is_lost_do_not_stop_a_step(flow: Flow) -> None:
+async def test_items_without_a_state_do_not_stop_a_step(flow: Flow) -> None:
     job_id = await flow.create()
     await flow.run(job_id, "first", proposals(1))
     await flow.run(job_id, "second", proposals(3))
@@ -290,7 +290,7 @@ async def test_items_whose_state_is_lost_do_not_stop_a_step(flow: Flow) -> None:
     assert (await flow.complete(running)).answer is OK
 
 
-async def test_a_caller_has_to_keep_to_its_limits(flow: Flow) -> None:
+async def test_limits_of_the_caller_are_enforced(flow: Flow) -> None:
     limits = KeyLimits(*limit_keys(flow), 60_000_000, 2, 2)
     limited, ids = ADMISSION._replace(limits=limits), fresh_ids()
     answers = [
@@ -307,7 +307,7 @@ async def test_a_caller_has_to_keep_to_its_limits(flow: Flow) -> None:
     assert (outcome.answer, outcome.facts) == (WorkflowAnswer.QUOTA, {"active": 2})
 
 
-async def test_a_review_that_is_taken_back_waits_no_longer(flow: Flow) -> None:
+async def test_a_reset_review_does_not_wait_any_more(flow: Flow) -> None:
     job_id = await flow.create()
     await flow.run(job_id, "first")
     await flow.run(job_id, "second", proposals(1))
@@ -323,7 +323,7 @@ SPOILT = ("queue", "core", "running", "steps", "items", "states", "order", "step
 
 
 @pytest.mark.parametrize("spoilt", [*SPOILT, "undo", "operations", "data", "parts", "outbox"])
-async def test_a_key_of_another_kind_leaves_everything_as_it_was(flow: Flow, spoilt: str) -> None:
+async def test_a_key_of_the_wrong_type_fails_before_any_write(flow: Flow, spoilt: str) -> None:
     job_id = await flow.create()
     ids = fresh_ids()
     special = {
@@ -349,7 +349,7 @@ async def test_a_key_of_another_kind_leaves_everything_as_it_was(flow: Flow, spo
         assert mended.answer is OK
 
 
-async def test_what_is_gone_cannot_be_undone_but_what_it_did_elsewhere_can(flow: Flow) -> None:
+async def test_effects_of_removed_items_can_still_be_undone(flow: Flow) -> None:
     job_id = await flow.create()
     await flow.run(job_id, "first")
     await flow.run(job_id, "second", proposals(2))

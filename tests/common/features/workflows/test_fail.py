@@ -1,4 +1,4 @@
-"""FAIL: a step that ends badly takes the job with it, until it is executed again."""
+"""FAIL: a failed step fails the job, until it is executed again."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def test_a_failure_ends_step_and_job(flow: Flow) -> None:
     assert await flow.without_ttl() == []
 
 
-async def test_a_failure_counts_once(flow: Flow) -> None:
+async def test_a_repeated_failure_counts_once(flow: Flow) -> None:
     job_id = await flow.create()
     running = await flow.start(job_id, "first")
     await flow.store.fail(running, ERRORS)
@@ -41,7 +41,7 @@ async def test_a_failure_counts_once(flow: Flow) -> None:
     assert await flow.snapshot() == before
 
 
-async def test_a_step_that_was_cancelled_alone_says_so(flow: Flow) -> None:
+async def test_a_cancelled_step_has_its_own_status(flow: Flow) -> None:
     job_id = await flow.create()
     running = await flow.start(job_id, "first")
     await flow.store.fail(running, b"", cancelled=True)
@@ -51,7 +51,7 @@ async def test_a_step_that_was_cancelled_alone_says_so(flow: Flow) -> None:
     assert (await flow.execute(job_id, "first")).answer is OK
 
 
-async def test_a_failed_last_step_does_not_soil_what_was_applied(flow: Flow) -> None:
+async def test_a_failed_last_step_keeps_the_draft_clean(flow: Flow) -> None:
     job_id = await flow.create()
     await flow.run(job_id, "first")
     await flow.run(job_id, "second")
@@ -63,7 +63,7 @@ async def test_a_failed_last_step_does_not_soil_what_was_applied(flow: Flow) -> 
     assert (await flow.record(job_id))["draft_state"] == "clean"
 
 
-async def test_a_failed_apply_saves_again(flow: Flow) -> None:
+async def test_a_failed_apply_can_save_again(flow: Flow) -> None:
     job_id = await flow.create()
     await flow.run(job_id, "first")
     await flow.run(job_id, "second")
@@ -73,7 +73,7 @@ async def test_a_failed_apply_saves_again(flow: Flow) -> None:
     assert (await flow.record(job_id))["draft_state"] == "saving"
 
 
-async def test_who_has_no_job_any_more_does_not_run(flow: Flow) -> None:
+async def test_a_step_of_a_missing_job_is_not_running(flow: Flow) -> None:
     job_id = await flow.create()
     running = await flow.start(job_id, "first")
     await flow.client.delete(flow.keys.job(job_id))
@@ -87,7 +87,7 @@ async def test_who_has_no_job_any_more_does_not_run(flow: Flow) -> None:
     assert await flow.running() == {}
 
 
-async def test_a_step_that_only_seems_to_run_is_forgotten(flow: Flow) -> None:
+async def test_a_stale_entry_of_a_running_step_is_removed(flow: Flow) -> None:
     job_id = await flow.create()
     running = await flow.start(job_id, "first")
     await flow.complete(running)

@@ -1,4 +1,4 @@
-"""What only the attempt may do that has the core job, and what waits where there is no memory."""
+"""Writes that only the current attempt of the core job may make; and a lack of memory."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def effects_of(flow: Flow) -> EffectStore:
 
 
 async def held(flow: Flow) -> tuple[StepExecution, StepExecution]:
-    """A step that runs: as the attempt has it that lost the core job, and as the next one does."""
+    """A running step: as its superseded attempt has it, and as the current one does."""
     running = await flow.start(await flow.create(), "first")
     [(core_job, _)] = await flow.queued()
     lease = flow.jobs.lease(core_job)
@@ -50,7 +50,7 @@ async def held(flow: Flow) -> tuple[StepExecution, StepExecution]:
 
 
 @pytest.mark.parametrize("call", CALLS)
-async def test_an_attempt_that_lost_its_core_job_writes_nothing(flow: Flow, call: str) -> None:
+async def test_a_superseded_attempt_writes_nothing(flow: Flow, call: str) -> None:
     stale, current = await held(flow)
     before = await flow.snapshot()
     assert (await CALLS[call](flow, stale)).answer is LOST
@@ -59,7 +59,7 @@ async def test_an_attempt_that_lost_its_core_job_writes_nothing(flow: Flow, call
     assert await flow.snapshot() != before
 
 
-async def test_a_part_of_such_an_attempt_is_not_taken(flow: Flow) -> None:
+async def test_a_part_of_a_superseded_attempt_is_refused(flow: Flow) -> None:
     stale, current = await held(flow)
     await flow.store.split(current, [fresh_ids().core_job], 600)
     before = await flow.snapshot()
@@ -75,7 +75,7 @@ async def test_an_attempt_without_a_lease_is_lost(flow: Flow) -> None:
     assert (await flow.complete(current)).answer is LOST
 
 
-async def test_such_an_attempt_takes_nothing_back(flow: Flow) -> None:
+async def test_a_superseded_attempt_reverts_nothing(flow: Flow) -> None:
     stale, current = await held(flow)
     effects = effects_of(flow)
     await effects.change_terms(current, flow.rag, TERM)
@@ -86,7 +86,7 @@ async def test_such_an_attempt_takes_nothing_back(flow: Flow) -> None:
 
 
 @pytest.mark.parametrize("named", [True, False])
-async def test_a_step_whose_effects_are_gone_does_not_succeed(flow: Flow, named: bool) -> None:
+async def test_a_step_with_reverted_effects_cannot_complete(flow: Flow, named: bool) -> None:
     _, current = await held(flow)
     effects, token = effects_of(flow), undo_token_for(current.execution)
     await effects.change_terms(current, flow.rag, TERM)
@@ -103,7 +103,7 @@ async def test_a_step_whose_effects_are_gone_does_not_succeed(flow: Flow, named:
 
 
 class Impatient(ScriptBatcher):
-    """Does not wait for long."""
+    """A batcher with a short retry time."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **{**options, "retry_for_s": 0.2})
@@ -111,7 +111,7 @@ class Impatient(ScriptBatcher):
 
 @pytest.fixture
 async def impatient(real_backend: Backend, keys: JobKeys) -> AsyncIterator[Flow]:
-    """A flow that gives up soon, on real servers only; they have their memory back at the end."""
+    """A flow that fails soon, on real servers only; their memory limit is removed at the end."""
     flow = Flow(real_backend, keys, Impatient)
     yield flow
     await flow.client.config_set("maxmemory", "0")
@@ -119,7 +119,7 @@ async def impatient(real_backend: Backend, keys: JobKeys) -> AsyncIterator[Flow]
 
 
 @pytest.mark.parametrize("call", ["put", "split"])
-async def test_what_takes_memory_waits_for_it(impatient: Flow, call: str) -> None:
+async def test_operations_that_need_memory_wait_for_it(impatient: Flow, call: str) -> None:
     flow = impatient
     running = await flow.start(await flow.create(), "first")
     before = await flow.snapshot()
@@ -131,7 +131,7 @@ async def test_what_takes_memory_waits_for_it(impatient: Flow, call: str) -> Non
     assert (await CALLS[call](flow, running)).answer is OK
 
 
-async def test_what_was_left_half_done_is_taken_back_without_memory(impatient: Flow) -> None:
+async def test_effects_are_reverted_without_memory(impatient: Flow) -> None:
     flow = impatient
     running = await flow.start(await flow.create(), "first")
     await flow.client.hset(flow.rag.ontology, "dlq", "old")

@@ -1,4 +1,4 @@
-"""Which workflows a gateway knows: the shipped one always, those of workers when it has asked."""
+"""WorkflowCatalog: the built-in workflow always, those of workers once they are read."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def workflows(redis: Redis, keys: JobKeys, clock: Clock) -> WorkflowCatalog:
     return WorkflowCatalog(redis, WorkflowKeys(keys.tag), clock=clock)
 
 
-async def test_the_shipped_one_is_always_known(
+async def test_the_builtin_workflow_is_always_known(
     workflows: WorkflowCatalog, redis: Redis, key: str
 ) -> None:
     await redis.hset(key, MEMORY_FIRST, FIVE.to_json())
@@ -50,7 +50,7 @@ async def test_the_shipped_one_is_always_known(
     assert workflows.names() == [MEMORY_FIRST]
 
 
-async def test_what_is_not_known_is_asked_for_soon_again(
+async def test_an_unknown_name_is_looked_up_again_soon(
     workflows: WorkflowCatalog, redis: Redis, key: str, clock: Clock
 ) -> None:
     assert await workflows.find(FIVE.name) is None
@@ -64,7 +64,7 @@ async def test_what_is_not_known_is_asked_for_soon_again(
     assert await workflows.find(FIVE.name) is None
 
 
-async def test_declarations_that_are_none(
+async def test_invalid_definitions_are_ignored(
     workflows: WorkflowCatalog, redis: Redis, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(catalog, "MOST_BYTES", 100_000)
@@ -75,7 +75,7 @@ async def test_declarations_that_are_none(
     assert workflows.names() == [MEMORY_FIRST]
 
 
-async def test_a_key_that_is_somebody_elses(
+async def test_a_key_of_the_wrong_type_is_ignored(
     workflows: WorkflowCatalog, redis: Redis, key: str
 ) -> None:
     await redis.set(key, "x")
@@ -83,7 +83,7 @@ async def test_a_key_that_is_somebody_elses(
     assert await workflows.find(MEMORY_FIRST) is not None
 
 
-async def test_redis_is_away(
+async def test_cached_workflows_survive_a_redis_outage(
     workflows: WorkflowCatalog, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def away() -> None:

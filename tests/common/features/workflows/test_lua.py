@@ -1,4 +1,4 @@
-"""The house rules of the workflow's Lua: names from the contracts, headers, one file a role."""
+"""Conventions of the workflows' Lua files: names from the contracts, headers, one file per role."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from common.contracts.workflow.operations import WorkflowOperation
 from common.features.workflows import scripts
 
 LUA = sorted((Path(scripts.__file__).with_name("lua")).rglob("*.lua"))
-#: Lua holds no more locals in one function, and the whole script is one.
+#: Lua's limit of local variables per function; the whole script is one function.
 MOST_LOCALS = 200
 PREFIXES = ("job:", "jobs:", "idempotency", "workflow:", "rag:", "rag.")
 
@@ -48,7 +48,7 @@ def test_names_come_from_the_contracts(path: Path) -> None:
 
 
 @pytest.mark.parametrize("operation", list(WorkflowOperation), ids=lambda one: one.value)
-def test_every_operation_is_headed_by_its_keys_arguments_and_answers(
+def test_every_operation_documents_keys_arguments_and_answers(
     operation: WorkflowOperation,
 ) -> None:
     [path] = [path for path in LUA if path.stem == operation.value]
@@ -68,7 +68,7 @@ def test_contract_values_need_no_quoting_in_lua() -> None:
         assert re.fullmatch(r"'[\w.: -]+'|\d+", literal), name
 
 
-def test_the_script_is_what_the_files_say_and_holds_its_locals() -> None:
+def test_the_script_is_built_from_the_files_within_lua_limits() -> None:
     source = scripts.WORKFLOW_SCRIPT.source
     assert scripts.render_script() == source
     assert not re.search(r"\$[A-Z]", re.sub(r"--.*", "", source))

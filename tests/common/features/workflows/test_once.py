@@ -1,4 +1,4 @@
-"""Once: whatever is sent again does nothing again, and is answered as before."""
+"""Idempotency: a repeated call has no further effect and gets the same answer."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OK, ALREADY = WorkflowAnswer.OK, WorkflowAnswer.ALREADY
 
 
 async def story(flow: Flow) -> str:
-    """A job's whole life, with whatever can happen in it."""
+    """Run a job through all kinds of operations."""
     job_id = await flow.create(webhook=hooked())
     first = await flow.start(job_id, "first")
     await flow.store.progress(first, 1, 4)
@@ -48,7 +48,7 @@ async def story(flow: Flow) -> str:
     return job_id
 
 
-async def test_a_life_of_lost_replies_is_the_same_life(doubting: Flow) -> None:
+async def test_lost_replies_do_not_change_the_result(doubting: Flow) -> None:
     job_id = await story(doubting)
     assert job_id == f"wf_{DATE}_001"
     assert await doubting.types(job_id) == [
@@ -67,7 +67,7 @@ async def test_a_life_of_lost_replies_is_the_same_life(doubting: Flow) -> None:
 
 
 @pytest.mark.one_server
-async def test_a_reply_that_is_lost_on_the_way(real_backend: Backend, keys: JobKeys) -> None:
+async def test_a_reply_lost_on_the_connection(real_backend: Backend, keys: JobKeys) -> None:
     assert real_backend.url is not None
     flow = Flow(real_backend, keys)
     job_id = await flow.create()
@@ -88,7 +88,7 @@ async def test_a_reply_that_is_lost_on_the_way(real_backend: Backend, keys: JobK
     await flow.close()
 
 
-async def test_another_request_with_the_key_is_a_repetition(flow: Flow) -> None:
+async def test_the_same_key_again_is_a_repetition(flow: Flow) -> None:
     job_id = await flow.create()
     waiting = once("k", claim_ms=5000)
     first = await flow.store.execute(
@@ -110,7 +110,7 @@ async def test_another_request_with_the_key_is_a_repetition(flow: Flow) -> None:
     assert 0 < await flow.client.ttl(waiting.key) <= 600
 
 
-async def test_an_answer_of_another_request_is_not_overwritten(flow: Flow) -> None:
+async def test_the_answer_of_another_request_is_not_overwritten(flow: Flow) -> None:
     await flow.store.store_answer(once("k"), 200, b"first")
     await flow.store.store_answer(once("k", "other"), 200, b"second")
     found = await flow.store.cancel("wf_20260214_001", once("k"))
@@ -119,7 +119,7 @@ async def test_an_answer_of_another_request_is_not_overwritten(flow: Flow) -> No
     assert other.answer is WorkflowAnswer.REUSED
 
 
-async def test_what_was_refused_may_be_asked_again(flow: Flow) -> None:
+async def test_a_refused_request_can_be_repeated(flow: Flow) -> None:
     job_id = await flow.create()
     running = await flow.start(job_id, "first")
     same = once("k")
@@ -131,7 +131,7 @@ async def test_what_was_refused_may_be_asked_again(flow: Flow) -> None:
     assert (started.answer, started.replayed) == (OK, False)
 
 
-async def test_a_key_is_new_after_its_time(flow: Flow) -> None:
+async def test_a_key_can_be_reused_after_its_ttl(flow: Flow) -> None:
     same = once("k")
     first = await flow.store.create(new_workflow(), same, fresh_ids(), ADMISSION)
     await flow.client.delete(same.key)
@@ -139,7 +139,7 @@ async def test_a_key_is_new_after_its_time(flow: Flow) -> None:
     assert first.facts != second.facts
 
 
-async def test_without_memory_work_ends_and_none_begins(real_flow: Flow) -> None:
+async def test_without_memory_work_ends_but_none_starts(real_flow: Flow) -> None:
     flow = real_flow
     job_id, other = await flow.create(), await flow.create()
     running = await flow.start(job_id, "first")

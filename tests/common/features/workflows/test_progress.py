@@ -1,4 +1,4 @@
-"""PROGRESS and PUT: what a running step tells and leaves."""
+"""PROGRESS and PUT: progress and data of a running step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.common.features.workflows.kit import Flow
 OK = WorkflowAnswer.OK
 
 
-async def test_progress_is_noted_and_told(flow: Flow) -> None:
+async def test_progress_is_stored_and_published(flow: Flow) -> None:
     job_id = await flow.create()
     running = await flow.start(job_id, "first")
     assert (await flow.store.progress(running, 3, 10)).answer is OK
@@ -22,7 +22,7 @@ async def test_progress_is_noted_and_told(flow: Flow) -> None:
 
 
 @pytest.mark.parametrize(("done", "total"), [(2, 10), (3, 10), (5, 20), (0, 0), (1, 0), (-1, 5)])
-async def test_progress_never_goes_down(flow: Flow, done: int, total: int) -> None:
+async def test_progress_never_decreases(flow: Flow, done: int, total: int) -> None:
     job_id = await flow.create()
     running = await flow.start(job_id, "first")
     await flow.store.progress(running, 3, 10)
@@ -31,14 +31,14 @@ async def test_progress_never_goes_down(flow: Flow, done: int, total: int) -> No
     assert await flow.snapshot() == before
 
 
-async def test_progress_is_no_more_than_all(flow: Flow) -> None:
+async def test_progress_is_at_most_the_total(flow: Flow) -> None:
     job_id = await flow.create()
     running = await flow.start(job_id, "first")
     await flow.store.progress(running, 12, 10)
     assert (await flow.step(job_id, "first"))["done"] == "10"
 
 
-async def test_a_new_execution_begins_anew(flow: Flow) -> None:
+async def test_a_new_execution_starts_at_zero(flow: Flow) -> None:
     job_id = await flow.create()
     running = await flow.start(job_id, "first")
     await flow.store.progress(running, 9, 10)
@@ -51,7 +51,7 @@ async def test_a_new_execution_begins_anew(flow: Flow) -> None:
     assert (await flow.store.progress(running, 10, 10)).answer is WorkflowAnswer.LOST
 
 
-async def test_what_is_left_is_found_under_the_execution(flow: Flow) -> None:
+async def test_data_is_stored_per_execution(flow: Flow) -> None:
     job_id = await flow.create()
     running = await flow.start(job_id, "first")
     for value in (b"old", b"\x00\xff"):

@@ -1,4 +1,4 @@
-"""REVIEW: how it begins, waits, approves by itself and ends."""
+"""Reviews: how one begins, waits, approves automatically and ends."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.common.features.workflows.kit import NOTHING, Flow, hooked, once
 
 AUTO = ReviewOptions(ReviewMode.AUTO, 0.9)
 
-#: Two steps propose, and two reviews follow; nothing reviews the third.
+#: Two steps propose, and two reviews follow; the third step has no review.
 TWICE = WorkflowDefinition(
     "twice_v1",
     (
@@ -39,7 +39,7 @@ TWICE = WorkflowDefinition(
 )
 
 
-async def test_a_review_waits_and_holds_nothing(flow: Flow) -> None:
+async def test_a_waiting_review_uses_no_worker(flow: Flow) -> None:
     job_id = await in_review(flow, webhook=hooked("job.waiting_input"))
     record = await flow.record(job_id)
     assert (record["status"], record["current_step"]) == ("waiting_input", "review")
@@ -56,13 +56,13 @@ async def test_a_review_waits_and_holds_nothing(flow: Flow) -> None:
     assert await flow.without_ttl() == []
 
 
-async def test_a_job_that_goes_on_by_itself_waits_in_its_review(flow: Flow) -> None:
+async def test_an_auto_advance_job_waits_in_its_review(flow: Flow) -> None:
     job_id = await in_review_by_itself(flow)
     assert (await flow.record(job_id))["status"] == "waiting_input"
     assert len(await flow.queued()) == 2
 
 
-async def test_asked_again_it_goes_on_waiting(flow: Flow) -> None:
+async def test_a_repeated_execute_leaves_a_review_waiting(flow: Flow) -> None:
     job_id = await in_review(flow)
     before = await flow.events(job_id)
     entered = await flow.execute(job_id, "review")
@@ -72,7 +72,7 @@ async def test_asked_again_it_goes_on_waiting(flow: Flow) -> None:
     assert (await flow.step(job_id, "review"))["attempt"] == "1"
 
 
-async def test_a_review_of_nothing_ends_at_once(flow: Flow) -> None:
+async def test_a_review_without_items_ends_at_once(flow: Flow) -> None:
     job_id = await flow.create()
     await flow.run(job_id, "first")
     await flow.run(job_id, "second")
@@ -84,7 +84,7 @@ async def test_a_review_of_nothing_ends_at_once(flow: Flow) -> None:
     assert await flow.client.zcard(flow.keys.reviews) == 0
 
 
-async def test_what_is_certain_enough_approves_itself(flow: Flow) -> None:
+async def test_confident_items_are_approved_automatically(flow: Flow) -> None:
     job_id = await in_review(flow, 0.95, 0.9, 0.89, review=AUTO)
     assert await item(flow, job_id, "p_001") == "approved 2 0 0.950000"
     assert await item(flow, job_id, "p_002") == "approved 2 0 0.900000"
@@ -96,11 +96,11 @@ async def test_what_is_certain_enough_approves_itself(flow: Flow) -> None:
     [token] = await stack(flow, job_id)
     assert audit["undo_token"] == token
     assert (await undo(flow, job_id, token)).facts["undone"] == ["p_001", "p_002"]
-    # It does not take a person's word back.
+    # A decision of a person is kept.
     assert (await flow.execute(job_id, "review")).facts["pending"] == 3
 
 
-async def test_where_all_is_certain_nobody_is_asked(flow: Flow) -> None:
+async def test_a_review_of_confident_items_ends_at_once(flow: Flow) -> None:
     job_id = await with_proposals(flow, 0.95, 1.0, review=AUTO)
     entered = await flow.execute(job_id, "review")
     assert entered.facts["completed"]
@@ -109,7 +109,7 @@ async def test_where_all_is_certain_nobody_is_asked(flow: Flow) -> None:
     assert await counters(flow, job_id) == (0, 2, 0, 0, 2)
 
 
-async def test_a_review_that_begins_with_a_decision_approves_the_rest_by_itself(flow: Flow) -> None:
+async def test_a_review_opened_by_a_decision_approves_the_rest(flow: Flow) -> None:
     job_id = await with_proposals(flow, 0.2, 0.95, review=AUTO)
     outcome = await decide(flow, job_id, [approve("p_001")], reviewing=True)
     assert outcome.facts["completed"]
@@ -117,7 +117,7 @@ async def test_a_review_that_begins_with_a_decision_approves_the_rest_by_itself(
 
 
 @pytest.mark.parametrize("timeout_s", [None, 30.5])
-async def test_somebody_looks_at_it_again(flow: Flow, timeout_s: float | None) -> None:
+async def test_a_waiting_review_is_checked_again(flow: Flow, timeout_s: float | None) -> None:
     review = ReviewOptions(timeout_s=timeout_s, on_timeout=OnTimeout.REJECT)
     job_id = await in_review(flow, review=review)
     score = await flow.client.zscore(flow.keys.reviews, job_id)
@@ -126,22 +126,22 @@ async def test_somebody_looks_at_it_again(flow: Flow, timeout_s: float | None) -
     assert await flow.client.ttl(flow.keys.reviews) > 0
 
 
-async def test_executing_an_ended_review_again_opens_it(flow: Flow) -> None:
+async def test_executing_an_ended_review_reopens_it(flow: Flow) -> None:
     job_id = await in_review(flow)
     await decide(flow, job_id, action=Action.APPROVE)
     await flow.run(job_id, "apply")
     again = await flow.execute(job_id, "review")
-    assert again.facts["completed"]  # its decisions hold
+    assert again.facts["completed"]  # its decisions are kept
     assert await flow.statuses(job_id) == ["complete"] * 3 + ["not_started"] * 2
     assert (await flow.step(job_id, "review"))["attempt"] == "2"
 
 
-async def test_reviews_know_their_own_items(flow: Flow) -> None:
+async def test_a_review_concerns_the_items_of_its_step(flow: Flow) -> None:
     job_id = await flow.create(definition=TWICE)
     await flow.run(job_id, "one", proposed(0.5, 0.5))
     await flow.run(job_id, "two", proposed(0.5))
     assert (await flow.execute(job_id, "review_one")).facts["pending"] == 2
-    # By name, a step's items can be decided on before its own review.
+    # A step's items can be decided by name before its own review.
     outcome = await decide(flow, job_id, [approve("t_001")], step="two")
     assert (outcome.facts["applied"], outcome.facts["completed"]) == (["t_001"], False)
     assert (await decide(flow, job_id, [approve("t_001")])).facts["failed"]
@@ -153,7 +153,7 @@ async def test_reviews_know_their_own_items(flow: Flow) -> None:
     assert (await flow.record(job_id))["status"] == "completed"
 
 
-async def test_items_that_nobody_reviews_can_be_decided_on(flow: Flow) -> None:
+async def test_items_without_a_review_can_be_decided(flow: Flow) -> None:
     definition = WorkflowDefinition(
         "open_v1",
         (
@@ -171,7 +171,7 @@ async def test_items_that_nobody_reviews_can_be_decided_on(flow: Flow) -> None:
     assert (await decide(flow, job_id, [approve("i_001")])).facts == {"code": "not_reviewable"}
 
 
-async def test_cancelled_it_is_looked_at_no_more(flow: Flow) -> None:
+async def test_a_cancelled_review_is_not_checked_any_more(flow: Flow) -> None:
     job_id = await in_review(flow)
     await flow.store.cancel(job_id, once())
     assert await flow.client.zcard(flow.keys.reviews) == 0

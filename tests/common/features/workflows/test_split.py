@@ -1,4 +1,4 @@
-"""SPLIT and PART: a step in several core jobs, joined by whoever comes last."""
+"""SPLIT and COMPLETE_PART: a step in several core jobs, joined by the last one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OK, ALREADY, LOST = WorkflowAnswer.OK, WorkflowAnswer.ALREADY, WorkflowAnswer.LO
 
 
 async def split(flow: Flow, others: int = 2) -> tuple[StepExecution, list[str]]:
-    """A step in parts, and its core jobs."""
+    """Split a step; returns its execution and core jobs."""
     running = await flow.start(await flow.create(tenant="acme"), "first")
     more = [fresh_ids().core_job for _ in range(others)]
     outcome = await flow.store.split(running, more, 600)
@@ -27,7 +27,7 @@ async def needed(flow: Flow) -> list[str]:
     return [stranded.core_job for stranded in await flow.store.running()]
 
 
-async def test_parts_are_core_jobs_that_know_which_they_are(flow: Flow) -> None:
+async def test_parts_are_core_jobs_with_their_number(flow: Flow) -> None:
     running, jobs = await split(flow)
     queued = await flow.queued()
     assert [core_id for core_id, _ in queued] == jobs
@@ -47,7 +47,7 @@ async def test_a_step_is_split_once(flow: Flow) -> None:
     assert await flow.snapshot() == before
 
 
-async def test_exactly_one_part_comes_last(flow: Flow) -> None:
+async def test_exactly_one_part_is_the_last(flow: Flow) -> None:
     running, _ = await split(flow, 9)
     outcomes = await asyncio.gather(
         *(flow.store.finish_part(running, part, b"%d" % part) for part in range(10))
@@ -58,7 +58,7 @@ async def test_exactly_one_part_comes_last(flow: Flow) -> None:
     assert (await flow.types(running.job_id)).count("step.progress") == 10
     found = await flow.client.hgetall(flow.keys.parts(running.job_id))
     assert found[f"{running.execution}:7".encode()] == b"7"
-    # One that tells the same again, after a lost reply or a crash, joins only if it came last.
+    # A part that repeats its call, after a lost reply or a crash, joins only if it was the last.
     last = int(found[f"{running.execution}:last".encode()])
     for part in (*(each for each in range(10) if each != last), last):
         left = {"left": int(part != last)}
@@ -69,11 +69,11 @@ async def test_exactly_one_part_comes_last(flow: Flow) -> None:
     assert (await flow.store.finish_part(running, 4, b"4")).answer is ALREADY
 
 
-async def test_a_part_that_tells_twice_counts_once(flow: Flow) -> None:
+async def test_a_part_that_completes_twice_counts_once(flow: Flow) -> None:
     running, _ = await split(flow)
     for _ in range(3):
         assert (await flow.store.finish_part(running, 1, b"x")).facts == {"left": 2}
-    assert (await flow.store.finish_part(running, 3, b"x")).answer is LOST  # there is no such part
+    assert (await flow.store.finish_part(running, 3, b"x")).answer is LOST  # an unknown part
 
 
 async def test_a_step_that_was_not_split_has_no_parts(flow: Flow) -> None:
@@ -81,7 +81,7 @@ async def test_a_step_that_was_not_split_has_no_parts(flow: Flow) -> None:
     assert (await flow.store.finish_part(running, 0, b"x")).answer is LOST
 
 
-async def test_only_core_jobs_that_are_needed_can_strand_a_step(flow: Flow) -> None:
+async def test_only_needed_core_jobs_can_strand_a_step(flow: Flow) -> None:
     running, jobs = await split(flow)
     assert await needed(flow) == jobs
     await flow.store.finish_part(running, 1, b"x")
@@ -93,14 +93,14 @@ async def test_only_core_jobs_that_are_needed_can_strand_a_step(flow: Flow) -> N
     assert await needed(flow) == []
 
 
-async def test_progress_of_a_part_is_not_the_step_s(flow: Flow) -> None:
+async def test_progress_of_a_part_is_not_that_of_the_step(flow: Flow) -> None:
     running, _ = await split(flow)
     before = await flow.snapshot()
     assert (await flow.store.progress(running, 9, 10)).answer is OK
     assert await flow.snapshot() == before
 
 
-async def test_a_failed_part_fails_the_step_and_leaves_nothing(flow: Flow) -> None:
+async def test_a_failed_part_fails_the_step_and_leaves_no_data(flow: Flow) -> None:
     running, _ = await split(flow)
     await flow.store.finish_part(running, 0, b"x")
     await flow.store.fail(running, b"[]")
@@ -112,13 +112,13 @@ async def test_a_failed_part_fails_the_step_and_leaves_nothing(flow: Flow) -> No
     assert (await flow.store.finish_part(again, 1, b"x")).answer is LOST
 
 
-async def test_cancelling_names_every_part(flow: Flow) -> None:
+async def test_a_cancel_returns_the_core_jobs_of_all_parts(flow: Flow) -> None:
     running, jobs = await split(flow)
     outcome = await flow.store.cancel(running.job_id, once())
     assert outcome.facts == {"core_jobs": jobs}
 
 
-async def test_a_taken_name_splits_nothing(flow: Flow) -> None:
+async def test_an_existing_job_id_prevents_the_split(flow: Flow) -> None:
     running = await flow.start(await flow.create(), "first")
     more = [fresh_ids().core_job for _ in range(2)]
     await flow.client.set(flow.jobs.job(more[1]), "spoilt")
@@ -128,7 +128,7 @@ async def test_a_taken_name_splits_nothing(flow: Flow) -> None:
     assert await flow.snapshot() == before
 
 
-async def test_running_steps_are_found_whatever_lies_there(flow: Flow) -> None:
+async def test_running_steps_are_found_despite_invalid_entries(flow: Flow) -> None:
     assert await flow.store.running() == []
     running, jobs = await split(flow, 1)
     await flow.client.hset(flow.keys.running, "wf_20260214_777", "no-such step")

@@ -1,4 +1,4 @@
-"""TIME_OUT: a review that nobody finished ends as its options say."""
+"""EXPIRE_REVIEW: a review that was not finished in time ends as its options say."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def options(on_timeout: OnTimeout) -> ReviewOptions:
 
 
 async def run_out(flow: Flow, job_id: str) -> None:
-    """Its time is over."""
+    """Let the review's time pass."""
     await flow.client.zadd(flow.keys.reviews, {job_id: 1})
 
 
@@ -37,7 +37,7 @@ async def time_out(flow: Flow, job_id: str) -> WorkflowOutcome:
     return await flow.store.expire_review(job_id, fresh_ids(), ADMISSION)
 
 
-async def test_only_what_is_over_is_found_and_ended(flow: Flow) -> None:
+async def test_only_expired_reviews_are_found_and_ended(flow: Flow) -> None:
     job_id = await in_review(flow, review=options(OnTimeout.FAIL))
     other = await in_review(flow, review=options(OnTimeout.FAIL))
     assert await flow.store.expired_reviews() == []
@@ -50,7 +50,7 @@ async def test_only_what_is_over_is_found_and_ended(flow: Flow) -> None:
     assert await flow.store.expired_reviews(limit=1) == [job_id]
 
 
-async def test_a_review_fails_with_its_job_and_can_be_taken_up_again(flow: Flow) -> None:
+async def test_an_expired_review_fails_the_job_and_can_be_resumed(flow: Flow) -> None:
     job_id = await in_review(flow, review=options(OnTimeout.FAIL))
     await run_out(flow, job_id)
     assert (await time_out(flow, job_id)).answer is OK
@@ -63,7 +63,7 @@ async def test_a_review_fails_with_its_job_and_can_be_taken_up_again(flow: Flow)
     assert "3 items" in error["message"]
     assert await flow.client.zcard(flow.keys.reviews) == 0
     assert (await time_out(flow, job_id)).answer is ALREADY
-    # Somebody comes after all.
+    # Later a decision is made after all.
     outcome = await decide(flow, job_id, action=Action.APPROVE, reviewing=True)
     assert outcome.facts["completed"]
     record = await flow.record(job_id)
@@ -75,7 +75,7 @@ async def test_a_review_fails_with_its_job_and_can_be_taken_up_again(flow: Flow)
     ("on_timeout", "counts"),
     [(OnTimeout.APPROVE, (0, 2, 0, 0, 2)), (OnTimeout.REJECT, (0, 0, 2, 0, 0))],
 )
-async def test_what_is_undecided_is_decided_and_the_job_goes_on(
+async def test_undecided_items_are_decided_and_the_job_goes_on(
     flow: Flow, on_timeout: OnTimeout, counts: tuple[int, ...]
 ) -> None:
     job_id = await in_review_by_itself(flow, options(on_timeout))
@@ -94,17 +94,17 @@ async def test_what_is_undecided_is_decided_and_the_job_goes_on(
     assert len(await flow.queued()) == queued
 
 
-async def test_what_a_time_out_decided_can_be_undone(flow: Flow) -> None:
+async def test_decisions_of_an_expired_review_can_be_undone(flow: Flow) -> None:
     job_id = await in_review(flow, review=options(OnTimeout.REJECT))
     await run_out(flow, job_id)
     assert (await time_out(flow, job_id)).facts == {"completed": True}
     [token] = await stack(flow, job_id)
     assert (await undo(flow, job_id, token)).answer is OK
     assert (await flow.record(job_id))["status"] == "waiting_input"
-    assert await flow.store.expired_reviews() == []  # it has all its time again
+    assert await flow.store.expired_reviews() == []  # it has its full time again
 
 
-async def test_a_job_can_be_cancelled_by_it(flow: Flow) -> None:
+async def test_an_expired_review_can_cancel_the_job(flow: Flow) -> None:
     job_id = await in_review(flow, review=options(OnTimeout.CANCEL))
     await run_out(flow, job_id)
     assert (await time_out(flow, job_id)).answer is OK
@@ -114,16 +114,16 @@ async def test_a_job_can_be_cancelled_by_it(flow: Flow) -> None:
     assert (kind, data["reason"]) == ("job.cancelled", "review_timeout")
 
 
-async def test_a_review_with_nothing_left_to_decide_ends_well(flow: Flow) -> None:
+async def test_an_expired_review_without_pending_items_completes(flow: Flow) -> None:
     job_id = await in_review(flow, 0.5, review=options(OnTimeout.FAIL))
-    await flow.client.hset(flow.keys.job(job_id), "proposed", 0)  # a foreign hand was faster
+    await flow.client.hset(flow.keys.job(job_id), "proposed", 0)  # changed by a third party
     await run_out(flow, job_id)
     assert (await time_out(flow, job_id)).facts["completed"]
     assert (await flow.record(job_id))["status"] == "running"
     assert (await flow.statuses(job_id))[2] == "complete"
 
 
-async def test_a_review_without_a_time_is_looked_at_again_later(flow: Flow) -> None:
+async def test_a_review_without_a_timeout_is_checked_again_later(flow: Flow) -> None:
     job_id = await in_review(flow)
     await run_out(flow, job_id)
     assert await flow.store.expired_reviews() == [job_id]
@@ -134,7 +134,7 @@ async def test_a_review_without_a_time_is_looked_at_again_later(flow: Flow) -> N
     assert await flow.events(job_id) == before
 
 
-async def test_jobs_that_are_gone_or_do_not_wait_leave_the_list(flow: Flow) -> None:
+async def test_jobs_that_are_gone_or_not_waiting_leave_the_list(flow: Flow) -> None:
     job_id = await flow.create()
     await run_out(flow, job_id)
     await run_out(flow, "wf_20260214_999")
@@ -143,7 +143,7 @@ async def test_jobs_that_are_gone_or_do_not_wait_leave_the_list(flow: Flow) -> N
     assert await flow.client.zcard(flow.keys.reviews) == 0
 
 
-async def test_a_queue_that_is_none_fails_before_anything_is_written(flow: Flow) -> None:
+async def test_a_queue_of_the_wrong_type_fails_before_any_write(flow: Flow) -> None:
     job_id = await in_review_by_itself(flow, options(OnTimeout.APPROVE))
     await run_out(flow, job_id)
     await flow.client.delete(flow.jobs.queue)

@@ -1,4 +1,4 @@
-"""UNDO: back to what was, item by item or operation by operation, never over others' work."""
+"""UNDO: restores items or whole operations, but never discards later changes of others."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def code(outcome: WorkflowOutcome) -> Any:
     return outcome.facts["code"]
 
 
-async def test_an_operation_is_taken_back_whole(flow: Flow) -> None:
+async def test_a_whole_operation_is_undone(flow: Flow) -> None:
     job_id = await in_review(flow)
     await decide(flow, job_id, [approve("p_001"), reject("p_002")], token="00c0ffee")
     before = len(await flow.events(job_id))
@@ -72,7 +72,7 @@ async def test_a_token_works_once(flow: Flow) -> None:
     assert await flow.snapshot() == snapshot
 
 
-async def test_an_item_is_taken_back_change_by_change(flow: Flow) -> None:
+async def test_changes_of_an_item_are_undone_one_by_one(flow: Flow) -> None:
     job_id = await in_review(flow)
     original = await payload(flow, job_id, "p_001")
     await decide(flow, job_id, [approve("p_001"), approve("p_002")])
@@ -97,7 +97,7 @@ async def test_an_item_is_taken_back_change_by_change(flow: Flow) -> None:
     assert len(await stack(flow, job_id)) == 1
 
 
-async def test_what_changed_since_is_not_undone(flow: Flow) -> None:
+async def test_a_later_change_prevents_an_undo(flow: Flow) -> None:
     job_id = await in_review(flow)
     await decide(flow, job_id, [approve("p_001"), approve("p_002")], token="0000000a")
     await decide(flow, job_id, [reject("p_002")], token="0000000b")
@@ -105,13 +105,13 @@ async def test_what_changed_since_is_not_undone(flow: Flow) -> None:
     outcome = await undo(flow, job_id, "undo_0000000a")
     assert outcome[:2] == (REFUSED, {"code": "undo_conflict", "items": ["p_002"]})
     assert await flow.snapshot() == snapshot
-    # Once the later change is undone, so can be the earlier one.
+    # Once the later change is undone, the earlier one can be undone too.
     assert (await undo(flow, job_id, "undo_0000000b")).answer is OK
     assert (await undo(flow, job_id, "undo_0000000a")).facts["undone"] == ["p_001", "p_002"]
     assert await item(flow, job_id, "p_002") == "proposed 5 0 0.500000"
 
 
-async def test_an_item_that_left_an_operation_is_no_part_of_it_any_more(flow: Flow) -> None:
+async def test_an_item_undone_alone_leaves_its_operation(flow: Flow) -> None:
     job_id = await in_review(flow)
     await decide(flow, job_id, [approve("p_001"), approve("p_002")], token="0000000a")
     await undo(flow, job_id, "undo_p_001")
@@ -120,7 +120,7 @@ async def test_an_item_that_left_an_operation_is_no_part_of_it_any_more(flow: Fl
     assert (await item(flow, job_id, "p_001")).startswith("rejected")
 
 
-async def test_the_oldest_operations_can_no_more_be_undone(flow: Flow) -> None:
+async def test_the_oldest_operations_can_no_longer_be_undone(flow: Flow) -> None:
     job_id = await in_review(flow)
     await decide(flow, job_id, [approve("p_002")], token="0000000a")
     await decide(flow, job_id, [approve("p_001")], token="0000000b")
@@ -129,7 +129,7 @@ async def test_the_oldest_operations_can_no_more_be_undone(flow: Flow) -> None:
         await decide(flow, job_id, [decision])
     assert len(await stack(flow, job_id)) == UNDO_DEPTH
     assert await flow.client.hlen(flow.keys.operations(job_id)) == UNDO_DEPTH
-    # p_002's only operation has gone, and its token with it.
+    # The only operation of p_002 was dropped, and with it its token.
     assert set(await undoable(flow, job_id)) == {"p_001"}
     for token in ("undo_0000000a", "undo_p_002"):
         assert (await undo(flow, job_id, token)).answer is MISSING
@@ -141,7 +141,7 @@ async def test_the_oldest_operations_can_no_more_be_undone(flow: Flow) -> None:
     assert (await item(flow, job_id, "p_001")).startswith("proposed")
 
 
-async def test_what_is_undone_after_the_review_opens_it_again(flow: Flow) -> None:
+async def test_an_undo_after_the_review_reopens_it(flow: Flow) -> None:
     job_id = await in_review(flow)
     await decide(flow, job_id, action=Action.APPROVE, token="0000000a")
     assert (await flow.record(job_id))["status"] == "running"
@@ -155,7 +155,7 @@ async def test_what_is_undone_after_the_review_opens_it_again(flow: Flow) -> Non
     assert outcome.facts["completed"]
 
 
-async def test_a_review_stays_closed_where_nothing_is_undecided(flow: Flow) -> None:
+async def test_a_review_stays_closed_without_undecided_items(flow: Flow) -> None:
     job_id = await in_review(flow, 0.5)
     await decide(flow, job_id, [approve("p_001")], step="second", token="0000000a")
     job_id = await with_proposals(flow, 0.5)
@@ -167,7 +167,7 @@ async def test_a_review_stays_closed_where_nothing_is_undecided(flow: Flow) -> N
     assert (await flow.statuses(job_id))[2] == "complete"
 
 
-async def test_nothing_is_undone_under_the_hands_of_a_running_step(flow: Flow) -> None:
+async def test_items_used_by_a_running_step_cannot_be_undone(flow: Flow) -> None:
     job_id = await in_review_by_itself(flow)
     started = flow.started(job_id, await decide(flow, job_id, action=Action.APPROVE))
     snapshot = await flow.snapshot()
@@ -178,7 +178,7 @@ async def test_nothing_is_undone_under_the_hands_of_a_running_step(flow: Flow) -
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
-async def test_after_a_failed_step_the_review_opens_again(flow: Flow, cancelled: bool) -> None:
+async def test_an_undo_after_a_failed_step_reopens_the_review(flow: Flow, cancelled: bool) -> None:
     job_id = await in_review_by_itself(flow)
     started = flow.started(job_id, await decide(flow, job_id, action=Action.APPROVE))
     await flow.store.fail(started, b'[{"code":"step_failed","message":"x"}]', cancelled)
@@ -194,11 +194,11 @@ async def test_after_a_failed_step_the_review_opens_again(flow: Flow, cancelled:
     assert again.step == "apply"
 
 
-async def test_nothing_is_executed_past_what_was_undone_since(flow: Flow) -> None:
+async def test_execute_does_not_skip_a_review_with_undone_items(flow: Flow) -> None:
     job_id = await in_review(flow)
     await decide(flow, job_id, action=Action.APPROVE, token="0000000a")
     await flow.run(job_id, "apply")
-    await undo(flow, job_id, "undo_p_002")  # after the step: the review stays as it is
+    await undo(flow, job_id, "undo_p_002")  # after the step: the review is unchanged
     assert (await flow.statuses(job_id))[2:4] == ["complete", "complete"]
     before = await flow.snapshot()
     strict = await flow.execute(job_id, "last", strict=True)
@@ -213,7 +213,7 @@ async def test_nothing_is_executed_past_what_was_undone_since(flow: Flow) -> Non
     assert (await flow.start(job_id, "apply")).step == "apply"
 
 
-async def test_a_job_that_was_cancelled_can_be_undone_and_stays_so(flow: Flow) -> None:
+async def test_a_cancelled_job_can_be_undone_and_stays_cancelled(flow: Flow) -> None:
     job_id = await in_review(flow)
     await decide(flow, job_id, [approve("p_001")])
     await flow.store.cancel(job_id, once())
@@ -221,7 +221,7 @@ async def test_a_job_that_was_cancelled_can_be_undone_and_stays_so(flow: Flow) -
     assert (await flow.record(job_id))["status"] == "cancelled"
 
 
-async def test_items_that_were_replaced_have_no_history(flow: Flow) -> None:
+async def test_replaced_items_have_no_history(flow: Flow) -> None:
     job_id = await in_review(flow)
     await decide(flow, job_id, [approve("p_001")], token="0000000a")
     running = await flow.start(job_id, "second", discard_decisions=True)
@@ -230,7 +230,7 @@ async def test_items_that_were_replaced_have_no_history(flow: Flow) -> None:
     assert await undoable(flow, job_id) == {}
     for token in ("undo_0000000a", "undo_p_001"):
         assert (await undo(flow, job_id, token)).answer is MISSING
-    # Nobody takes the new one for that of the same name.
+    # The new item cannot be confused with the old one of the same id.
     assert await item(flow, job_id, "p_001") == "proposed 3 0 0.500000"
     assert (await decide(flow, job_id, [approve("p_001", 1)])).facts["applied"] == []
     running = await flow.start(job_id, "second", discard_decisions=True)
@@ -238,7 +238,7 @@ async def test_items_that_were_replaced_have_no_history(flow: Flow) -> None:
     assert await item(flow, job_id, "p_002") == "proposed 4 0 0.500000"
 
 
-async def test_a_repeated_undo_happens_once(flow: Flow) -> None:
+async def test_a_repeated_undo_has_one_effect(flow: Flow) -> None:
     job_id = await in_review(flow)
     await decide(flow, job_id, [approve("p_001")])
     await decide(flow, job_id, [reject("p_001")])
@@ -251,7 +251,7 @@ async def test_a_repeated_undo_happens_once(flow: Flow) -> None:
     assert await flow.snapshot() == snapshot
 
 
-async def test_of_many_who_undo_at_once_one_does(flow: Flow) -> None:
+async def test_of_concurrent_undos_one_succeeds(flow: Flow) -> None:
     job_id = await in_review(flow)
     await decide(flow, job_id, [approve("p_001")], token="0000000a")
     outcomes = await asyncio.gather(*(undo(flow, job_id, "undo_0000000a") for _ in range(10)))
@@ -272,9 +272,7 @@ async def test_thousands_of_items_are_undone_at_once(flow: Flow) -> None:
 
 
 @pytest.mark.parametrize("name", ["undoable", "operations", "undo", "states", "items"])
-async def test_a_key_of_another_kind_fails_before_anything_is_written(
-    flow: Flow, name: str
-) -> None:
+async def test_a_key_of_the_wrong_type_fails_before_any_write(flow: Flow, name: str) -> None:
     job_id = await in_review(flow)
     await decide(flow, job_id, [approve("p_001")])
     key = getattr(flow.keys, name)(job_id)
@@ -286,7 +284,7 @@ async def test_a_key_of_another_kind_fails_before_anything_is_written(
     assert await flow.snapshot() == snapshot
 
 
-async def test_what_is_left_of_a_list_without_its_operations_is_unknown(flow: Flow) -> None:
+async def test_a_listed_token_without_its_operation_is_unknown(flow: Flow) -> None:
     job_id = await in_review(flow)
     await decide(flow, job_id, [approve("p_001")], token="0000000a")
     await flow.client.delete(flow.keys.operations(job_id))

@@ -1,4 +1,4 @@
-"""UNDO of what reached beyond the workflow: only whole, only by a worker, decisions after it."""
+"""UNDO with effects: only as a whole and only by a worker; decisions can be undone afterwards."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ APPLIED = [("p_001", "applied", 2), ("p_002", "applied", 2)]
 
 
 async def applied(flow: Flow, ends: bool = False) -> tuple[str, str]:
-    """A job of which two of three were applied, and the token of that."""
+    """A job with two of three items applied, and the token of that."""
     job_id = await in_review(flow)
     await decide(
         flow, job_id, [approve("p_001"), approve("p_002"), reject("p_003")], token="0000000a"
@@ -45,7 +45,7 @@ async def terms(flow: Flow) -> dict[bytes, bytes]:
     return dict(await flow.client.hgetall(flow.rag.ontology))
 
 
-async def test_a_worker_takes_back_items_and_effects_together(flow: Flow) -> None:
+async def test_a_worker_undoes_items_and_effects_together(flow: Flow) -> None:
     job_id, token = await applied(flow, ends=True)
     assert await counters(flow, job_id) == (0, 0, 1, 2, 0)
     assert (await flow.record(job_id))["draft_state"] == "clean"
@@ -67,19 +67,19 @@ async def test_a_worker_takes_back_items_and_effects_together(flow: Flow) -> Non
     assert (await flow.types(job_id))[-1] == "undo.applied"
 
 
-async def test_a_worker_that_asks_again_hears_that_it_is_done(flow: Flow) -> None:
+async def test_a_repeated_undo_by_a_worker_gets_the_same_answer(flow: Flow) -> None:
     job_id, token = await applied(flow)
     await flow.store.undo_with_effects(job_id, token)
     snapshot = await flow.snapshot()
     again = await flow.store.undo_with_effects(job_id, token)
     assert again[:2] == (WorkflowAnswer.ALREADY, {"undone": ["p_001", "p_002"], "token": token})
-    assert (await undo(flow, job_id, token)).answer is MISSING  # to others it is used up
+    assert (await undo(flow, job_id, token)).answer is MISSING  # for others it is used up
     assert (await flow.store.undo_with_effects(job_id, "undo_ffffffff")).answer is MISSING
     assert (await flow.store.undo_with_effects("wf_20260214_999", token)).answer is MISSING
     assert await flow.snapshot() == snapshot
 
 
-async def test_of_what_was_undone_the_latest_is_remembered(flow: Flow) -> None:
+async def test_the_latest_undone_operations_are_remembered(flow: Flow) -> None:
     job_id, token = await applied(flow)
     key = flow.keys.operations(job_id)
     older = {f"undo_{number:08x}": b'{"undone":{},"ms":%d}' % number for number in range(1, 40)}
@@ -90,7 +90,7 @@ async def test_of_what_was_undone_the_latest_is_remembered(flow: Flow) -> None:
     assert (await flow.store.undo_with_effects(job_id, token)).answer is WorkflowAnswer.ALREADY
 
 
-async def test_an_item_cannot_leave_such_an_operation(flow: Flow) -> None:
+async def test_an_operation_with_effects_is_not_undone_per_item(flow: Flow) -> None:
     job_id, token = await applied(flow)
     assert (await undoable(flow, job_id))["p_001"] == f"!{token}"
     snapshot = await flow.snapshot()
@@ -103,7 +103,7 @@ async def test_an_item_cannot_leave_such_an_operation(flow: Flow) -> None:
     assert await flow.snapshot() == snapshot
 
 
-async def test_decisions_are_undone_after_what_came_of_them(flow: Flow) -> None:
+async def test_decisions_can_be_undone_after_the_step(flow: Flow) -> None:
     job_id, token = await applied(flow)
     outcome = await undo(flow, job_id, "undo_p_003")
     assert outcome[:2] == (
@@ -116,12 +116,12 @@ async def test_decisions_are_undone_after_what_came_of_them(flow: Flow) -> None:
     assert (await undo(flow, job_id, "undo_p_001")).answer is OK
     assert (await undo(flow, job_id, "undo_0000000a")).facts["undone"] == ["p_002"]
     assert await counters(flow, job_id) == (3, 0, 0, 0, 0)
-    # What has been done since stays done: only executing the review again opens it.
+    # Later steps stay done: only executing the review again reopens it.
     assert (await flow.statuses(job_id))[2:4] == ["complete", "complete"]
     assert (await flow.execute(job_id, "review")).facts["pending"] == 3
 
 
-async def test_what_somebody_changed_beyond_stays(flow: Flow) -> None:
+async def test_changes_of_others_outside_the_workflow_are_kept(flow: Flow) -> None:
     job_id, token = await applied(flow)
     await flow.client.hset(flow.rag.ontology, "dlq", "theirs")
     snapshot = await flow.snapshot()
@@ -130,7 +130,7 @@ async def test_what_somebody_changed_beyond_stays(flow: Flow) -> None:
     assert await flow.snapshot() == snapshot
 
 
-async def test_what_is_still_being_done_cannot_be_undone(flow: Flow) -> None:
+async def test_a_running_operation_cannot_be_undone(flow: Flow) -> None:
     job_id = await in_review(flow)
     await decide(flow, job_id, action=Action.APPROVE)
     running: StepExecution = await flow.start(job_id, "apply")
@@ -143,7 +143,7 @@ async def test_what_is_still_being_done_cannot_be_undone(flow: Flow) -> None:
     assert await flow.snapshot() == snapshot
 
 
-async def test_what_a_step_changes_for_good_cannot_be_undone_under_it(flow: Flow) -> None:
+async def test_items_changed_without_undo_data_cannot_be_undone(flow: Flow) -> None:
     job_id = await in_review(flow)
     await decide(flow, job_id, action=Action.APPROVE, token="0000000a")
     done = StepResult("for good", changed=[("p_001", "applied", 2)])
@@ -154,7 +154,7 @@ async def test_what_a_step_changes_for_good_cannot_be_undone_under_it(flow: Flow
     assert (await undo(flow, job_id, "undo_p_002")).answer is OK
 
 
-async def test_a_step_without_effects_is_undone_item_by_item(flow: Flow) -> None:
+async def test_a_step_without_effects_is_undone_per_item(flow: Flow) -> None:
     job_id = await in_review(flow)
     await decide(flow, job_id, action=Action.APPROVE)
     done = StepResult("applied", changed=APPLIED, undo_token="undo_0000000b")
@@ -164,7 +164,7 @@ async def test_a_step_without_effects_is_undone_item_by_item(flow: Flow) -> None
     assert await counters(flow, job_id) == (0, 3, 0, 0, 3)
 
 
-async def test_effects_of_items_that_were_replaced_can_still_be_undone(flow: Flow) -> None:
+async def test_effects_of_replaced_items_can_still_be_undone(flow: Flow) -> None:
     job_id, token = await applied(flow)
     running = await flow.start(job_id, "second", discard_decisions=True)
     assert await stack(flow, job_id) == [token]

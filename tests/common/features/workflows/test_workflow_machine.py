@@ -1,9 +1,9 @@
-"""Random histories over the workflow scripts: whatever the order of events, the invariants hold.
+"""Random histories over the workflow scripts: the invariants hold for any order of events.
 
-Clients create, execute and cancel; reviewers decide, edit and undo; workers progress, split,
-complete, fail, apply things beyond the workflow and take them back, also in the name of executions
-that no longer count; reviews run out of time; replies get lost and calls are repeated. After every
-step the whole job is read and checked, and each undoing restores what the operation had found.
+Clients create, execute and cancel jobs. Reviewers decide, edit and undo. Workers progress, split,
+complete and fail steps, apply effects outside the workflow and revert them, also for superseded
+executions. Reviews expire, replies are lost and calls repeated. After every action the whole job is
+read and checked, and each undo restores the state before the operation.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ SEED = st.integers(0, 2**32 - 1)
 
 
 class WorkflowHistory(RuleBasedStateMachine):
-    """Few rules with choices are drawn more evenly than many; details come of a seed."""
+    """A few rules with choices are drawn more evenly than many; details come from a seed."""
 
     def __init__(self, client: redis.Redis) -> None:
         super().__init__()
         self.walk = Walk(client)
 
     def job(self, pick: int) -> str:
-        """Rather one that has not ended."""
+        """Preferably one that has not ended."""
         walk = self.walk
         alive = [job_id for job_id in walk.jobs if not walk.sights[job_id].ended]
         some = walk.jobs if pick % 8 == 0 or not alive else alive
@@ -49,7 +49,7 @@ class WorkflowHistory(RuleBasedStateMachine):
 
     @initialize(pick=PICK, auto_advance=st.booleans())
     def a_first_job(self, pick: int, auto_advance: bool) -> None:
-        """A history that starts with nothing takes long to become interesting."""
+        """Start with a job: an empty history takes long to become interesting."""
         rng = random.Random(pick)
         job_id = self.walk.create(REVIEWS[pick % len(REVIEWS)], auto_advance, pick % 2 == 0)
         self.walk.execute(job_id, "second", False, False, False)
@@ -73,7 +73,7 @@ class WorkflowHistory(RuleBasedStateMachine):
 
     @rule(pick=PICK, seed=SEED, again=st.booleans())
     def a_client_goes_on(self, pick: int, seed: int, again: bool) -> None:
-        """Executes what comes next, which chance alone seldom does."""
+        """Execute the next step, which random choices rarely do."""
         job_id = self.job(pick)
         left = [name for name in STEPS if self.walk.sights[job_id].step(name) != "complete"]
         if left:
@@ -86,7 +86,7 @@ class WorkflowHistory(RuleBasedStateMachine):
 
     @rule(pick=PICK, seed=SEED)
     def a_reviewer_cannot_decide(self, pick: int, seed: int) -> None:
-        """More changes of one job than can be undone come of patience only."""
+        """Make more changes to one job than can be undone."""
         rng = random.Random(seed)
         for _ in range(9):
             self.walk.edit(self.job(pick), rng, False)
@@ -110,7 +110,7 @@ class WorkflowHistory(RuleBasedStateMachine):
 
     @rule(pick=PICK, seed=SEED, again=st.booleans())
     def a_worker_ends(self, pick: int, seed: int, again: bool) -> None:
-        """The newest execution rather than an old one, which may no longer count."""
+        """Preferably the newest execution rather than an old one, which may be superseded."""
         known = self.walk.executions[self.job(pick)]
         if known:
             rng = random.Random(seed)
@@ -146,7 +146,7 @@ class WorkflowHistory(RuleBasedStateMachine):
 
 
 def act(history: WorkflowHistory, rng: random.Random) -> None:
-    """Any rule; what moves a job more often than what ends it."""
+    """Any rule; those that advance a job more often than those that end it."""
     pick, seed, again = rng.randrange(100), rng.getrandbits(32), rng.random() < 0.3
     acts: list[Callable[[], None]] = [
         lambda: history.a_client_executes(pick, seed, again),
@@ -181,7 +181,7 @@ def client(name: str, real_server: Callable[[str], RealServer]) -> redis.Redis:
     return real_server(name).client
 
 
-#: The fake one takes thirty times as long for the same script.
+#: fakeredis takes thirty times as long for the same script.
 ACTS = {FAKE: 25}
 
 
@@ -189,7 +189,7 @@ ACTS = {FAKE: 25}
     ("name", "seed"), [(name, seed) for name in ALL for seed in range(4 if name == FAKE else 8)]
 )
 def test_invariants_hold_on_a_long_walk(name: str, seed: int, client: redis.Redis) -> None:
-    """Hypothesis knows how to make a failure short; a walk sees more in the same time."""
+    """Hypothesis shrinks failures; a long walk covers more in the same time."""
     rng = random.Random(seed)
     history = WorkflowHistory(client)
     history.a_first_job(rng.randrange(100), seed % 2 == 0)

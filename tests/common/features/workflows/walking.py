@@ -1,4 +1,4 @@
-"""What may happen to workflow jobs in a random history: each act is checked by what it leaves."""
+"""Actions of a random history of workflow jobs; each is checked by its effect."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from tests.common.features.workflows.kit import ADMISSION, hooked, new_workflow
 
 RAG = RagKeys("notes")
 OK = WorkflowAnswer.OK
-#: Answers that must leave everything as it was.
+#: Answers after which everything must be unchanged.
 IDLE = {WorkflowAnswer.MISSING, WorkflowAnswer.LOST, WorkflowAnswer.REUSED, WorkflowAnswer.ALREADY}
 REVIEWS = (
     ReviewOptions(),
@@ -54,7 +54,7 @@ CONFIDENCES = (0.1, 0.5, 0.8, 0.95)
 
 
 class Walk:
-    """A few jobs, clients, reviewers and workers; calls whose replies were lost are repeated."""
+    """A few jobs, clients, reviewers and workers; calls with lost replies are repeated."""
 
     def __init__(self, client: redis.Redis) -> None:
         client.flushall()
@@ -62,16 +62,16 @@ class Walk:
         self.store, self.script = store_over(client)
         self.effects = EffectStore(client, self.store)  # type: ignore[arg-type]
         self.jobs: list[str] = []
-        #: Every execution that ever was.
+        #: All executions so far.
         self.executions: dict[str, list[StepExecution]] = {}
         self.sights: dict[str, Sight] = {}
-        #: What items were before an operation, by job, token and item.
+        #: States of items before an operation, by job, token and item.
         self.priors: dict[tuple[str, str, str], tuple[Any, ...]] = {}
-        #: Jobs that may have forgotten operations.
+        #: Jobs that may have dropped operations.
         self.capped: set[str] = set()
-        #: Items that a step has changed and nobody can undo.
+        #: Items that a step has changed without undo data.
         self.for_good: set[str] = set()
-        #: Tokens that have been used or forgotten.
+        #: Tokens that were used or dropped.
         self.old_tokens: list[str] = ["undo_p_001", "undo_ffffffff", "undo_"]
         self._numbers = itertools.count(1)
 
@@ -90,13 +90,13 @@ class Walk:
     def act(
         self, job_id: str, call: Coroutine[Any, Any, WorkflowOutcome], again: bool
     ) -> WorkflowOutcome:
-        """Run an operation on a job, perhaps twice, and look at what it leaves."""
+        """Run an operation on a job, perhaps twice, and check its effect."""
         before = self.sights[job_id]
         outcome = now(call)
         after = look(self.client, job_id)
         idle = outcome.answer in IDLE or (
             outcome.answer is WorkflowAnswer.REFUSED
-            and outcome.facts["code"] != "review_required"  # for that, the review was entered
+            and outcome.facts["code"] != "review_required"  # then the review was entered
         )
         if idle:
             assert unchanged(before, after), outcome
@@ -109,7 +109,7 @@ class Walk:
         return outcome
 
     def notice(self, job_id: str, before: Sight, after: Sight) -> None:
-        """Learn from a change, and check it."""
+        """Remember a change, and check it."""
         check(self.client, job_id, after, self.for_good)
         for name, state in after.items.items():
             former = before.items.get(name)
@@ -121,7 +121,7 @@ class Walk:
         known: set[str] = set()
         for token in reversed(fresh):
             for item in after.operations[token].get("items") or ():
-                # Else what it was in between nobody has seen.
+                # Otherwise an intermediate state was not observed.
                 if item not in known and before.numbers.get(item) == after.numbers[item]:
                     self.priors[job_id, token, item] = before.items[item].content
                 known.add(item)
@@ -241,12 +241,12 @@ class Walk:
         return outcome
 
     def undo_everything(self, job_id: str) -> None:
-        """The newest first; what was decided, edited and applied is as it was proposed."""
+        """Undo from the newest; decided, edited and applied items are as proposed afterwards."""
         while self.sights[job_id].stack:
             token = self.sights[job_id].stack[0]
             outcome = self.undo(job_id, token, True, False)
             if outcome.answer is not OK:
-                return  # a step is at work, or a term or an item was changed for good
+                return  # a step is running, or something was changed without undo data
         for name in self.items(job_id):
             state = self.sights[job_id].items[name]
             if job_id not in self.capped and state.status not in ("applied", "failed"):
@@ -293,7 +293,7 @@ class Walk:
         return StepResult("applied", [NewItem(b"{}")], changed=changed, undo_token=token)
 
     def work(self, running: StepExecution, what: str, rng: random.Random, again: bool) -> None:
-        """All that a worker says before it ends."""
+        """Everything that a worker does before it ends a step."""
         store = self.store
         said: dict[str, Callable[[], Coroutine[Any, Any, WorkflowOutcome]]] = {
             "progress": lambda: store.progress(running, rng.randint(0, 9), 9),
@@ -308,7 +308,7 @@ class Walk:
                 self.act(running.job_id, store.finish_part(running, part, b"z"), again)
 
     def take_back(self, job_id: str) -> None:
-        """What executions left half done beyond the workflow."""
+        """Revert incomplete effects of executions."""
         now(self.effects.revert(job_id))
         after = look(self.client, job_id)
         self.notice(job_id, self.sights[job_id], after)
