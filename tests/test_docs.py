@@ -141,6 +141,9 @@ def test_every_problem_code_is_in_the_contract() -> None:
 DOCUMENTS = (
     ROOT / "README.md",
     ROOT / "ARCHITECTURE.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "SECURITY.md",
+    ROOT / "CHANGELOG.md",
     ROOT / "contract.md",
     *sorted((ROOT / "docs").glob("*.md")),
 )
