@@ -1,4 +1,4 @@
-"""The client for asyncio: many jobs at once, and one that is canceled.
+"""The asyncio client: many concurrent jobs, and one that is canceled.
 
 `python examples/client_async.py`, with SLUICE_URL and SLUICE_API_KEY as in `client_sync.py`.
 """
@@ -12,18 +12,18 @@ from sluice import AsyncSluice, JobCanceled, SluiceError
 
 
 async def ask(sluice: AsyncSluice, text: str) -> str:
-    """One job from its submission to its answer."""
+    """Submits one job and returns its streamed answer."""
     job = await sluice.submit("chat", {"text": text})
     pieces = [event.text async for event in job.stream() if event.text]
     return f"{text}: {' '.join(pieces)}"
 
 
-async def main(words: list[str]) -> None:
-    """Ask for all of them at once, and change one's mind about another."""
+async def main(texts: list[str]) -> None:
+    """Runs all jobs concurrently, then cancels another one."""
     async with AsyncSluice() as sluice:
-        for line in await asyncio.gather(*(ask(sluice, word) for word in words)):
+        for line in await asyncio.gather(*(ask(sluice, text) for text in texts)):
             print(line)
-        # Not before an hour from now, and then not at all.
+        # Scheduled in an hour, and canceled before that.
         late = await sluice.submit("chat", {"text": "never mind"}, delay_s=3600)
         await late.cancel("changed my mind")
         try:

@@ -1,6 +1,6 @@
-"""The Python client: hand in a job, watch it, have its result. `python examples/client_sync.py`
+"""The Python client: submit a job, watch it, get its result. `python examples/client_sync.py`
 
-Asks the gateway of SLUICE_URL, with the key of SLUICE_API_KEY if there is one.
+Uses the gateway at SLUICE_URL, with the key in SLUICE_API_KEY if it is set.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from sluice import JobFailed, Sluice, SluiceError
 
 
 def main(text: str) -> int:
-    """Say what becomes of one job; returns the exit code."""
+    """Runs one job and prints its events and result; returns the exit code."""
     with Sluice() as sluice:
-        # Safe to repeat, by the client too: each submission has a key of its own.
+        # Safe to retry, also by the client: each submission has an idempotency key.
         job = sluice.submit("chat", {"text": text}, ttl_s=600)
         print(f"job {job.id}")
-        # Live, from the first event on; lost connections are picked up where they broke.
+        # Live events from the first one on; the stream resumes after a lost connection.
         for event in job.stream():
             print(f"{event.type}: {event.text}" if event.text else event.type)
         try:
             print(f"result: {job.result(timeout_s=60)}")
         except JobFailed as failed:
-            print(f"it failed with {failed.kind}", file=sys.stderr)
+            print(f"the job failed with {failed.kind}", file=sys.stderr)
             return failed.exit_code
         newest = next(sluice.jobs(status="done"))
-        print(f"the newest job that is done has taken {newest.updated_ts - newest.created_ts} ms")
+        print(f"the newest done job took {newest.updated_ts - newest.created_ts} ms")
     return 0
 
 

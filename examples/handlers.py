@@ -1,7 +1,7 @@
-"""Handlers of your own: `PYTHONPATH=examples WORKER_HANDLERS=handlers python -m worker`.
+"""Custom handlers: `PYTHONPATH=examples WORKER_HANDLERS=handlers python -m worker`.
 
-`chat` streams words from an async handler, `code` counts from a plain one, `tool` shows an error
-with a name that clients can rely on. Tasks without a handler here keep the shipped one (echo).
+`chat` streams words from an async handler, `code` counts in a plain one, and `tool` fails with an
+error kind that clients can rely on. Other tasks keep the built-in handler (echo).
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from sluice.worker import JobContext, JobError, Registry, ThreadJobContext
 
 
 class Chat(BaseModel):
-    """What `chat` takes; anything else ends the job with `invalid_payload`."""
+    """Payload of `chat`; anything else ends the job with `invalid_payload`."""
 
     text: str = Field(min_length=1)
 
 
 class Count(BaseModel):
-    """What `code` takes."""
+    """Payload of `code`."""
 
     upto: int = Field(ge=1, le=1000)
 
 
 class NoSuchTool(JobError):
-    """Seen by clients as `{"kind": "no_such_tool", ...}`."""
+    """Clients get `{"kind": "no_such_tool", ...}`."""
 
     kind = "no_such_tool"
 
 
 async def chat(context: JobContext, payload: Chat) -> dict[str, int]:
-    """Say the text back word by word."""
+    """Streams the text back word by word."""
     words = payload.text.split()
     for word in words:
         await context.emit("message", {"text": word})
@@ -48,8 +48,8 @@ def count(context: ThreadJobContext, payload: Count) -> list[int]:
 
 
 async def tool(context: JobContext, payload: dict[str, object]) -> None:
-    """Fail by name."""
-    raise NoSuchTool(f"there is no tool called {payload.get('name')!r}")
+    """Fails with its own error kind."""
+    raise NoSuchTool(f"unknown tool {payload.get('name')!r}")
 
 
 def register(registry: Registry) -> None:

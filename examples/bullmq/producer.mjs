@@ -1,4 +1,4 @@
-// Submits a video with BullMQ's own Node library, and watches a Python worker generate it.
+// Submits a job with BullMQ's Node library and watches a Python worker run it.
 //
 //   npm install && node producer.mjs
 import { randomUUID } from 'node:crypto';
@@ -15,7 +15,7 @@ const events = new QueueEvents('video-generation', { connection });
 await events.waitUntilReady();
 
 events.on('progress', ({ jobId, data }) => console.log(`job ${jobId}: ${data} %`));
-events.on('retry', ({ jobId, delay }) => console.log(`job ${jobId}: again in ${delay} ms`));
+events.on('retry', ({ jobId, delay }) => console.log(`job ${jobId}: retry in ${delay} ms`));
 
 const job = await queue.add(
   'video-generation',

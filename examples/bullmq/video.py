@@ -1,6 +1,6 @@
-"""A handler for jobs that Node submits; see the README beside it.
+"""A handler for jobs submitted by Node; see the README in this directory.
 
-Nothing in it knows BullMQ: the same function could do a job that came over HTTP.
+It does not depend on BullMQ: the same function could run a job submitted over HTTP.
 """
 
 from __future__ import annotations
@@ -12,32 +12,32 @@ from pydantic import BaseModel, Field
 
 from sluice.worker import JobContext, Registry, TransientError
 
-#: Pretended work between two reports, in seconds.
+#: Simulated work between two progress reports, in seconds.
 SCENE_S = 0.1
 
 
 class Script(BaseModel):
-    """What the video shows."""
+    """The contents of the video."""
 
     title: str
     scenes: list[dict[str, Any]] = Field(min_length=1)
 
 
 class Video(BaseModel):
-    """The job's data. What does not fit fails at once: trying again would not help."""
+    """The job's data. A job with invalid data fails at once, without retries."""
 
     videoId: str  # noqa: N815
     userId: str  # noqa: N815
     script: Script
     userImageUrls: list[str] = []  # noqa: N815
-    #: For trying it out: attempts that fail as if a service were away.
+    #: For experiments: number of attempts that fail as if a service were down.
     failures: int = 0
 
 
 async def generate(context: JobContext, video: Video) -> dict[str, Any]:
-    """Report 25, 50, 75 and 100 percent, and say where the video is."""
+    """Reports 25, 50, 75 and 100 percent, and returns the URL of the video."""
     if context.attempt <= video.failures:
-        raise TransientError("the renderer does not answer")  # tried again by the job's own backoff
+        raise TransientError("the renderer does not respond")  # retried with the job's backoff
     for percent, message in (
         (25, "Generating scene 1"),
         (50, "Generating scene 2"),
@@ -50,5 +50,5 @@ async def generate(context: JobContext, video: Video) -> dict[str, Any]:
 
 
 def register(registry: Registry) -> None:
-    """Called by WORKER_HANDLERS."""
+    """Called at start for each module in WORKER_HANDLERS."""
     registry.add_named("video-generation", generate)
