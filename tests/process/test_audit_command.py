@@ -300,10 +300,10 @@ def test_on_a_terminal_progress_is_one_changing_line(
             stderr=process_end,
         )
         os.close(process_end)
-        output = b""
+        progress = b""
         try:
             while piece := os.read(terminal, 1024):
-                output += piece
+                progress += piece
         except OSError:  # EIO: the other end is closed
             pass
         finally:
@@ -311,7 +311,7 @@ def test_on_a_terminal_progress_is_one_changing_line(
         assert process.wait(20) == VIOLATIONS
         output.seek(0)
         assert "not_queued" in output.read()
-    assert b"\n" not in output
-    if output:  # on a slow machine the first second is over before the check begins
-        assert b"1 job checked" in output
-        assert output.endswith(b"\r\x1b[K")
+    assert b"\n" not in progress
+    if progress:  # on a slow machine the first second is over before the check begins
+        assert b"1 job checked" in progress
+        assert progress.endswith(b"\r\x1b[K")

@@ -78,7 +78,7 @@ def test_a_port_in_use_is_reported_and_everything_stops(tmp_path: Path) -> None:
         _, errors = process.communicate(timeout=60)
     assert process.returncode != 0
     assert "address already in use" in errors
-    assert "the gateway ended" in errors
+    assert "the gateway exited" in errors
     assert not (tmp_path / "redis" / "redis.sock").exists()
 
 
