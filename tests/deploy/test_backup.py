@@ -29,7 +29,7 @@ class SystemdWithRedis(FakeSystemd):
     """Starts and stops a real Redis server for redis.service."""
 
     def __init__(self, host: Host, binary: str) -> None:
-        super().__init__(host, there=True)
+        super().__init__(host, has_systemd=True)
         self._binary = binary
         self._running: subprocess.Popen[bytes] | None = None
 
