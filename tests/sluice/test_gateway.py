@@ -177,21 +177,23 @@ def test_whoami_workers_and_status(sluice: Any) -> None:
 def test_dead_letters(sluice: Any, site: Site) -> None:
     client: Any = site.redis.client
     client.xadd("jobs:stream", {"payload": "{}", "task": "chat"})
-    letters = wait_until(lambda: list(sluice.dead_letters(reason="message_without_job_id")), 60)
-    letter = letters[0]
-    assert sluice.dead_letter(letter.id) == letter
+    dead_letters = wait_until(
+        lambda: list(sluice.dead_letters(reason="message_without_job_id")), 60
+    )
+    dead_letter = dead_letters[0]
+    assert sluice.dead_letter(dead_letter.id) == dead_letter
     groups = sluice.dead_letter_groups()
     assert groups.total >= 1
     group = next(each for each in groups.groups if each.reason == "message_without_job_id")
-    assert letter in list(sluice.dead_letters(fingerprint=group.fingerprint))
+    assert dead_letter in list(sluice.dead_letters(fingerprint=group.fingerprint))
     dry_run = sluice.redrive(fingerprint=group.fingerprint, dry_run=True)
     assert dry_run.dry_run
     assert dry_run.redriven
-    job_id = sluice.redrive_one(letter.id)
+    job_id = sluice.redrive_one(dead_letter.id)
     assert sluice.job(job_id).wait(60).ended
     with pytest.raises(NotFound):
-        sluice.dead_letter(letter.id)
-    assert sluice.purge(reason="message_without_job_id") == len(letters) - 1
+        sluice.dead_letter(dead_letter.id)
+    assert sluice.purge(reason="message_without_job_id") == len(dead_letters) - 1
 
 
 def test_stats(sluice: Any) -> None:
