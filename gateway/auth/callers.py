@@ -84,7 +84,7 @@ class Caller:
 #: A local caller without a key: the operator of the machine.
 LOCAL = Caller("", "local", _ALL_SCOPES, sees_all=True)
 #: A caller without a key on a public endpoint.
-ANONYMOUS = Caller("", "nobody", frozenset())
+ANONYMOUS = Caller("", "anonymous", frozenset())
 
 
 def caller_of(request: Request) -> Caller:

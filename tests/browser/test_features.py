@@ -144,7 +144,7 @@ def test_add_find_and_remove_a_bullmq_job(dashboard: DashboardPage, server: Live
 
 def test_unknown_bullmq_job_shows_an_error(dashboard: DashboardPage) -> None:
     dashboard.allow_errors("404")
-    page = dashboard.open("/ui/bullmq?job=nobody", "BullMQ")
+    page = dashboard.open("/ui/bullmq?job=unknown", "BullMQ")
     expect(page.locator("section.card .box.error").first).to_contain_text("no such job")
 
 

@@ -80,12 +80,12 @@ async def test_reading_after_a_time(history: History) -> None:
 
 
 async def test_key_of_another_type_is_not_changed(history: History) -> None:
-    await history.redis.set(STATS.ring(ONE_SECOND), "foreign")
+    await history.redis.set(STATS.ring(ONE_SECOND), "text")
     await history.rings.acquire(LEASE)
     with pytest.raises(CorruptKey):
         await history.rings.append(ONE_SECOND, sample(START), LEASE)
     assert await history.stored() == []
-    assert await history.redis.get(STATS.ring(ONE_SECOND)) == b"foreign"
+    assert await history.redis.get(STATS.ring(ONE_SECOND)) == b"text"
 
 
 async def test_samples_are_written_when_redis_is_full(real_backend: Backend) -> None:

@@ -29,7 +29,7 @@ def test_encoded_sample_can_be_decoded() -> None:
 
 @pytest.mark.parametrize("raw", [b"x", b"nan", b"inf", b"\xff", b"1e999"])
 def test_invalid_fields_are_ignored(raw: bytes) -> None:
-    found = Sample.decode(b"5-0", {b"depth": raw, b"done": b"2", b"foreign": b"3"})
+    found = Sample.decode(b"5-0", {b"depth": raw, b"done": b"2", b"unknown": b"3"})
     assert found == Sample(5, {StatsField.DONE: 2}, {})
 
 

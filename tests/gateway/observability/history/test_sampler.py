@@ -289,9 +289,9 @@ async def test_stale_gateways_are_removed(fake_history: History) -> None:
 
 async def test_invalid_values_in_redis_are_tolerated(history: History) -> None:
     for key in (KEYS.counts, KEYS.scheduled, KEYS.dead_letters, KEYS.workers, STATS.gateways):
-        await history.redis.set(key, "foreign")
-    await history.redis.set(KEYS.queue, "foreign")
-    await history.redis.hset(STATS.seen, "foreign", "1")  # type: ignore[misc]
+        await history.redis.set(key, "text")
+    await history.redis.set(KEYS.queue, "text")
+    await history.redis.hset(STATS.seen, "text", "1")  # type: ignore[misc]
     found = await next_sample(history.sampler())
     assert StatsField.DEPTH not in found.values
     assert StatsField.DONE_TOTAL not in found.values

@@ -104,7 +104,7 @@ async def test_no_rows_are_filled_up_to_the_far_future(gateway: Gateway, history
 
 
 async def test_key_of_another_type_gives_no_rows(gateway: Gateway, history: History) -> None:
-    await history.redis.set(STATS.ring(ONE_SECOND), "foreign")
+    await history.redis.set(STATS.ring(ONE_SECOND), "text")
     body = (await gateway.client.get("/v1/stats")).json()
     assert body["series"]["ts"] == []
 

@@ -169,7 +169,7 @@ async def test_stream_continues_after_the_clock_went_back(
 async def test_only_core_jobs_are_streamed(fake_gateway: Gateway) -> None:
     page = await open_page(fake_gateway, "?only=jobs")
     keys, feed = fake_gateway.keys, fake_gateway.history.feed
-    await fake_gateway.redis.set(keys.job("a-string"), "foreign")
+    await fake_gateway.redis.set(keys.job("a-string"), "text")
     hints = "wf_20260214_001 image:status:7 gone a-string  \xff " + "x" * 500
     feed.on_hint(hints.encode())
     job_id = await fake_gateway.create()
