@@ -158,7 +158,7 @@ async def test_a_third_party_result_can_end_a_running_job(gallery: Gallery) -> N
     assert (await gallery.store.advance(held, Stage.DECODING)).answer is ALREADY
 
 
-async def test_a_superseded_upload_creates_no_job(gallery: Gallery) -> None:
+async def test_a_result_ends_an_upload_in_progress(gallery: Gallery) -> None:
     image_id = await gallery.create()
     upload_id = await gallery.claim(image_id)
     await told(gallery, result_fields(image_id))

@@ -60,7 +60,7 @@ async def test_a_waiting_review_is_cancelled(flow: Flow) -> None:
     assert (await flow.record(job_id))["draft_state"] == "dirty"
 
 
-async def test_the_draft_state_of_an_unfinished_save_is_failed(flow: Flow) -> None:
+async def test_cancelling_an_unfinished_save_leaves_the_draft_dirty(flow: Flow) -> None:
     job_id = await flow.create()
     await flow.run(job_id, "first")
     await flow.run(job_id, "second")

@@ -56,7 +56,7 @@ async def test_a_claimed_document_passes_to_the_next_claim(flow: Flow) -> None:
     assert await rag_keys(flow) == []
 
 
-async def test_a_released_claim_protects_nothing(flow: Flow) -> None:
+async def test_a_reverted_claim_protects_nothing(flow: Flow) -> None:
     first, second = await making(flow), await claiming(flow)
     await reverted(flow, second)
     assert not await flow.client.exists(flow.rag.claims)
@@ -108,7 +108,7 @@ async def test_a_key_of_the_wrong_type_fails_before_any_write(flow: Flow) -> Non
     assert await flow.snapshot() == before
 
 
-async def test_invalid_operations_of_another_job_are_tolerated(flow: Flow) -> None:
+async def test_a_claim_by_a_corrupt_job_is_permanent(flow: Flow) -> None:
     first, second = await making(flow), await claiming(flow)
     await flow.client.delete(flow.keys.operations(second.job_id))
     await flow.client.set(flow.keys.operations(second.job_id), "foreign")

@@ -226,7 +226,7 @@ async def test_a_corrupt_record_affects_no_other_job(flow: Flow) -> None:
     assert await flow.client.ttl(flow.keys.job(sound)) > 3600
 
 
-async def test_two_requests_of_one_caller_are_not_mixed_up(flow: Flow) -> None:
+async def test_a_key_reused_for_another_job_starts_nothing(flow: Flow) -> None:
     one, two = await flow.create(), await flow.create()
     same = once("k")
     await flow.store.execute(ExecuteCommand(one, "first"), same, fresh_ids(), ADMISSION)

@@ -310,7 +310,7 @@ async def test_a_key_of_the_wrong_type_fails_before_any_write(flow: Flow, name: 
     assert await flow.snapshot() == snapshot
 
 
-async def test_a_missing_job_stores_no_answer(flow: Flow) -> None:
+async def test_a_missing_job_is_reported(flow: Flow) -> None:
     job_id = await in_review(flow)
     await flow.client.delete(flow.keys.job(job_id))
     assert (await decide(flow, job_id, [approve("p_001")])).answer is MISSING

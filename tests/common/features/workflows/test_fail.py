@@ -51,7 +51,7 @@ async def test_a_cancelled_step_has_its_own_status(flow: Flow) -> None:
     assert (await flow.execute(job_id, "first")).answer is OK
 
 
-async def test_a_failed_last_step_keeps_the_draft_clean(flow: Flow) -> None:
+async def test_restarting_a_failed_last_step_makes_the_draft_clean(flow: Flow) -> None:
     job_id = await flow.create()
     await flow.run(job_id, "first")
     await flow.run(job_id, "second")

@@ -83,7 +83,7 @@ async def test_a_key_of_the_wrong_type_is_ignored(
     assert await workflows.find(MEMORY_FIRST) is not None
 
 
-async def test_cached_workflows_survive_a_redis_outage(
+async def test_the_builtin_workflow_survives_a_redis_outage(
     workflows: WorkflowCatalog, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def away() -> None:
