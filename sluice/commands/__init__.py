@@ -44,9 +44,7 @@ GROUPS: dict[str, dict[str, Command]] = {
         "queue": Command("sluice.commands.admin.queue", "show, pause, resume and drain the queue"),
         "worker": Command("sluice.commands.admin.worker", "list workers and the jobs they run"),
         "dlq": Command("sluice.commands.admin.dlq", "list, redrive and purge dead letters"),
-        "audit": Command(
-            "sluice.commands.admin.audit", "check the integrity of all jobs (none lost or doubled)"
-        ),
+        "audit": Command("sluice.commands.admin.audit", "check the integrity of all jobs"),
         "bench": Command("sluice.commands.admin.bench", "run a short test for loss and latency"),
     },
     "This machine": {

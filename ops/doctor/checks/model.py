@@ -223,7 +223,7 @@ def _probe(machine: Machine, named: ModelServer) -> ProbeResult:
 def _running_server(machine: Machine) -> ProbeResult:
     named = _find_server(machine)
     if named is None:
-        raise CheckSkipped("no model server is set")
+        raise CheckSkipped("no model server is configured")
     seen = _probe(machine, named)
     if seen.state is not ServerState.UP:
         raise CheckSkipped("the model server does not answer yet")

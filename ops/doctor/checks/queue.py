@@ -323,7 +323,7 @@ def audit(machine: Machine) -> Finding:
     seen = f"{plural(record.last_jobs, 'job')} checked {format_duration(age_s)} ago"
     if record.last_violations:
         found = plural(record.last_violations, "violation")
-        return fail(f"{seen}: {found}", "jobs were lost, doubled or damaged", _AUDIT)
+        return fail(f"{seen}: {found}", "some jobs violate the integrity rules", _AUDIT)
     every_s = machine.worker_settings.audit_every_s
     if every_s and age_s > AUDITS_MISSED * every_s + 60:
         cause = f"workers should run an audit every {format_duration(every_s)}"
