@@ -1,4 +1,4 @@
-"""What a random history knows of its jobs, and what must hold in Redis after every step of it."""
+"""The model of a random history of jobs, and the invariants in Redis after every step."""
 
 from __future__ import annotations
 
@@ -17,40 +17,40 @@ KEYS = JobKeys()
 GROUP = "workers"
 TERMINAL = (b"done", b"error", b"canceled")
 STATUSES = {b"queued", b"running", *TERMINAL}
-#: Of this task, no more may run at once.
+#: Maximum number of running jobs of the limited task.
 LIMITED_TASK, PLACES = "plan", 2
 RUNNING = KEYS.running(LIMITED_TASK)
-#: Far enough away that no history lasts so long.
+#: Longer than any history takes.
 FAR_MS = 600_000
 
 
 @dataclass
 class Model:
-    """One job as it should be."""
+    """The expected state of one job."""
 
     task: str = "chat"
     most: int = 1_000_000
-    #: The last attempt, and how many were handed back.
+    #: The last attempt, and how many were released.
     attempts: int = 0
     released: int = 0
-    #: Whose attempt runs, None between attempts and after the end.
+    #: Token of the running attempt; None between attempts and after the end.
     owner: tuple[int, str] | None = None
-    #: Whose attempt was handed back last, as long as no other has begun, and its message.
+    #: Token of the attempt released last, while no other has begun, and its message.
     handed_back: tuple[int, str] | None = None
     message_id: str = ""
-    #: Whether the owner's lease has not run out.
+    #: Whether the owner's lease is live.
     live: bool = False
-    #: Its lease had run out when it was renewed, and others may have taken its place.
+    #: Its lease had expired when it was renewed, and others may have taken its slot.
     revived: bool = False
     canceling: bool = False
-    #: Whether its next attempt must wait.
+    #: Whether its next attempt is delayed.
     waits: bool = False
     ended: bool = False
     #: Its keys are gone.
     expired: bool = False
-    #: How many events each token has written.
+    #: Number of events written per token.
     emitted: dict[str, int] = field(default_factory=dict)
-    #: What attempts have saved.
+    #: Checkpoints.
     saved: dict[str, bytes] = field(default_factory=dict)
 
     @property
@@ -65,7 +65,7 @@ class Model:
 
 
 class Sight(NamedTuple):
-    """Everything that the invariants look at, read at once."""
+    """Everything that the invariants need, read at once."""
 
     jobs: dict[str, tuple[dict[bytes, bytes], list[Any], dict[bytes, bytes]]]
     queue: list[Any]
@@ -85,7 +85,7 @@ def _number(entry_id: bytes) -> tuple[int, ...]:
 
 
 class History(RuleBasedStateMachine):
-    """A queue, its jobs and their model; the rules are the subclass's."""
+    """A queue, its jobs and their model; subclasses define the rules."""
 
     def __init__(self, client: redis.Redis) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class History(RuleBasedStateMachine):
         self.script = client.register_script(CORE_SCRIPT.source)
         self.number = 0
         self.models: dict[str, Model] = {}
-        #: Jobs on the schedule, and whether their time has come.
+        #: Scheduled jobs, and whether they are due.
         self.schedule: dict[str, bool] = {}
         #: Members of the running set that count.
         self.places: set[str] = set()
@@ -125,7 +125,7 @@ class History(RuleBasedStateMachine):
         return [*keys, lease.limited_by] if lease is not None and lease.limited_by else keys
 
     def traces(self, job_id: str) -> Any:
-        """What a write on the job would change."""
+        """Everything that a write on the job would change."""
         pipe = self.client.pipeline(transaction=False)
         pipe.hgetall(KEYS.job(job_id))
         pipe.xrange(KEYS.events(job_id))
@@ -137,7 +137,7 @@ class History(RuleBasedStateMachine):
         return not model.expired and model.owner == (lease.attempt, lease.token)
 
     def deliveries(self, message_id: str) -> int:
-        """How often a message was handed out; 0 if it is not pending."""
+        """Delivery count of a message; 0 if it is not pending."""
         found = self.client.xpending_range(KEYS.queue, GROUP, message_id, message_id, 1)
         return int(found[0]["times_delivered"]) if found else 0
 

@@ -1,4 +1,4 @@
-"""What the tests of the job system's core share: a scene with one of everything, and a proxy."""
+"""Helpers for tests of the job scripts: a scene with store, queue and worker, and a proxy."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def new_job(**changes: object) -> NewJob:
 
 
 def beside(keys: JobKeys) -> tuple[str, ...]:
-    """Keys that there are as soon as there was a job."""
+    """Keys that exist as soon as there was a job."""
     return keys.counts, keys.index
 
 
@@ -56,7 +56,7 @@ def note(text: str) -> PendingEvent:
 
 
 class Scene:
-    """A job store on one backend, with shortcuts for what most tests have to do first."""
+    """A job store on one backend, with shortcuts for common preparations."""
 
     def __init__(self, backend: Backend, keys: JobKeys, worker: WorkerIdentity) -> None:
         self.backend = backend
@@ -84,7 +84,7 @@ class Scene:
         return [entry_id.decode() for entry_id, _ in reply[0][1]] if reply else []
 
     async def waiting(self, **changes: object) -> tuple[str, str]:
-        """A job whose message was read, and its message."""
+        """A job whose message was read; returns job id and message id."""
         if not await self.client.exists(self.keys.queue):
             await self.group()
         [job_id] = await self.post(**changes)
@@ -96,35 +96,35 @@ class Scene:
         return outcome
 
     async def begin_limited(self, job_id: str, message_id: str, token: str, places: int) -> Any:
-        """Begin a job of a task of which only so many may run at once."""
+        """Begin a job of a task with a limit of running jobs."""
         claim = Claim(job_id, message_id, token, max_running=places)
         limits = {token: self.keys.running("chat")}
         [outcome] = await self.store.begin([claim], self.worker, limits)
         return outcome
 
     async def running(self, token: str = "t1", **changes: object) -> Lease:
-        """A job that has begun its first attempt."""
+        """A job with its first attempt running."""
         job_id, message_id = await self.waiting(**changes)
         reply = await self.begin(job_id, message_id, token)
         assert reply.answer.value == "run"
         return Lease(job_id, message_id, int(reply.value), token)
 
     async def running_limited(self, token: str = "t1", places: int = 1) -> Lease:
-        """The same, of a limited task."""
+        """The same for a limited task."""
         job_id, message_id = await self.waiting()
         reply = await self.begin_limited(job_id, message_id, token, places)
         assert reply.answer.value == "run"
         return Lease(job_id, message_id, int(reply.value), token, self.keys.running("chat"))
 
     async def again(self, lease: Lease, token: str) -> Lease:
-        """Begin the next attempt of a job that was handed back; its time has come."""
+        """Begin the next attempt of a released job that is due."""
         await self.client.hset(self.keys.lease(lease.job_id), "not_before_ms", "1")
         reply = await self.begin(lease.job_id, lease.message_id, token)
         assert reply.answer.value == "run"
         return lease._replace(attempt=int(reply.value), token=token)
 
     async def take_over(self, lease: Lease, token: str = "t2") -> Lease:
-        """Let the lease run out and another try begin."""
+        """Let the lease expire and another attempt begin."""
         await self.expire(lease)
         reply = await self.begin(lease.job_id, lease.message_id, token)
         return Lease(lease.job_id, lease.message_id, int(reply.value), token)
@@ -153,13 +153,13 @@ class Scene:
         return await self.store.cancel(job_id, self.worker.group, WHY, 600)
 
     async def dead_letter(self, message_id: str, fields: dict[bytes, bytes]) -> Any:
-        """What a worker does with a message that has no job."""
+        """Dead-letter a message without a job, as a worker does."""
         return await self.store.dead_letter(
             message_id, DeadReason.NO_JOB, fields, self.worker.group
         )
 
     async def writes_nothing(self, lease: Lease) -> None:
-        """I4: whatever an attempt that is over says, nothing changes."""
+        """I4: nothing that a finished attempt writes has an effect."""
         before = await self.snapshot()
         assert await self.emit(lease, 1, [note("late")]) is Answer.LOST
         assert (await self.renew(lease)).answer is Answer.LOST
@@ -173,7 +173,7 @@ class Scene:
         return await self.client.hgetall(self.keys.lease(job_id))  # type: ignore[no-any-return]
 
     async def claim_for(self, consumer: str, message_id: str, idle_ms: int = 0) -> None:
-        """Let a message belong to a consumer, and look idle for so long."""
+        """Assign a message to a consumer with this idle time."""
         await self.client.xclaim(
             self.keys.queue, self.worker.group, consumer, 0, [message_id], idle=idle_ms, justid=True
         )
@@ -211,7 +211,7 @@ class Scene:
         return int(summary["pending"])
 
     async def snapshot(self) -> dict[bytes, Any]:
-        """Everything in Redis except times to live: equal means nothing was written."""
+        """Everything in Redis except TTLs: equal snapshots mean that nothing was written."""
         keys = sorted(await self.client.keys("*"))
         kinds = self.client.pipeline(transaction=False)
         for key in keys:
@@ -235,7 +235,7 @@ class Scene:
         return found
 
     async def without_ttl(self) -> list[bytes]:
-        """Keys of jobs that would live for ever (I7)."""
+        """Keys of jobs without a TTL (I7)."""
         keys = [
             *await self.client.keys(f"{self.keys.tag}job:*"),
             *await self.client.keys(f"{self.keys.tag}idempotency*"),
@@ -247,14 +247,14 @@ class Scene:
 
 
 class Proxy:
-    """A unix-socket middleman that can lose replies, fall silent, or hang up."""
+    """A unix-socket proxy that can lose replies, stop forwarding, or close connections."""
 
     def __init__(self, target: str) -> None:
         self._target = target.removeprefix("unix://")
         self._dir = Path(tempfile.mkdtemp(prefix="sluice-proxy-"))
         self.url = f"unix://{self._dir}/p"
         self.connections = 0
-        #: How many of the next chunks of replies are lost together with their connection.
+        #: Number of next reply chunks that are lost together with their connection.
         self.lose_replies = 0
         self.silent = False
         self._tasks: set[asyncio.Task[None]] = set()

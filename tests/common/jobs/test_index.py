@@ -1,4 +1,4 @@
-"""The index of jobs: who was accepted or begun is in it once; no operation depends on it."""
+"""The index of jobs: accepted and begun jobs are in it once; no operation depends on it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tests.common.kit import Scene, new_job
 from tests.support.backends import Backend
 
 CAP = 5
-#: So many too many there may be.
+#: The index may exceed its limit by this many.
 SLACK = 16
 
 
 @pytest.fixture
 async def small(backend: Backend, keys: JobKeys, worker: WorkerIdentity) -> AsyncIterator[Scene]:
-    """A scene whose index has room for few."""
+    """A scene with a small index."""
     made = Scene(backend, replace(keys, index_max=CAP), worker)
     yield made
     await made.close()
@@ -39,7 +39,7 @@ async def indexed(scene: Scene) -> list[str]:
 
 
 async def foreign_job(scene: Scene, **fields: str) -> tuple[str, str]:
-    """A job that somebody else put on the queue, and its message, read."""
+    """A job of a third-party producer, and its message, already read."""
     if not await scene.client.exists(scene.keys.queue):
         await scene.group()
     job_id = str(uuid.uuid4())
@@ -59,7 +59,7 @@ async def test_accepted_jobs_by_their_time(scene: Scene) -> None:
     assert set(await indexed(scene)) == {plain, later}
 
 
-async def test_refused_ones_are_not_there(scene: Scene) -> None:
+async def test_refused_jobs_are_not_indexed(scene: Scene) -> None:
     await scene.post()
     with pytest.raises(QueueFull):
         await scene.store.enqueue(new_job(), "workers", 1)
@@ -73,13 +73,13 @@ async def test_the_time_of_acceptance_stays(scene: Scene) -> None:
     assert await scene.client.zscore(scene.keys.index, job_id) == 17
 
 
-async def test_a_redriven_letter(scene: Scene) -> None:
+async def test_a_redriven_dead_letter_is_indexed(scene: Scene) -> None:
     wanted = redrive_of(scene, await letter_of(scene))
     await scene.queue.redrive(wanted, 100)
     assert wanted.job_id in await indexed(scene)
 
 
-async def test_a_step_of_a_workflow(backend: Backend, keys: JobKeys) -> None:
+async def test_a_workflow_step_is_indexed(backend: Backend, keys: JobKeys) -> None:
     flow = Flow(backend, keys)
     try:
         await flow.start(await flow.create(), "first")
@@ -90,7 +90,7 @@ async def test_a_step_of_a_workflow(backend: Backend, keys: JobKeys) -> None:
     assert await client.hget(keys.job(job_id), "task") == b"tool"  # type: ignore[misc]
 
 
-async def test_a_foreign_producers_job_is_there_once_it_began(scene: Scene) -> None:
+async def test_a_third_party_job_is_indexed_when_it_begins(scene: Scene) -> None:
     job_id, message_id = await foreign_job(scene, created_ts="1234")
     assert await indexed(scene) == []
     assert (await scene.begin(job_id, message_id, "t1")).answer is Answer.RUN
@@ -98,21 +98,21 @@ async def test_a_foreign_producers_job_is_there_once_it_began(scene: Scene) -> N
     assert await scene.client.zscore(scene.keys.index, job_id) == began
 
 
-async def test_later_attempts_do_not_bring_it_back(scene: Scene) -> None:
+async def test_later_attempts_do_not_index_a_job_again(scene: Scene) -> None:
     lease = await scene.running()
     await scene.client.delete(scene.keys.index)
     await scene.take_over(lease)
     assert await indexed(scene) == []
 
 
-async def test_who_expired_before_its_start(scene: Scene) -> None:
+async def test_a_job_that_expired_before_its_start_is_indexed(scene: Scene) -> None:
     job_id = str(uuid.uuid4())
     message_id = await unknown(scene, fields_of(job_id))
     assert await scene.dead_letter(message_id, fields_of(job_id)) is Answer.EXPIRED
     assert await indexed(scene) == [job_id]
 
 
-async def test_only_so_many_stay_and_those_are_the_newest(small: Scene) -> None:
+async def test_only_the_newest_jobs_are_kept(small: Scene) -> None:
     await small.client.zadd(small.keys.index, {f"old-{n}": n for n in range(100)})
     for _ in range(3 * SLACK):
         await small.post()
@@ -124,14 +124,14 @@ async def test_only_so_many_stay_and_those_are_the_newest(small: Scene) -> None:
     assert len(await indexed(small)) < CAP + SLACK
 
 
-async def test_foreign_producers_jobs_are_no_more_than_that(small: Scene) -> None:
+async def test_third_party_jobs_do_not_exceed_the_limit(small: Scene) -> None:
     for number in range(2 * CAP):
         job_id, message_id = await foreign_job(small)
         assert (await small.begin(job_id, message_id, f"t{number}")).answer is Answer.RUN
         assert len(await indexed(small)) == min(number + 1, CAP)
 
 
-async def test_what_is_no_count_does_not_let_the_index_grow(small: Scene) -> None:
+async def test_an_invalid_count_does_not_let_the_index_grow(small: Scene) -> None:
     await small.client.set(small.keys.counts, "a string")
     await small.post(2 * CAP)
     assert len(await indexed(small)) == CAP
@@ -146,7 +146,7 @@ async def test_no_index_is_kept(backend: Backend, keys: JobKeys, worker: WorkerI
         await without.close()
 
 
-async def test_an_index_that_is_none_hides_nothing(scene: Scene) -> None:
+async def test_an_index_of_the_wrong_type_hides_no_reply(scene: Scene) -> None:
     await scene.client.set(scene.keys.index, "a string")
     lease = await scene.running()
     assert await scene.finish(lease) is Answer.OK
@@ -154,12 +154,12 @@ async def test_an_index_that_is_none_hides_nothing(scene: Scene) -> None:
     assert (await scene.store.counts()).done == 1
 
 
-def test_no_refusal_after_the_records_hides_what_they_did() -> None:
-    """Such as that of a server whose list of rights is older than the index."""
+def test_no_error_after_the_records_hides_their_replies() -> None:
+    """For example if the ACL of the server is older than the index."""
     assert "redis.call(" not in read_core_lua("dispatch")
 
 
-async def test_very_many_at_once(scene: Scene) -> None:
+async def test_very_many_jobs_at_once(scene: Scene) -> None:
     await scene.group()
     jobs = [new_job() for _ in range(1200)]
     await asyncio.gather(*(scene.store.enqueue(job, "workers", 10**9) for job in jobs))

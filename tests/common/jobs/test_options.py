@@ -1,4 +1,4 @@
-"""Options of a job: they go round, junk counts as none, and waits stay within their limits."""
+"""Job options: JSON round trip, handling of invalid options, and bounds of backoff delays."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ tenants = st.from_regex(r"\A[a-z0-9][a-z0-9-]{0,20}\Z")
         tools=st.none() | st.lists(st.text(max_size=5), max_size=3).map(tuple),
     )
 )
-def test_options_go_round(options: JobOptions) -> None:
+def test_options_survive_a_json_round_trip(options: JobOptions) -> None:
     assert JobOptions.from_json(options.to_json()) == options
 
 
-def test_no_wishes_take_no_room() -> None:
+def test_no_options_are_stored_as_nothing() -> None:
     assert NO_OPTIONS.to_json() == b""
     assert JobOptions.from_json(b"") == NO_OPTIONS
 
 
-def test_the_json_is_what_the_request_says() -> None:
+def test_the_json_has_the_names_of_the_request() -> None:
     options = JobOptions(1.5, Backoff(1.0, 2.0, 3.0, 0.25))
     assert options.to_json() == (
         b'{"timeout_s":1.5,"backoff":{"initial_s":1.0,"factor":2.0,"max_s":3.0,"jitter":0.25}}'
     )
 
 
-def test_what_is_not_said_is_the_default() -> None:
+def test_missing_members_have_defaults() -> None:
     options = JobOptions.from_json(b'{"backoff":{"initial_s":9},"more":1}')
     assert options == JobOptions(None, Backoff(initial_s=9.0))
     assert JobOptions.from_json(b'{"backoff":{"unheard_of":9}}') == JobOptions(None, Backoff())
@@ -76,14 +76,14 @@ def test_what_is_not_said_is_the_default() -> None:
     ],
     ids=lambda raw: repr(raw[:24]),
 )
-def test_junk_counts_as_no_wish(raw: bytes) -> None:
-    """Only a foreign hand could have written it; a worker must not stumble over it."""
+def test_invalid_options_are_ignored(raw: bytes) -> None:
+    """Only a third party could have written them; a worker must tolerate them."""
     options = JobOptions.from_json(raw)
     assert replace(options, tenant=None, tools=None) == NO_OPTIONS
 
 
 @pytest.mark.parametrize("raw", [b"\xff", b"{", b"[]", b"null", b"7", b'"text"'])
-def test_what_nobody_can_read_gives_no_rights(raw: bytes) -> None:
+def test_unreadable_options_grant_no_permissions(raw: bytes) -> None:
     options = JobOptions.from_json(raw)
     assert (options.tenant, options.tools) == (UNKNOWN_TENANT, ())
 
@@ -91,17 +91,17 @@ def test_what_nobody_can_read_gives_no_rights(raw: bytes) -> None:
 @pytest.mark.parametrize(
     "tools", [b"null", b"7", b'"search"', b'{"search":true}', b'["search",7]', b"[[]]", b"[null]"]
 )
-def test_junk_among_the_tools_is_no_tool_at_all(tools: bytes) -> None:
+def test_invalid_tools_allow_no_tool(tools: bytes) -> None:
     options = JobOptions.from_json(b'{"timeout_s":1,"tools":%b}' % tools)
     assert options == JobOptions(1.0, tools=())
 
 
 @pytest.mark.parametrize("tenant", [b"7", b"[]", b'""', b'"A"', b'"a:b"', b'"' + b"a" * 64 + b'"'])
-def test_junk_is_nobody_s_job_and_not_everybody_s(tenant: bytes) -> None:
+def test_an_invalid_tenant_matches_no_tenant(tenant: bytes) -> None:
     assert JobOptions.from_json(b'{"tenant":%b}' % tenant).tenant == UNKNOWN_TENANT
 
 
-def test_rights_survive_wishes_that_are_junk() -> None:
+def test_permissions_survive_other_invalid_options() -> None:
     options = JobOptions.from_json(b'{"timeout_s":"soon","tenant":"shop","tools":["search"]}')
     assert options == JobOptions(tenant="shop", tools=("search",))
     assert JobOptions.from_json(b'{"tenant":"shop","tools":[]}') == JobOptions(
@@ -110,23 +110,23 @@ def test_rights_survive_wishes_that_are_junk() -> None:
 
 
 @given(st.binary(max_size=60))
-def test_any_bytes_are_some_options(raw: bytes) -> None:
+def test_any_bytes_can_be_parsed(raw: bytes) -> None:
     assert isinstance(JobOptions.from_json(raw), JobOptions)
 
 
 @given(backoffs, st.integers(-5, 10_000))
-def test_waits_stay_within_their_limits(backoff: Backoff, failures: int) -> None:
+def test_delays_stay_within_their_limits(backoff: Backoff, failures: int) -> None:
     wait_s = backoff.delay_s(failures)
     assert math.isfinite(wait_s)
     assert 0 <= wait_s <= backoff.max_s
 
 
-def test_waits_grow_from_attempt_to_attempt() -> None:
+def test_delays_grow_from_attempt_to_attempt() -> None:
     backoff = Backoff(initial_s=1.0, factor=3.0, max_s=20.0, jitter=0.0)
     assert [backoff.delay_s(failures) for failures in range(1, 6)] == [1.0, 3.0, 9.0, 20.0, 20.0]
 
 
-def test_jitter_takes_away_at_most_its_part() -> None:
+def test_jitter_shortens_a_delay_by_at_most_its_share() -> None:
     backoff = Backoff(initial_s=10.0, factor=1.0, max_s=10.0, jitter=0.3)
     waits = {backoff.delay_s(1) for _ in range(200)}
     assert min(waits) >= 7.0

@@ -1,4 +1,4 @@
-"""Pausing a queue: a key, and a word on the control channel."""
+"""Pausing a queue: a key, and a message on the control channel."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.conftest import eventually
 from tests.support.backends import Backend
 
 
-async def test_a_queue_is_paused_once_and_goes_on_once(backend: Backend, keys: JobKeys) -> None:
+async def test_a_queue_is_paused_once_and_resumed_once(backend: Backend, keys: JobKeys) -> None:
     redis, pauses = backend.client(), PauseStore(backend.client(), keys)
     first = await pauses.pause("local", "tea")
     assert (first.by, first.why) == ("local", "tea")
@@ -30,7 +30,7 @@ async def test_a_queue_is_paused_once_and_goes_on_once(backend: Backend, keys: J
     assert parse_pause(await redis.get(paused_key(keys.queue))) is None
 
 
-async def test_workers_are_told(backend: Backend, keys: JobKeys) -> None:
+async def test_workers_get_a_message(backend: Backend, keys: JobKeys) -> None:
     heard: list[bytes] = []
     listening = backend.wire(on_message=heard.append)
     await listening.execute_command("SUBSCRIBE", keys.control)
@@ -50,7 +50,7 @@ async def test_a_full_redis_can_still_be_paused(real_backend: Backend, keys: Job
         await redis.config_set("maxmemory", "0")
 
 
-async def test_what_is_none_of_ours_is_left_alone(backend: Backend, keys: JobKeys) -> None:
+async def test_a_key_of_the_wrong_type_is_not_touched(backend: Backend, keys: JobKeys) -> None:
     redis: Any = backend.client()
     await redis.sadd(paused_key(keys.queue), "foreign")
     with pytest.raises(CorruptKey):
@@ -59,7 +59,7 @@ async def test_what_is_none_of_ours_is_left_alone(backend: Backend, keys: JobKey
 
 
 @pytest.mark.parametrize("raw", [b"", b"x", b"[]", b'{"since_ms":"x","by":7}', b'{"since_ms":-1}'])
-def test_whatever_lies_there_the_queue_is_paused(raw: bytes) -> None:
+def test_any_value_means_paused(raw: bytes) -> None:
     assert parse_pause(raw) == Pause(0)
 
 

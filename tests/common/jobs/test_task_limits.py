@@ -1,4 +1,4 @@
-"""Limits as settings write them: groups share their places, and what is wrong is named."""
+"""Task limits in settings: groups of tasks share their slots, and errors are specific."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_one_task_and_several() -> None:
     assert parse_limits("") == parse_limits(" , ") == ()
 
 
-def test_the_name_is_the_same_whatever_the_order() -> None:
+def test_the_name_does_not_depend_on_the_order() -> None:
     for text in ("code+plan+chat:2", "chat+code+plan:2", "plan+chat+code:2"):
         [limit] = parse_limits(text)
         assert limit.name == "chat+plan+code"
@@ -42,6 +42,6 @@ def test_the_name_is_the_same_whatever_the_order() -> None:
         ("chat+chat:1", "chat is limited twice"),
     ],
 )
-def test_what_is_wrong_is_named(text: str, why: str) -> None:
+def test_an_invalid_setting_names_the_problem(text: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         parse_limits(text)

@@ -1,4 +1,4 @@
-"""The auditor: names each broken promise, and never a healthy job."""
+"""The auditor reports every violated guarantee, and never a healthy job."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def audited(scene: Scene, **pace: float) -> AuditReport:
 
 
 async def rules(scene: Scene, **pace: float) -> dict[str, set[Rule]]:
-    """What an audit finds, by job."""
+    """The violations that an audit finds, by job."""
     found: dict[str, set[Rule]] = {}
     report = await audited(scene, **pace)
     for violation in report.violations:
@@ -81,7 +81,7 @@ async def test_no_jobs(scene: Scene) -> None:
     assert abs(report.ts / 1000 - (await scene.client.time())[0]) < 60
 
 
-async def test_jobs_in_every_state_are_fine(scene: Scene) -> None:
+async def test_healthy_jobs_in_every_state(scene: Scene) -> None:
     await done(scene)
     failed = await scene.running(token="failed")
     await scene.finish(failed, FAILED)
@@ -106,12 +106,12 @@ async def test_jobs_in_every_state_are_fine(scene: Scene) -> None:
     assert (await audited(scene)).jobs_checked == 12
 
 
-async def test_before_there_is_a_group_everything_waits(scene: Scene) -> None:
+async def test_without_a_group_all_messages_are_waiting(scene: Scene) -> None:
     await scene.post(3)
     assert await rules(scene) == {}
 
 
-async def test_a_foreign_worker_that_knows_no_lease(scene: Scene) -> None:
+async def test_a_third_party_worker_without_leases(scene: Scene) -> None:
     await scene.group()
     [job_id] = await scene.post()
     [message_id] = await scene.take(consumer="foreign")
@@ -119,7 +119,7 @@ async def test_a_foreign_worker_that_knows_no_lease(scene: Scene) -> None:
     await event(scene, job_id, "running")
     assert await rules(scene) == {}
     await hset(scene, job_id, status="done")
-    # Its end is half written; should it have died here, the next one writes the event.
+    # Its end is half written; if it died here, the next worker would add the event.
     await scene.client.hset(scene.keys.job(job_id), "updated_ts", await now_ms(scene))  # type: ignore[misc]
     assert await rules(scene, grace_s=60.0) == {}
     assert await rules(scene) == {job_id: {Rule.NO_TERMINAL_EVENT}}
@@ -133,7 +133,7 @@ async def now_ms(scene: Scene) -> int:
     return int(seconds * 1000 + micros // 1000)
 
 
-async def test_it_writes_nothing(scene: Scene) -> None:
+async def test_the_audit_writes_nothing(scene: Scene) -> None:
     await done(scene)
     [lost] = await scene.post()
     await scene.client.delete(scene.keys.queue)
@@ -249,7 +249,9 @@ OF_DONE: list[tuple[Breaker, set[Rule]]] = [
 @pytest.mark.parametrize(
     ("breaker", "expected"), OF_DONE, ids=[breaker.__name__[1:] for breaker, _ in OF_DONE]
 )
-async def test_an_ended_job(scene: Scene, breaker: Breaker, expected: set[Rule]) -> None:
+async def test_violations_of_an_ended_job(
+    scene: Scene, breaker: Breaker, expected: set[Rule]
+) -> None:
     await done(scene)
     broken = await done(scene)
     assert await rules(scene) == {}
@@ -257,7 +259,7 @@ async def test_an_ended_job(scene: Scene, breaker: Breaker, expected: set[Rule])
     assert await rules(scene) == {broken: expected}
 
 
-async def test_details_fit_on_a_line_and_say_what(scene: Scene) -> None:
+async def test_details_are_one_line_and_specific(scene: Scene) -> None:
     for breaker, _ in OF_DONE:
         await breaker(scene, await done(scene))
     report = await audited(scene)
@@ -270,8 +272,8 @@ async def test_details_fit_on_a_line_and_say_what(scene: Scene) -> None:
         assert word in details
 
 
-async def test_what_is_wrong_with_a_record_is_said_truly(scene: Scene) -> None:
-    """Of a record with a thousand fields not all are read, so none may be called missing."""
+async def test_details_of_wrong_fields_are_accurate(scene: Scene) -> None:
+    """A hash with a thousand fields is not read completely, so no field may be called missing."""
     said = {}
     for breaker in (_tenth_field, _ninth_renamed, _many_fields, _no_status):
         job_id = await done(scene)
@@ -318,7 +320,7 @@ async def test_a_job_without_a_message(scene: Scene) -> None:
     assert taken
 
 
-async def test_the_queue_is_gone_or_something_else(scene: Scene) -> None:
+async def test_a_missing_queue_or_one_of_the_wrong_type(scene: Scene) -> None:
     [job_id] = await scene.post()
     await scene.client.delete(scene.keys.queue)
     assert await rules(scene) == {job_id: {Rule.NOT_QUEUED}}
@@ -326,7 +328,7 @@ async def test_the_queue_is_gone_or_something_else(scene: Scene) -> None:
     assert await rules(scene) == {job_id: {Rule.NOT_QUEUED}}
 
 
-async def test_the_schedule_and_the_lease_are_something_else(scene: Scene) -> None:
+async def test_schedule_and_lease_of_the_wrong_type(scene: Scene) -> None:
     [job_id] = await scene.post(delay_ms=60_000, schedule_limit=10)
     assert await rules(scene) == {}
     await scene.client.delete(scene.keys.scheduled)
@@ -342,7 +344,7 @@ async def test_a_promoted_job_is_on_the_queue(scene: Scene) -> None:
     assert await rules(scene) == {}
 
 
-async def test_young_jobs_are_not_asked_who_ends_them(scene: Scene) -> None:
+async def test_recently_changed_jobs_need_no_owner(scene: Scene) -> None:
     [job_id] = await scene.post()
     await scene.client.delete(scene.keys.queue)
     assert await rules(scene, grace_s=60.0) == {}
@@ -355,7 +357,7 @@ async def test_young_jobs_are_not_asked_who_ends_them(scene: Scene) -> None:
         assert await rules(scene, grace_s=60.0) == {}
 
 
-async def test_another_groups_acknowledgements_do_not_matter(scene: Scene) -> None:
+async def test_acknowledgements_of_another_group_do_not_matter(scene: Scene) -> None:
     lease = await scene.running()
     await scene.client.xgroup_create(scene.keys.queue, "others", id="0")
     await scene.client.xreadgroup("others", "o", {scene.keys.queue: ">"})
@@ -367,7 +369,7 @@ async def test_another_groups_acknowledgements_do_not_matter(scene: Scene) -> No
 # -- hostile keys --------------------------------------------------------------------------
 
 
-async def test_keys_of_others_are_left_alone(scene: Scene) -> None:
+async def test_keys_of_other_applications_are_ignored(scene: Scene) -> None:
     client: Any = scene.client
     await client.set(scene.keys.job("string"), "x")
     await client.rpush(scene.keys.job("list"), "x")
@@ -380,12 +382,12 @@ async def test_keys_of_others_are_left_alone(scene: Scene) -> None:
     assert (report.jobs_checked, report.violations_total) == (0, 0)
 
 
-async def test_a_bare_hash_is_named(scene: Scene) -> None:
+async def test_a_hash_without_fields_is_reported(scene: Scene) -> None:
     await scene.client.hset(scene.keys.job("bare"), "x", "y")  # type: ignore[misc]
     assert await rules(scene) == {"bare": {Rule.WRONG_FIELDS, Rule.NO_TTL}}
 
 
-async def test_odd_queue_entries(scene: Scene) -> None:
+async def test_invalid_queue_entries(scene: Scene) -> None:
     client: Any = scene.client
     await scene.group()
     await client.xadd(scene.keys.queue, {b"\xff": b"\xff"})
@@ -426,7 +428,7 @@ async def test_a_queue_of_many_pages(scene: Scene, monkeypatch: pytest.MonkeyPat
     await scene.group()
     await scene.post(25)
     messages = await scene.take(20)
-    # Of these, some are acknowledged, and some deleted though pending.
+    # Some of them are acknowledged, and some deleted while pending.
     for message_id in messages[:5]:
         await ack(scene, message_id)
     await scene.client.xdel(scene.keys.queue, *messages[8:15])
@@ -437,7 +439,7 @@ async def test_a_queue_of_many_pages(scene: Scene, monkeypatch: pytest.MonkeyPat
     assert len(kinds) == 12
 
 
-async def test_of_a_queue_too_long_only_the_beginning_is_judged(
+async def test_only_the_beginning_of_a_too_long_queue_is_checked(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(readers, "QUEUE_PAGE_SIZE", 5)
@@ -453,7 +455,7 @@ async def test_of_a_queue_too_long_only_the_beginning_is_judged(
     ]
 
 
-async def test_all_violations_are_counted_and_the_first_named(
+async def test_all_violations_are_counted_and_the_first_listed(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(audit, "MOST_NAMED", 3)
@@ -472,7 +474,7 @@ async def test_all_violations_are_counted_and_the_first_named(
 
 
 async def seed(client: redis.asyncio.Redis, keys: JobKeys, count: int) -> None:
-    """Ended jobs by the thousand, as our scripts leave them."""
+    """Thousands of ended jobs, as the scripts leave them."""
     record = dict.fromkeys(("task", "payload", "result", "error"), "x")
     record |= {"status": "done", "created_ts": "1", "updated_ts": "2", "ttl_s": "600"}
     for start in range(0, count, 500):
@@ -487,7 +489,7 @@ async def seed(client: redis.asyncio.Redis, keys: JobKeys, count: int) -> None:
         await pipe.execute()
 
 
-async def test_five_thousand_jobs_take_a_bounded_number_of_round_trips(real_scene: Scene) -> None:
+async def test_round_trips_for_five_thousand_jobs_are_bounded(real_scene: Scene) -> None:
     scene = real_scene
     await seed(scene.client, scene.keys, 5000)
     await event(scene, "seed-4321", "message")
@@ -510,7 +512,7 @@ async def test_five_thousand_jobs_take_a_bounded_number_of_round_trips(real_scen
     assert (report.jobs_checked, report.violations_total) == (5000, 1)
     assert report.violations[0].job_id == "seed-4321"
     assert most <= audit.BATCH
-    # SCAN comes back with a few jobs more or less each time, so not every batch is full.
+    # SCAN returns a few jobs more or less each time, so not every batch is full.
     assert batches < 2.5 * 5000 / audit.BATCH
     assert sent["scan"] < 2 * 10_000 / audit.SCAN_KEYS
     reads = ("time", "scan", "hmget", "hrandfield", "ttl", "xrange")
@@ -524,11 +526,11 @@ async def commands(scene: Scene) -> dict[str, int]:
     return {name.removeprefix("cmdstat_"): entry["calls"] for name, entry in stats.items()}
 
 
-# -- suspicions that pass ------------------------------------------------------------------
+# -- temporary suspicions ------------------------------------------------------------------
 
 
 class Meanwhile:
-    """Does something each time the audit is about to look again."""
+    """Calls a function each time the audit is about to recheck."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *steps: Callable[[], Awaitable[Any]]):
         self.steps = list(steps)
@@ -541,7 +543,7 @@ class Meanwhile:
         await self._sleep(0)
 
 
-async def test_what_heals_meanwhile_is_not_reported(
+async def test_a_violation_that_disappears_is_not_reported(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_id = await done(scene)
@@ -555,10 +557,10 @@ async def test_what_heals_meanwhile_is_not_reported(
     assert await rules(scene, recheck_delay_s=0.125) == {job_id: {Rule.NO_TTL}}
 
 
-async def test_a_job_that_changed_is_looked_at_once_more(
+async def test_a_changed_job_is_checked_once_more(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Half of a foreign worker's end was seen, then the other half."""
+    """First one half of a third-party worker's end was read, then the other."""
     lease = await scene.running()
     await event(scene, lease.job_id, "done")
 
@@ -578,7 +580,7 @@ async def test_a_job_that_changed_is_looked_at_once_more(
     }
 
 
-async def test_a_job_that_never_rests_is_left_to_the_next_audit(
+async def test_a_job_that_keeps_changing_is_left_to_the_next_audit(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_id = await done(scene)
@@ -589,15 +591,19 @@ async def test_a_job_that_never_rests_is_left_to_the_next_audit(
     assert await rules(scene, recheck_delay_s=0.125) == {job_id: {Rule.TERMINAL_EVENT_NOT_LAST}}
 
 
-async def test_a_job_that_is_gone_meanwhile(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_job_that_expires_during_the_audit(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job_id = await done(scene)
     await event(scene, job_id, "message")
     Meanwhile(monkeypatch, lambda: scene.client.delete(scene.keys.job(job_id)))
     assert await rules(scene, recheck_delay_s=0.125) == {}
 
 
-async def test_the_queue_is_read_again(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job can reach the queue after the queue was read and leave the schedule before it is."""
+async def test_the_queue_is_read_again_for_a_recheck(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job may reach the queue after the queue was read, and leave the schedule before that is."""
     await scene.group()
     [job_id] = await scene.post(delay_ms=1, schedule_limit=10)
     await asyncio.sleep(0.01)
@@ -616,9 +622,9 @@ async def test_the_queue_is_read_again(scene: Scene, monkeypatch: pytest.MonkeyP
     assert promoted
 
 
-async def test_a_busy_system_gives_no_false_alarm(real_scene: Scene) -> None:
-    """Jobs are made, run, retried, handed back, canceled, scheduled, ended and forgotten all the
-    while, and no grace is given."""
+async def test_a_busy_system_causes_no_false_alarm(real_scene: Scene) -> None:
+    """Jobs are created, run, retried, released, canceled, scheduled, ended and deleted all the
+    while, without a grace period."""
     scene = real_scene
     await scene.group()
     ended = 0
@@ -655,7 +661,7 @@ async def test_a_busy_system_gives_no_false_alarm(real_scene: Scene) -> None:
             await asyncio.sleep(0.003)
             reply = await scene.begin(job_id, message_id, token + "again")
             if reply.answer.value != "run":
-                return  # canceled meanwhile by the one that made it, or forgotten after its second
+                return  # canceled meanwhile by its creator, or expired after its second
             lease = Lease(job_id, message_id, int(reply.value), token + "again")
         await scene.finish(lease)
 
@@ -677,7 +683,7 @@ async def test_a_busy_system_gives_no_false_alarm(real_scene: Scene) -> None:
         auditor = Auditor(scene.client, scene.keys, scene.worker.group, QUICK)
         clock = asyncio.get_running_loop().time
         deadline = clock() + 5
-        # On a busy machine it takes longer until there was something to be wrong about.
+        # On a busy machine it takes longer until enough has happened.
         while clock() < deadline or ((ended < 200 or checked < 1000) and clock() < deadline + 60):
             report = await auditor.run()
             assert report.violations == ()
@@ -693,7 +699,7 @@ async def test_a_busy_system_gives_no_false_alarm(real_scene: Scene) -> None:
 # -- life ----------------------------------------------------------------------------------
 
 
-async def test_one_at_a_time(scene: Scene) -> None:
+async def test_one_audit_at_a_time(scene: Scene) -> None:
     auditor = auditor_of(scene)
     await done(scene)
     first = asyncio.create_task(auditor.run())
@@ -704,7 +710,7 @@ async def test_one_at_a_time(scene: Scene) -> None:
     assert (await auditor.run()).jobs_checked == 1
 
 
-async def test_a_canceled_audit_leaves_nothing_behind(scene: Scene) -> None:
+async def test_a_canceled_audit_leaves_no_state(scene: Scene) -> None:
     auditor = auditor_of(scene, recheck_delay_s=60.0)
     await _twice(scene, await done(scene))
     started = asyncio.Event()
@@ -715,7 +721,7 @@ async def test_a_canceled_audit_leaves_nothing_behind(scene: Scene) -> None:
     assert not auditor.running
 
 
-async def test_redis_away(tmp_path: Any, keys: JobKeys) -> None:
+async def test_an_unavailable_redis(tmp_path: Any, keys: JobKeys) -> None:
     client = async_client(f"unix://{tmp_path}/none", connections=1)
     auditor = Auditor(client, keys, "workers", QUICK)
     with pytest.raises(StoreUnavailable):
@@ -731,7 +737,7 @@ async def test_redis_away(tmp_path: Any, keys: JobKeys) -> None:
 # -- the record ----------------------------------------------------------------------------
 
 
-async def test_reports_are_kept_and_summed(scene: Scene) -> None:
+async def test_reports_are_stored_and_summed(scene: Scene) -> None:
     client, keys = scene.client, scene.keys
     assert await load_record(client, keys) == AuditRecord()
     found = Violation("j", Rule.NO_TTL, "x")
@@ -745,7 +751,7 @@ async def test_reports_are_kept_and_summed(scene: Scene) -> None:
     assert set(await client.hkeys(keys.audit)) == {name.encode() for name in AUDIT_FIELDS}  # type: ignore[misc]
 
 
-async def test_a_record_of_a_foreign_hand(scene: Scene) -> None:
+async def test_an_invalid_stored_record(scene: Scene) -> None:
     client: Any = scene.client
     await client.hset(scene.keys.audit, mapping={"last_ts": b"\xff", "jobs_total": "many"})
     assert await load_record(client, scene.keys) == AuditRecord()

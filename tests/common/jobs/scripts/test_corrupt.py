@@ -1,4 +1,4 @@
-"""Keys of the wrong type: a clear error, nothing half-written, neighbours unharmed."""
+"""Keys of the wrong type: a clear error, nothing half-written, other records unaffected."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.common.kit import DONE, FAILED, Scene, new_job, note
 
 
 async def spoil(scene: Scene, key: str) -> None:
-    """Put something of another type in the place of a key."""
+    """Replace a key with one of another type."""
     await scene.client.delete(key)
     if key.endswith(":lease"):
         await scene.client.rpush(key, "a list")
@@ -24,7 +24,7 @@ async def spoil(scene: Scene, key: str) -> None:
 
 
 def untouched(before: dict[bytes, Any], after: dict[bytes, Any], keys: list[bytes]) -> bool:
-    """Whether keys are as they were; when the hash was last touched does not matter."""
+    """True if keys are unchanged, except for `updated_ts`."""
     for contents in (before, after):
         for key in keys:
             if isinstance(contents.get(key), dict):
@@ -42,7 +42,7 @@ async def test_enqueue(scene: Scene, part: str) -> None:
     assert await scene.snapshot() == before
 
 
-async def test_enqueue_into_something_that_is_no_stream(scene: Scene) -> None:
+async def test_enqueue_with_a_queue_of_the_wrong_type(scene: Scene) -> None:
     await spoil(scene, scene.keys.queue)
     before = await scene.snapshot()
     with pytest.raises(CorruptKey, match="WRONGTYPE"):
@@ -52,7 +52,7 @@ async def test_enqueue_into_something_that_is_no_stream(scene: Scene) -> None:
     assert await scene.snapshot() == before
 
 
-async def test_enqueue_with_a_spoilt_idempotency_key(scene: Scene) -> None:
+async def test_enqueue_with_a_corrupt_idempotency_key(scene: Scene) -> None:
     await scene.client.rpush(scene.keys.idempotency("k"), "a list")
     before = await scene.snapshot()
     with pytest.raises(CorruptKey, match="WRONGTYPE"):
@@ -62,7 +62,7 @@ async def test_enqueue_with_a_spoilt_idempotency_key(scene: Scene) -> None:
     assert await scene.snapshot() == before
 
 
-async def test_enqueue_neighbours(scene: Scene) -> None:
+async def test_enqueue_does_not_affect_other_records(scene: Scene) -> None:
     jobs = [
         new_job(idempotency_key=f"k{n}", idempotency_ttl_s=60, fingerprint="f") for n in range(9)
     ]
@@ -129,7 +129,7 @@ async def test_finish(scene: Scene, part: str, events: list[object]) -> None:
     assert (await scene.store.counts()).ended == 1
 
 
-async def test_finish_with_a_spoilt_queue_is_all_or_nothing(scene: Scene) -> None:
+async def test_finish_with_a_corrupt_queue_is_all_or_nothing(scene: Scene) -> None:
     """There is nothing left to ack: the end counts, or the error means that nothing changed."""
     lease = await scene.running()
     await spoil(scene, scene.keys.queue)
@@ -143,7 +143,7 @@ async def test_finish_with_a_spoilt_queue_is_all_or_nothing(scene: Scene) -> Non
         assert (await scene.types(lease.job_id))[-1] == b"done"
 
 
-async def test_dead_letters_that_are_no_stream(scene: Scene) -> None:
+async def test_a_dead_letter_stream_of_the_wrong_type(scene: Scene) -> None:
     await scene.group()
     await scene.client.xadd(scene.keys.queue, {"a": "b"})
     [message_id] = await scene.take()
@@ -153,14 +153,14 @@ async def test_dead_letters_that_are_no_stream(scene: Scene) -> None:
     assert await scene.pending() == 1
 
 
-async def test_a_spoilt_counter_or_hint_hides_nothing(scene: Scene) -> None:
+async def test_a_corrupt_counter_or_hint_hides_no_reply(scene: Scene) -> None:
     lease = await scene.running()
     await scene.client.delete(scene.keys.counts)
     await scene.client.rpush(scene.keys.counts, "a list")
     assert await scene.finish(lease) is Answer.OK
 
 
-async def test_reading_a_job_that_is_none(scene: Scene) -> None:
+async def test_reading_a_job_of_the_wrong_type(scene: Scene) -> None:
     await scene.client.set(scene.keys.job("a"), "a string")
     assert await scene.store.get("a") is None
     assert await scene.store.get("b") is None

@@ -1,8 +1,8 @@
-"""Keys of the wrong type under retry, release, cancel, schedule, redrive and the rest.
+"""Keys of the wrong type in retry, release, cancel, schedule, redrive and other operations.
 
-An operation that meets one fails alone: its neighbours in the same call do their work, it has
-written nothing itself, and once the key is gone the very same call works as if nothing had been.
-Where the key does not matter for the job, it may as well succeed, but then completely.
+An operation that meets one fails alone: other records of the same call succeed, it has written
+nothing itself, and once the key is removed the same call succeeds as if nothing had happened. If
+the key does not matter for the job, the operation may succeed, but then completely.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.common.jobs.scripts.test_corrupt import spoil, untouched
 from tests.common.kit import DONE, GIVEN_UP, Scene, new_job, note
 
 UNSENT: dict[str, Any] = {"first": 1, "events": [note("a")]}
-#: Key of a job, or of everybody's.
+#: A key of a job, or a shared one.
 Part = str
 
 
@@ -39,16 +39,16 @@ def key_of(scene: Scene, part: Part, job_id: str) -> str:
 
 
 async def bystander(scene: Scene) -> Lease:
-    """A running job that has nothing to do with it."""
+    """A running job that is not involved."""
     return await scene.running("bystander")
 
 
 def changed(before: dict[bytes, Any], after: dict[bytes, Any], other: Lease) -> list[bytes]:
-    """Keys that are not as they were; a neighbour's do not count."""
+    """Keys that changed, except those of the other job."""
     names = [name for name in {*before, *after} if other.job_id.encode() not in name]
     for contents in (before, after):
         for lease in (contents.get(name) for name in names if name.endswith(b":lease")):
-            if isinstance(lease, dict) and not lease.get(b"token"):  # nobody's: no matter when
+            if isinstance(lease, dict) and not lease.get(b"token"):  # no attempt holds it
                 for field in (b"token", b"owner", b"deadline_ms", b"event_seq"):
                     lease.pop(field, None)
     return [name for name in names if not untouched(before, after, [name])]
@@ -63,8 +63,8 @@ async def all_or_nothing(
     *,
     must_fail: bool,
 ) -> Any:
-    """Spoil a key, operate together with a neighbour, and again after the repair; returns what
-    the operation said when it worked."""
+    """Corrupt a key, run the operation together with another record, and again after the repair;
+    returns the operation's answer when it succeeded."""
     key = key_of(scene, part, job_id)
     existed = await scene.client.exists(key)
     if existed:
@@ -89,12 +89,12 @@ def by_its_job(part: Part) -> bool:
     return part in ("job", "events", "lease")
 
 
-# -- what ends an attempt -------------------------------------------------------------------------
+# -- end of an attempt ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("part", ["job", "events", "lease", "running", "queue"])
 @pytest.mark.parametrize("operation", ["retry", "release"])
-async def test_handing_back(scene: Scene, operation: str, part: Part) -> None:
+async def test_retry_and_release(scene: Scene, operation: str, part: Part) -> None:
     other = await bystander(scene)
     lease = await scene.running_limited()
 
@@ -119,10 +119,10 @@ async def test_handing_back(scene: Scene, operation: str, part: Part) -> None:
 
 @pytest.mark.parametrize("flagged", [False, True], ids=["", "canceling"])
 @pytest.mark.parametrize("operation", ["retry", "release"])
-async def test_an_attempt_that_cannot_be_handed_back_keeps_its_place(
+async def test_an_attempt_that_cannot_be_released_keeps_its_slot(
     scene: Scene, operation: str, flagged: bool
 ) -> None:
-    """It goes on running: nobody else may have its place meanwhile."""
+    """It is still running: no other job may have its slot meanwhile."""
     lease = await scene.running_limited()
     if flagged:
         await scene.cancel(lease.job_id)
@@ -175,7 +175,7 @@ async def test_finish(scene: Scene, ending: Any, part: Part) -> None:
 
 @pytest.mark.parametrize("part", ["running", "queue"])
 async def test_renew(scene: Scene, part: Part) -> None:
-    """It keeps the lease, or it does not; a lease without its message would be half of it."""
+    """It keeps the lease completely or not at all, together with its message."""
     other = await bystander(scene)
     lease = await scene.running_limited()
     await scene.claim_for("c9", lease.message_id, 90_000)
@@ -193,7 +193,7 @@ async def test_renew(scene: Scene, part: Part) -> None:
 
 
 @pytest.mark.parametrize("part", ["events", "letters"])
-async def test_giving_up(scene: Scene, part: Part) -> None:
+async def test_begin_of_an_exhausted_job(scene: Scene, part: Part) -> None:
     other = await bystander(scene)
     lease = await scene.running(max_attempts=1)
     await scene.expire(lease)
@@ -234,7 +234,7 @@ async def test_begin_of_a_limited_task(scene: Scene, part: Part) -> None:
 
 
 @pytest.mark.parametrize("part", ["job", "events", "lease"])
-async def test_begin_of_a_flagged_job(scene: Scene, part: Part) -> None:
+async def test_begin_of_a_job_with_a_cancel_request(scene: Scene, part: Part) -> None:
     other = await bystander(scene)
     lease = await scene.running()
     await scene.cancel(lease.job_id)
@@ -303,8 +303,8 @@ async def test_cancel(scene: Scene, make: Callable[[Scene], Awaitable[str]], par
 
 @pytest.mark.parametrize("part", ["job", "events", "lease", "scheduled", "queue"])
 @pytest.mark.parametrize("delay_ms", [0, 60_000], ids=["now", "later"])
-async def test_enqueue_with_wishes(scene: Scene, delay_ms: int, part: Part) -> None:
-    """I9: a refused request leaves no key, and above all no job that is on no queue."""
+async def test_enqueue_with_options(scene: Scene, delay_ms: int, part: Part) -> None:
+    """I9: a refused request leaves no key, and above all no job that is not queued."""
     other = await bystander(scene)
     job = new_job(
         delay_ms=delay_ms, schedule_limit=9, max_attempts=2,
@@ -361,8 +361,8 @@ async def test_promote(scene: Scene, part: Part) -> None:
     assert await scene.client.xlen(scene.keys.queue) == length + 3
 
 
-async def test_promote_forgets_what_is_no_job_any_more(scene: Scene) -> None:
-    """It would be due for ever, and in the way of others."""
+async def test_promote_removes_keys_that_are_not_jobs(scene: Scene) -> None:
+    """It would stay due for ever, and block others."""
     jobs = await due_jobs(scene)
     await spoil(scene, scene.keys.job(jobs[1]))
     outcomes = await scene.queue.promote(jobs)
@@ -378,7 +378,7 @@ async def test_promote_forgets_what_is_no_job_any_more(scene: Scene) -> None:
 @pytest.mark.parametrize("part", ["job", "events", "letters", "scheduled", "queue"])
 @pytest.mark.parametrize("delay_ms", [0, 60_000], ids=["now", "later"])
 async def test_redrive(scene: Scene, delay_ms: int, part: Part) -> None:
-    """Both or neither: a job that is nowhere would be lost, for the next call says `created`."""
+    """Both or neither: a job that is not queued would be lost, as the next call says `created`."""
     other = await bystander(scene)
     await scene.finish(await scene.running(), GIVEN_UP)
     [letter] = await scene.letters()
@@ -401,7 +401,7 @@ async def test_redrive(scene: Scene, delay_ms: int, part: Part) -> None:
 
 
 @pytest.mark.parametrize("part", ["letters", "queue"])
-async def test_dead(scene: Scene, part: Part) -> None:
+async def test_dead_letter(scene: Scene, part: Part) -> None:
     other = await bystander(scene)
     job_id = str(uuid.uuid4())
     fields = {b"job_id": job_id.encode(), b"task": b"chat", b"payload": b"{}"}
@@ -418,8 +418,8 @@ async def test_dead(scene: Scene, part: Part) -> None:
 
 
 @pytest.mark.parametrize("part", ["job", "events"])
-async def test_dead_over_keys_that_are_something_else(scene: Scene, part: Part) -> None:
-    """They exist, so nobody is told; the message is put aside all the same."""
+async def test_dead_letter_with_job_keys_of_the_wrong_type(scene: Scene, part: Part) -> None:
+    """They exist, so no error is written; the message is dead-lettered nevertheless."""
     await bystander(scene)
     job_id = str(uuid.uuid4())
     fields = {b"job_id": job_id.encode(), b"task": b"chat", b"payload": b"{}"}
@@ -433,10 +433,10 @@ async def test_dead_over_keys_that_are_something_else(scene: Scene, part: Part) 
     assert await scene.pending() == 1
 
 
-# -- care of the queue ----------------------------------------------------------------------------
+# -- maintenance of the queue ---------------------------------------------------------------------
 
 
-async def test_trim_and_forget_next_to_work(scene: Scene) -> None:
+async def test_trim_and_remove_idle_consumers_next_to_work(scene: Scene) -> None:
     other = await bystander(scene)
     await spoil(scene, scene.keys.queue)
     outcomes = await asyncio.gather(

@@ -1,10 +1,10 @@
-"""Random histories over the scripts: whatever the order of events, the invariants hold.
+"""Random histories over the job scripts: the invariants hold for any order of events.
 
-Clients post, schedule and cancel jobs; workers read, begin, emit, save, renew, retry, release and
-finish, or have no place for a message; they die, stall past their lease, wake up as zombies and
-repeat calls whose replies were lost. The model knows which attempt is the current one; Redis must
-agree after every step. Invariants are those of the reliability notes. Time passes by editing what
-Redis has noted.
+Clients post, schedule and cancel jobs. Workers read, begin, emit, save, renew, retry, release and
+finish, or have no slot for a message. They die, stall past their lease, continue as superseded
+attempts and repeat calls whose replies were lost. The model knows the current attempt, and Redis
+must agree after every step. The invariants are those of docs/reliability.md. Time passes by editing
+times in Redis.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ ANY = st.integers(0, 9)
 
 
 def some(name: str) -> Callable[[Any], bool]:
-    """Precondition: there is something to take up."""
+    """Precondition: there is something to act on."""
     return lambda history: bool(getattr(history, name))
 
 
 class JobHistory(BusySteps):
-    """Any number of clients and workers, one queue. Few rules, each with a choice, are drawn more
-    evenly than many."""
+    """Any number of clients and workers, one queue. A few rules with choices are drawn more evenly
+    than many."""
 
     @initialize(tasks=st.lists(TASKS, min_size=2, max_size=4), most=MOST)
     def begin_some(self, tasks: list[str], most: int) -> None:
-        """A history that starts with nothing takes long to become interesting."""
+        """Start with some jobs: an empty history takes long to become interesting."""
         for task in tasks:
             self.post(task, most, 0)
         self.read("a", len(tasks))
@@ -181,7 +181,7 @@ class JobHistory(BusySteps):
 
 
 def act(history: JobHistory, rng: random.Random) -> None:
-    """Any rule, all of them alike."""
+    """Any rule, with equal probability."""
     pick, count, consumer, yes = rng.randrange(10), rng.randrange(4), rng.choice("ab"), coin(rng)
     task = rng.choice(["chat", LIMITED_TASK])
     acts: list[Callable[[], None]] = [
@@ -219,7 +219,7 @@ def coin(rng: random.Random) -> bool:
 def test_invariants_hold_on_a_long_walk(
     name: str, seed: int, real_server: Callable[[str], RealServer]
 ) -> None:
-    """Hypothesis knows how to make a failure short; a walk sees more in the same time."""
+    """Hypothesis shrinks failures; a long walk covers more in the same time."""
     rng = random.Random(seed)
     history = JobHistory(real_server(name).client)
     history.begin_some(["chat", LIMITED_TASK, LIMITED_TASK, LIMITED_TASK], rng.choice([1, 2, 9]))

@@ -1,4 +1,4 @@
-"""BEGIN: at most one live attempt, and every other case told apart."""
+"""BEGIN: at most one live attempt, and a distinct answer for every other case."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ async def queued(scene: Scene, **changes: object) -> tuple[str, str]:
     return job_id, message_id
 
 
-async def test_run_sets_running_and_says_so(scene: Scene) -> None:
+async def test_run_sets_the_status_and_writes_an_event(scene: Scene) -> None:
     job_id, message_id = await queued(scene, ttl_s=90)
     before = await scene.job(job_id)
     reply = await scene.begin(job_id, message_id, "t1")
@@ -41,7 +41,7 @@ async def test_run_sets_running_and_says_so(scene: Scene) -> None:
     assert await scene.pending() == 1
 
 
-async def test_a_live_attempt_keeps_others_out(scene: Scene) -> None:
+async def test_a_live_attempt_excludes_others(scene: Scene) -> None:
     lease = await scene.running()
     before = await scene.snapshot()
     reply = await scene.begin(lease.job_id, lease.message_id, "t2")
@@ -50,7 +50,7 @@ async def test_a_live_attempt_keeps_others_out(scene: Scene) -> None:
     assert await scene.snapshot() == before
 
 
-async def test_the_same_try_again_is_the_same_attempt(scene: Scene) -> None:
+async def test_a_repeated_call_is_the_same_attempt(scene: Scene) -> None:
     lease = await scene.running()
     for _ in range(2):
         reply = await scene.begin(lease.job_id, lease.message_id, "t1")
@@ -58,7 +58,7 @@ async def test_the_same_try_again_is_the_same_attempt(scene: Scene) -> None:
     assert await scene.types(lease.job_id) == [b"queued", b"running"]
 
 
-async def test_the_same_try_again_keeps_its_events_apart(scene: Scene) -> None:
+async def test_a_repeated_call_keeps_the_event_numbers(scene: Scene) -> None:
     """A repeated BEGIN must not reset the numbering of events."""
     lease = await scene.running()
     await scene.client.hset(scene.keys.lease(lease.job_id), "event_seq", "4")
@@ -76,11 +76,11 @@ async def test_an_expired_lease_is_taken_over(scene: Scene) -> None:
     assert await scene.client.hget(scene.keys.lease(lease.job_id), "event_seq") == b"0"
 
 
-async def test_an_ended_job_is_acked_and_left_alone(scene: Scene) -> None:
+async def test_the_message_of_an_ended_job_is_acked(scene: Scene) -> None:
     lease = await scene.running()
     await scene.finish(lease, FAILED)
     events, job = await scene.events(lease.job_id), await scene.job(lease.job_id)
-    # The message comes again, e.g. to a group that was recreated.
+    # The message is delivered again, for example to a recreated group.
     await scene.client.xgroup_destroy(scene.keys.queue, "workers")
     await scene.client.xgroup_create(scene.keys.queue, "workers", id="0")
     assert await scene.take() == [lease.message_id]
@@ -104,7 +104,7 @@ async def test_a_missing_terminal_event_is_added_before_the_ack(scene: Scene, st
     assert await scene.pending() == 0
 
 
-async def test_a_terminal_job_whose_events_are_gone_gets_its_end(scene: Scene) -> None:
+async def test_an_ended_job_without_events_gets_its_terminal_event(scene: Scene) -> None:
     job_id, message_id = await queued(scene)
     await scene.client.hset(scene.keys.job(job_id), "status", "done")
     await scene.client.delete(scene.keys.events(job_id))
@@ -113,7 +113,7 @@ async def test_a_terminal_job_whose_events_are_gone_gets_its_end(scene: Scene) -
     assert await scene.without_ttl() == []
 
 
-async def test_a_missing_job_is_told_and_nothing_is_written(scene: Scene) -> None:
+async def test_a_missing_job_writes_nothing(scene: Scene) -> None:
     job_id, message_id = await queued(scene)
     await scene.client.delete(scene.keys.job(job_id), scene.keys.events(job_id))
     before = await scene.snapshot()
@@ -141,7 +141,7 @@ async def test_a_missing_job_is_told_and_nothing_is_written(scene: Scene) -> Non
         (None, 600),
     ],
 )
-async def test_the_ttl_is_the_jobs_own_where_it_is_sane(
+async def test_a_valid_ttl_of_the_job_is_used(
     scene: Scene, stored: bytes | None, expected: int
 ) -> None:
     job_id, message_id = await queued(scene)
@@ -155,7 +155,7 @@ async def test_the_ttl_is_the_jobs_own_where_it_is_sane(
         assert expected * 1000 - 900 < left_ms <= expected * 1000
 
 
-async def test_junk_in_the_lease_is_no_attempt(scene: Scene) -> None:
+async def test_an_invalid_lease_is_not_an_attempt(scene: Scene) -> None:
     job_id, message_id = await queued(scene)
     junk = {"attempt": "many", "token": b"\xff", "deadline_ms": "tomorrow", "event_seq": "x"}
     await scene.client.hset(scene.keys.lease(job_id), mapping=junk)
@@ -185,8 +185,8 @@ async def test_one_message_twice_in_one_batch_runs_once(scene: Scene) -> None:
     assert [reply.answer for reply in replies] == [Answer.RUN, Answer.BUSY]
 
 
-async def test_a_job_begun_too_often_ends_in_error(scene: Scene) -> None:
-    """Its workers fell silent each time: the last one writes the end, once, and puts it aside."""
+async def test_a_job_without_attempts_left_ends_in_error(scene: Scene) -> None:
+    """Its lease expired each time: the last BEGIN writes the end, once, and a dead letter."""
     lease = await scene.running()
     for number in range(2, scene.worker.max_attempts + 1):
         lease = await scene.take_over(lease, f"t{number}")

@@ -1,4 +1,4 @@
-"""NEXT: messages read and their jobs begun in one call, and in one only, whatever gets lost."""
+"""FETCH_AND_BEGIN: messages are read and begun in one call, once, even if replies are lost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from common.redis.scripts import Reply, unpack
 from tests.common.kit import DONE, Scene
 
 TOKEN = "try"
-#: What NEXT brings for one message: its id, its job, and BEGIN's answer, None for nothing.
+#: The result for one message: its id, its job, and BEGIN's answer, or None.
 Taken = tuple[str, str, Any]
 
 
@@ -68,7 +68,7 @@ async def test_messages_are_read_and_begun_oldest_first(scene: Scene) -> None:
     assert await scene.pending() == 2
 
 
-async def test_an_attempt_of_it_ends_like_any_other(scene: Scene) -> None:
+async def test_such_an_attempt_ends_like_any_other(scene: Scene) -> None:
     await scene.group()
     await scene.post()
     [(message_id, job_id, outcome)] = await take(scene, 5)
@@ -84,7 +84,7 @@ async def test_an_empty_queue_brings_nothing(scene: Scene) -> None:
     assert await take(scene, 5, again=True) == []
 
 
-async def test_each_message_gets_the_answer_that_begin_would_give(scene: Scene) -> None:
+async def test_each_message_gets_the_answer_of_begin(scene: Scene) -> None:
     await scene.group()
     busy, ended, gone, fresh = await scene.post(4)
     [message_id] = await scene.take(1, "elsewhere")
@@ -112,7 +112,7 @@ async def test_two_messages_of_one_job_begin_it_once(scene: Scene) -> None:
 @pytest.mark.parametrize(
     "fields", [{"task": "chat"}, {"job_id": ""}, {"job_id": "a b"}, {"job_id": b"\xff\xfe"}]
 )
-async def test_what_has_no_name_that_we_would_give_is_left_alone(
+async def test_messages_with_invalid_job_ids_are_not_begun(
     scene: Scene, fields: dict[str, Any]
 ) -> None:
     await scene.group()
@@ -123,7 +123,7 @@ async def test_what_has_no_name_that_we_would_give_is_left_alone(
     assert (second[1], second[2].answer) == (job_id, Answer.RUN)
 
 
-async def test_tasks_are_left_alone_on_request(scene: Scene) -> None:
+async def test_tasks_can_be_excluded(scene: Scene) -> None:
     await scene.group()
     [limited] = await scene.post(task="embed")
     [free] = await scene.post(task="chat")
@@ -135,14 +135,14 @@ async def test_tasks_are_left_alone_on_request(scene: Scene) -> None:
     assert not await scene.client.exists(scene.keys.lease(limited))
 
 
-async def test_a_task_s_own_limit_of_attempts_counts(scene: Scene) -> None:
+async def test_the_attempt_limit_of_a_task_is_used(scene: Scene) -> None:
     await scene.group()
     [job_id] = await scene.post()
     await scene.client.hset(scene.keys.lease(job_id), mapping={"attempt": 2, "deadline_ms": 1})
     assert answers(await take(scene, 1, chat=2)) == [Answer.EXHAUSTED]
 
 
-async def test_a_spoilt_job_harms_only_itself(scene: Scene) -> None:
+async def test_a_corrupt_job_affects_no_other(scene: Scene) -> None:
     await scene.group()
     spoilt, well = await scene.post(2)
     await scene.client.delete(scene.keys.events(spoilt))
@@ -159,10 +159,10 @@ async def test_without_a_group_nothing_happens(scene: Scene) -> None:
         await take(scene, 1)
 
 
-async def test_a_repeated_try_finds_what_it_has_begun(scene: Scene) -> None:
+async def test_a_repeated_call_finds_what_it_has_begun(scene: Scene) -> None:
     await scene.group()
     await scene.post(5)
-    others = await scene.take(1)  # ours too, but not of this try
+    others = await scene.take(1)  # of the same consumer, but not of this call
     first = await take(scene, 2)
     again = await take(scene, 2, again=True)
     assert attempts(again) == attempts(first)
@@ -172,7 +172,7 @@ async def test_a_repeated_try_finds_what_it_has_begun(scene: Scene) -> None:
     assert await scene.pending() == 3  # nothing more was read
 
 
-async def test_a_repeated_try_that_was_never_made_is_made(scene: Scene) -> None:
+async def test_a_repeated_call_runs_if_the_first_never_did(scene: Scene) -> None:
     await scene.group()
     jobs = await scene.post(3)
     await take(scene, 1, token="another")
@@ -181,7 +181,7 @@ async def test_a_repeated_try_that_was_never_made_is_made(scene: Scene) -> None:
     assert answers(taken) == [Answer.RUN, Answer.RUN]
 
 
-async def test_more_than_a_page_of_pending_messages_is_looked_through(scene: Scene) -> None:
+async def test_more_than_a_page_of_pending_messages_is_searched(scene: Scene) -> None:
     await scene.group()
     await scene.post(130)
     await scene.take(120)
@@ -189,7 +189,7 @@ async def test_more_than_a_page_of_pending_messages_is_looked_through(scene: Sce
     assert attempts(await take(scene, 5, again=True)) == attempts(first)
 
 
-async def test_a_repeated_try_looks_only_at_messages_that_it_may_have_begun(scene: Scene) -> None:
+async def test_a_repeated_call_searches_only_newer_messages(scene: Scene) -> None:
     await scene.group()
     await scene.post(4)
     older = await take(scene, 2)

@@ -46,7 +46,7 @@ async def test_unsent_events_come_before_the_end(scene: Scene) -> None:
     assert data[2:] == [b'{"text":"a"}', b'{"text":"b"}', b'{"text":"c"}', DONE.data]
 
 
-async def test_again_changes_nothing(scene: Scene) -> None:
+async def test_a_repeated_call_changes_nothing(scene: Scene) -> None:
     lease = await scene.running()
     await scene.finish(lease, first=1, events=[note("a")])
     before = await scene.snapshot()
@@ -56,7 +56,7 @@ async def test_again_changes_nothing(scene: Scene) -> None:
     assert (await scene.store.counts()).ended == 1
 
 
-async def test_a_zombie_can_neither_end_nor_ack(scene: Scene) -> None:
+async def test_a_superseded_attempt_can_neither_end_nor_ack(scene: Scene) -> None:
     zombie = await scene.running()
     heir = await scene.take_over(zombie)
     before = await scene.snapshot()
@@ -69,8 +69,8 @@ async def test_a_zombie_can_neither_end_nor_ack(scene: Scene) -> None:
     assert await scene.types(heir.job_id) == [b"queued", b"running", b"running", b"done"]
 
 
-async def test_the_attempt_number_alone_is_no_proof(scene: Scene) -> None:
-    """A lease that was lost with its key starts to count at one again."""
+async def test_the_attempt_number_alone_is_not_enough(scene: Scene) -> None:
+    """If the lease key is lost, attempts are counted from one again."""
     zombie = await scene.running("t1")
     await scene.client.delete(scene.keys.lease(zombie.job_id))
     heir = await scene.take_over(zombie, "t2")
@@ -81,7 +81,7 @@ async def test_the_attempt_number_alone_is_no_proof(scene: Scene) -> None:
     assert await scene.finish(heir) is Answer.OK
 
 
-async def test_already_acks_a_message_that_came_again(scene: Scene) -> None:
+async def test_already_acks_a_redelivered_message(scene: Scene) -> None:
     lease = await scene.running()
     await scene.client.hset(scene.keys.job(lease.job_id), "status", "canceled")
     assert await scene.finish(lease) is Answer.ALREADY
@@ -90,8 +90,8 @@ async def test_already_acks_a_message_that_came_again(scene: Scene) -> None:
 
 
 async def test_an_ack_implies_a_terminal_event(scene: Scene) -> None:
-    """I3: a foreign hand set the status but died before its event; FINISH acks, so it must
-    leave a terminal event as BEGIN does, or clients tail for ever."""
+    """I3: a third-party worker set the status but died before its event. FINISH acks, so it must
+    write a terminal event as BEGIN does; otherwise clients would wait for ever."""
     lease = await scene.running()
     await scene.client.hset(scene.keys.job(lease.job_id), "status", "canceled")
     assert await scene.finish(lease) is Answer.ALREADY
@@ -109,7 +109,7 @@ async def test_a_result_without_a_job_is_dropped_and_acked(scene: Scene) -> None
     assert (await scene.store.counts()).ended == 0
 
 
-async def test_a_missing_group_does_not_keep_a_job_from_its_end(scene: Scene) -> None:
+async def test_a_missing_group_does_not_prevent_the_end(scene: Scene) -> None:
     lease = await scene.running()
     await scene.client.delete(scene.keys.queue)
     assert await scene.finish(lease) is Answer.OK
@@ -117,7 +117,7 @@ async def test_a_missing_group_does_not_keep_a_job_from_its_end(scene: Scene) ->
     assert not await scene.client.exists(scene.keys.queue)
 
 
-async def test_counts_each_end_once_in_one_call(scene: Scene) -> None:
+async def test_each_end_is_counted_once_in_one_call(scene: Scene) -> None:
     leases = [await scene.running(f"t{n}") for n in range(5)]
     twice = [*leases, *leases]
     answers = await asyncio.gather(*(scene.finish(lease) for lease in twice))
@@ -125,7 +125,7 @@ async def test_counts_each_end_once_in_one_call(scene: Scene) -> None:
     assert (await scene.store.counts()).ended == 5
 
 
-async def test_watchers_are_hinted(scene: Scene) -> None:
+async def test_a_hint_is_published(scene: Scene) -> None:
     lease = await scene.running()
     heard: asyncio.Queue[bytes] = asyncio.Queue()
     line = scene.backend.wire(on_message=heard.put_nowait)

@@ -1,4 +1,4 @@
-"""RENEW and EMIT: what a running attempt may write, and what nobody else may."""
+"""RENEW and EMIT: writes of a running attempt, which no other may make."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Write = Callable[[Scene, Lease], Awaitable[Answer]]
 
 
 @pytest.mark.parametrize("write", WRITES)
-async def test_a_zombie_attempt_writes_nothing(scene: Scene, write: Write) -> None:
+async def test_a_superseded_attempt_writes_nothing(scene: Scene, write: Write) -> None:
     zombie = await scene.running()
     await scene.take_over(zombie)
     before = await scene.snapshot()
@@ -47,7 +47,7 @@ async def test_after_the_end_nothing_is_written(scene: Scene, write: Write) -> N
 
 
 @pytest.mark.parametrize("write", WRITES)
-async def test_an_end_by_a_foreign_hand_is_respected(scene: Scene, write: Write) -> None:
+async def test_an_end_by_a_third_party_is_respected(scene: Scene, write: Write) -> None:
     lease = await scene.running()
     await scene.client.hset(scene.keys.job(lease.job_id), "status", "canceled")
     before = await scene.snapshot()
@@ -56,7 +56,7 @@ async def test_an_end_by_a_foreign_hand_is_respected(scene: Scene, write: Write)
 
 
 @pytest.mark.parametrize("write", WRITES)
-async def test_a_job_that_is_gone_stays_gone(scene: Scene, write: Write) -> None:
+async def test_a_deleted_job_is_not_recreated(scene: Scene, write: Write) -> None:
     lease = await scene.running()
     await scene.client.delete(scene.keys.job(lease.job_id), scene.keys.events(lease.job_id))
     before = await scene.snapshot()
@@ -80,7 +80,7 @@ async def test_ttls_are_refreshed(scene: Scene, write: Write) -> None:
 
 
 @pytest.mark.parametrize("write", WRITES)
-async def test_an_expired_lease_that_nobody_took_is_still_ours(scene: Scene, write: Write) -> None:
+async def test_an_expired_lease_is_kept_until_it_is_taken_over(scene: Scene, write: Write) -> None:
     lease = await scene.running()
     await scene.expire(lease)
     assert await write(scene, lease) is Answer.OK
@@ -111,7 +111,7 @@ async def test_renew_resets_idle_and_keeps_the_delivery_count(scene: Scene) -> N
     assert entry["consumer"] == b"c1"
 
 
-async def test_renew_takes_the_message_back_from_a_too_eager_claimer(scene: Scene) -> None:
+async def test_renew_reclaims_the_message_from_another_consumer(scene: Scene) -> None:
     lease = await scene.running()
     await scene.client.xclaim(scene.keys.queue, "workers", "c2", 0, [lease.message_id])
     assert await renewed(scene, lease) is Answer.OK
@@ -119,7 +119,7 @@ async def test_renew_takes_the_message_back_from_a_too_eager_claimer(scene: Scen
     assert entry["consumer"] == b"c1"
 
 
-async def test_renew_does_not_bring_an_acked_message_back(scene: Scene) -> None:
+async def test_renew_does_not_restore_an_acked_message(scene: Scene) -> None:
     lease = await scene.running()
     await scene.client.xack(scene.keys.queue, "workers", lease.message_id)
     assert await renewed(scene, lease) is Answer.OK
@@ -139,7 +139,7 @@ async def test_events_are_appended_in_order_with_four_fields(scene: Scene) -> No
     assert {event[b"step"] for event in events} == {b"worker.echo"}
 
 
-async def test_a_repeat_skips_what_is_written(scene: Scene) -> None:
+async def test_a_repeat_skips_events_already_written(scene: Scene) -> None:
     lease = await scene.running()
     await scene.emit(lease, 1, [note("a"), note("b")])
     before = await scene.events(lease.job_id)
@@ -152,7 +152,7 @@ async def test_a_repeat_skips_what_is_written(scene: Scene) -> None:
     assert len(data) == 7
 
 
-async def test_an_old_repeat_does_not_turn_the_numbering_back(scene: Scene) -> None:
+async def test_an_old_repeat_does_not_reset_the_numbering(scene: Scene) -> None:
     lease = await scene.running()
     await scene.emit(lease, 1, [note("a"), note("b"), note("c")])
     await scene.emit(lease, 1, [note("a")])
@@ -169,7 +169,7 @@ async def test_each_attempt_counts_its_own_events(scene: Scene) -> None:
     assert data[-1] == b'{"text":"c"}'
 
 
-async def test_events_are_capped_and_the_end_stays(
+async def test_events_are_capped_and_the_last_one_stays(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(common.jobs.scripts, "MAX_EVENTS_PER_JOB", 100)
@@ -182,14 +182,14 @@ async def test_events_are_capped_and_the_end_stays(
     assert (await scene.types(lease.job_id))[-1] == b"done"
 
 
-async def test_data_goes_through_byte_by_byte(scene: Scene) -> None:
+async def test_data_is_stored_byte_by_byte(scene: Scene) -> None:
     lease = await scene.running()
     odd = note("x")._replace(data=b"\x00\xff\r\n'\"" + bytes(range(256)))
     await scene.emit(lease, 1, [odd])
     assert (await scene.events(lease.job_id))[-1][b"data"] == odd.data
 
 
-async def test_attempts_of_many_jobs_in_one_call_stay_apart(scene: Scene) -> None:
+async def test_attempts_of_many_jobs_in_one_call_are_separate(scene: Scene) -> None:
     leases = [await scene.running(f"t{n}") for n in range(8)]
     await scene.finish(leases[3], FAILED)
     answers = await asyncio.gather(*(scene.emit(lease, 1, [note(lease.token)]) for lease in leases))

@@ -1,4 +1,4 @@
-"""RELEASE: a stopping worker's jobs go on elsewhere, at once and at no cost to them."""
+"""RELEASE: jobs of a stopping worker continue elsewhere, at once and without using an attempt."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def test_ok_queues_the_job_again_and_keeps_its_message(scene: Scene) -> No
 
 
 @pytest.mark.parametrize("lease_ms", [1, 30_000, LEASE_MAX_MS])
-async def test_anybody_may_claim_the_message_at_once(scene: Scene, lease_ms: int) -> None:
+async def test_any_worker_may_claim_the_message_at_once(scene: Scene, lease_ms: int) -> None:
     lease = await scene.running()
     assert await scene.autoclaim("c2", 30_000) == []
     await scene.release(lease)
@@ -45,7 +45,7 @@ async def test_anybody_may_claim_the_message_at_once(scene: Scene, lease_ms: int
     assert [int(reply.more[1])] == [1]
 
 
-async def test_again_after_a_lost_reply_changes_nothing(scene: Scene) -> None:
+async def test_a_repeat_after_a_lost_reply_changes_nothing(scene: Scene) -> None:
     lease = await scene.running()
     unsent = {"first": 1, "events": [note("a")]}
     assert await scene.release(lease, **unsent) is Answer.OK
@@ -56,7 +56,7 @@ async def test_again_after_a_lost_reply_changes_nothing(scene: Scene) -> None:
     assert await scene.types(lease.job_id) == [b"queued", b"running", b"message", b"released"]
 
 
-async def test_again_does_not_take_the_message_from_its_new_owner(scene: Scene) -> None:
+async def test_a_repeat_does_not_take_the_message_from_its_new_owner(scene: Scene) -> None:
     lease = await scene.running()
     await scene.release(lease)
     await scene.claim_for("c2", lease.message_id)
@@ -66,7 +66,7 @@ async def test_again_does_not_take_the_message_from_its_new_owner(scene: Scene) 
     assert entry["time_since_delivered"] < 60_000
 
 
-async def test_the_attempt_that_was_handed_back_writes_nothing_more(scene: Scene) -> None:
+async def test_a_released_attempt_writes_nothing_more(scene: Scene) -> None:
     first = await scene.running()
     await scene.release(first)
     await scene.writes_nothing(first)
@@ -78,21 +78,21 @@ async def test_the_attempt_that_was_handed_back_writes_nothing_more(scene: Scene
     await scene.writes_nothing(first)
 
 
-async def test_it_does_not_count_as_an_attempt(scene: Scene) -> None:
+async def test_a_release_does_not_count_as_an_attempt(scene: Scene) -> None:
     lease = await scene.running(max_attempts=1)
     for number in range(2, 12):
         assert await scene.release(lease) is Answer.OK
         lease = await scene.again(lease, f"t{number}")
     assert lease.attempt == 11
     assert (await scene.held(lease.job_id))[b"released"] == b"10"
-    # But falling silent does.
+    # But an expired lease does.
     await scene.expire(lease)
     reply = await scene.begin(lease.job_id, lease.message_id, "last")
     assert (reply.answer, int(reply.value)) == (Answer.EXHAUSTED, 11)
     assert await scene.pending() == 0
 
 
-async def test_a_failure_after_it_still_counts(scene: Scene) -> None:
+async def test_a_failure_after_a_release_still_counts(scene: Scene) -> None:
     lease = await scene.running(max_attempts=2)
     await scene.release(lease)
     second = await scene.again(lease, "t2")
@@ -103,7 +103,7 @@ async def test_a_failure_after_it_still_counts(scene: Scene) -> None:
     assert reply.answer is Answer.EXHAUSTED
 
 
-async def test_it_need_not_wait_although_an_earlier_retry_had_to(scene: Scene) -> None:
+async def test_a_release_clears_the_delay_of_an_earlier_retry(scene: Scene) -> None:
     first = await scene.running()
     await scene.retry(first, 60_000)
     second = await scene.again(first, "t2")
@@ -112,7 +112,7 @@ async def test_it_need_not_wait_although_an_earlier_retry_had_to(scene: Scene) -
     assert reply.answer is Answer.RUN
 
 
-async def test_unsent_events_are_not_lost(scene: Scene) -> None:
+async def test_unsent_events_are_written(scene: Scene) -> None:
     lease = await scene.running()
     await scene.emit(lease, 1, [note("a")])
     await scene.release(lease, first=1, events=[note("a"), note("b")])
@@ -123,7 +123,7 @@ async def test_unsent_events_are_not_lost(scene: Scene) -> None:
     assert data[-2:] == [b'{"text":"c"}', DONE.data]
 
 
-async def test_lost_when_another_attempt_took_over(scene: Scene) -> None:
+async def test_lost_if_another_attempt_took_over(scene: Scene) -> None:
     zombie = await scene.running()
     heir = await scene.take_over(zombie)
     before = await scene.snapshot()
@@ -137,7 +137,7 @@ async def test_lost_when_another_attempt_took_over(scene: Scene) -> None:
     assert await scene.snapshot() == before
 
 
-async def test_gone_acks_and_makes_no_key(scene: Scene) -> None:
+async def test_gone_acks_and_creates_no_key(scene: Scene) -> None:
     lease = await scene.running()
     gone = [key(lease.job_id) for key in (scene.keys.job, scene.keys.events, scene.keys.lease)]
     await scene.client.delete(*gone)
@@ -147,15 +147,15 @@ async def test_gone_acks_and_makes_no_key(scene: Scene) -> None:
     assert await scene.client.exists(*gone) == 0
 
 
-async def test_an_acked_message_does_not_come_back(scene: Scene) -> None:
+async def test_an_acked_message_is_not_restored(scene: Scene) -> None:
     lease = await scene.running()
     await scene.client.xack(scene.keys.queue, "workers", lease.message_id)
     assert await scene.release(lease) is Answer.OK
     assert await scene.pending() == 0
 
 
-async def test_a_flagged_job_ends_with_the_next_begin(scene: Scene) -> None:
-    """A stopping worker hands it back; whoever takes it up finds the wish."""
+async def test_a_job_with_a_cancel_request_ends_with_the_next_begin(scene: Scene) -> None:
+    """A stopping worker releases it; the worker that takes it finds the cancel request."""
     lease = await scene.running()
     await scene.cancel(lease.job_id)
     assert await scene.release(lease) is Answer.OK
@@ -169,7 +169,7 @@ async def test_a_flagged_job_ends_with_the_next_begin(scene: Scene) -> None:
 
 @pytest.mark.parametrize("how", ["release", "retry"])
 async def test_a_job_whose_message_was_deleted_gets_a_new_one(scene: Scene, how: str) -> None:
-    """Or else nobody would ever hear of it again."""
+    """Otherwise no worker would ever get the job again."""
     lease = await scene.running()
     await scene.client.delete(scene.keys.queue)
     if how == "release":

@@ -1,4 +1,4 @@
-"""RETRY: another attempt later, on the same message, and nothing more from the one that failed."""
+"""RETRY: another attempt later with the same message; the failed attempt writes nothing more."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def test_ok_queues_the_job_again_and_keeps_its_message(scene: Scene) -> No
     assert await scene.letters() == []
 
 
-async def test_again_after_a_lost_reply_changes_nothing(scene: Scene) -> None:
+async def test_a_repeat_after_a_lost_reply_changes_nothing(scene: Scene) -> None:
     lease = await scene.running()
     unsent = {"first": 1, "events": [note("a")]}
     assert await scene.retry(lease, 5000, **unsent) is Answer.OK
@@ -46,7 +46,7 @@ async def test_again_after_a_lost_reply_changes_nothing(scene: Scene) -> None:
     assert await scene.types(lease.job_id) == [b"queued", b"running", b"message", b"retry"]
 
 
-async def test_again_while_the_next_attempt_runs_is_lost(scene: Scene) -> None:
+async def test_a_repeat_while_the_next_attempt_runs_is_lost(scene: Scene) -> None:
     first = await scene.running()
     await scene.retry(first)
     second = await scene.again(first, "t2")
@@ -56,11 +56,11 @@ async def test_again_while_the_next_attempt_runs_is_lost(scene: Scene) -> None:
     assert await scene.finish(second) is Answer.OK
 
 
-async def test_the_attempt_that_failed_writes_nothing_more(scene: Scene) -> None:
+async def test_the_failed_attempt_writes_nothing_more(scene: Scene) -> None:
     first = await scene.running()
     await scene.retry(first, 5000)
     await scene.writes_nothing(first)
-    # Knowing how the token is spent does not help either.
+    # Knowing the format of the spent token does not help either.
     spent = first._replace(token=(await scene.held(first.job_id))[b"token"].decode())
     assert spent.token != first.token
     second = await scene.again(first, "t2")
@@ -70,7 +70,7 @@ async def test_the_attempt_that_failed_writes_nothing_more(scene: Scene) -> None
     await scene.writes_nothing(first)
 
 
-async def test_the_next_attempt_waits_for_its_time(scene: Scene) -> None:
+async def test_the_next_attempt_waits_for_the_delay(scene: Scene) -> None:
     lease = await scene.running()
     await scene.retry(lease, 60_000)
     before = await scene.snapshot()
@@ -93,12 +93,12 @@ async def test_without_delay_the_next_attempt_may_begin_at_once(scene: Scene) ->
 
 
 @pytest.mark.parametrize(("delay_ms", "seconds"), [(0, 0), (1, 1), (7_200_000, 7200)])
-async def test_the_keys_outlive_the_wait(scene: Scene, delay_ms: int, seconds: int) -> None:
+async def test_the_keys_outlive_the_delay(scene: Scene, delay_ms: int, seconds: int) -> None:
     lease = await scene.running(ttl_s=90)
     await scene.retry(lease, delay_ms)
     for key in (scene.keys.job, scene.keys.events, scene.keys.lease):
         assert 80 < await scene.client.ttl(key(lease.job_id)) - seconds <= 90
-    # What is asked meanwhile does not shorten it.
+    # Calls in between do not shorten it.
     await scene.begin(lease.job_id, lease.message_id, "t2")
     await scene.renew(lease)
     await scene.emit(lease, 1, [note("late")])
@@ -107,7 +107,7 @@ async def test_the_keys_outlive_the_wait(scene: Scene, delay_ms: int, seconds: i
     assert await scene.without_ttl() == []
 
 
-async def test_the_message_stays_with_us_and_looks_fresh(scene: Scene) -> None:
+async def test_the_message_stays_pending_with_a_fresh_idle_time(scene: Scene) -> None:
     lease = await scene.running()
     await scene.claim_for("c9", lease.message_id, 90_000)
     await scene.retry(lease, 5000)
@@ -129,7 +129,7 @@ async def test_unsent_events_come_before_the_retry_once(scene: Scene) -> None:
     assert data[-2:] == [b'{"text":"c"}', DONE.data]
 
 
-async def test_lost_when_another_attempt_took_over(scene: Scene) -> None:
+async def test_lost_if_another_attempt_took_over(scene: Scene) -> None:
     zombie = await scene.running()
     heir = await scene.take_over(zombie)
     before = await scene.snapshot()
@@ -141,7 +141,7 @@ async def test_lost_when_another_attempt_took_over(scene: Scene) -> None:
     assert await scene.retry(heir) is Answer.LOST
 
 
-async def test_lost_when_a_foreign_hand_ended_the_job(scene: Scene) -> None:
+async def test_lost_if_a_third_party_ended_the_job(scene: Scene) -> None:
     lease = await scene.running()
     await scene.client.hset(scene.keys.job(lease.job_id), "status", "done")
     before = await scene.snapshot()
@@ -149,13 +149,13 @@ async def test_lost_when_a_foreign_hand_ended_the_job(scene: Scene) -> None:
     assert await scene.snapshot() == before
 
 
-async def test_an_expired_lease_that_nobody_took_may_still_retry(scene: Scene) -> None:
+async def test_an_expired_lease_that_was_not_taken_may_still_retry(scene: Scene) -> None:
     lease = await scene.running()
     await scene.expire(lease)
     assert await scene.retry(lease) is Answer.OK
 
 
-async def test_gone_acks_and_makes_no_key(scene: Scene) -> None:
+async def test_gone_acks_and_creates_no_key(scene: Scene) -> None:
     lease = await scene.running()
     gone = [key(lease.job_id) for key in (scene.keys.job, scene.keys.events, scene.keys.lease)]
     await scene.client.delete(*gone)
@@ -165,7 +165,7 @@ async def test_gone_acks_and_makes_no_key(scene: Scene) -> None:
     assert await scene.client.exists(*gone) == 0
 
 
-async def test_a_flagged_job_ends_canceled_instead(scene: Scene) -> None:
+async def test_a_job_with_a_cancel_request_ends_instead(scene: Scene) -> None:
     lease = await scene.running(ttl_s=90)
     assert (await scene.cancel(lease.job_id)).answer is Answer.CANCELING
     unsent = {"first": 1, "events": [note("a")]}
@@ -187,11 +187,11 @@ async def test_a_flagged_job_ends_canceled_instead(scene: Scene) -> None:
     await scene.writes_nothing(lease)
 
 
-# -- what went wrong, from attempt to attempt -----------------------------------------------------
+# -- errors of several attempts -------------------------------------------------------------------
 
 
 async def failed_twice(scene: Scene, **changes: object) -> Lease:
-    """A job whose third attempt runs."""
+    """A job whose third attempt is running."""
     first = await scene.running(**changes)
     await scene.retry(first, 0, b'{"kind":"first"}')
     second = await scene.again(first, "t2")
@@ -207,7 +207,7 @@ async def test_the_first_error_is_kept_and_the_last_is_the_latest(scene: Scene) 
     assert held[b"last_error"] == b'{"kind":"second"}'
 
 
-async def test_giving_up_leaves_a_letter_with_the_first_and_the_last_error(scene: Scene) -> None:
+async def test_a_dead_letter_has_the_first_and_the_last_error(scene: Scene) -> None:
     third = await failed_twice(scene)
     assert await scene.finish(third, GIVEN_UP) is Answer.OK
     [letter] = await scene.letters()
@@ -222,11 +222,11 @@ async def test_giving_up_leaves_a_letter_with_the_first_and_the_last_error(scene
     }
     before = await scene.snapshot()
     assert await scene.finish(third, GIVEN_UP) is Answer.ALREADY
-    assert await scene.snapshot() == before  # one letter
+    assert await scene.snapshot() == before  # one dead letter
     assert await scene.pending() == 0
 
 
-async def test_a_first_failure_is_the_last_one_too(scene: Scene) -> None:
+async def test_a_single_failure_is_the_first_and_the_last_error(scene: Scene) -> None:
     lease = await scene.running()
     await scene.finish(lease, GIVEN_UP)
     [letter] = await scene.letters()
@@ -235,13 +235,13 @@ async def test_a_first_failure_is_the_last_one_too(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("ending", [DONE, FAILED])
-async def test_other_ends_leave_no_letter(scene: Scene, ending: object) -> None:
+async def test_other_ends_write_no_dead_letter(scene: Scene, ending: object) -> None:
     third = await failed_twice(scene)
     await scene.finish(third, ending)
     assert await scene.letters() == []
 
 
-async def test_falling_silent_after_retries_keeps_the_first_error(scene: Scene) -> None:
+async def test_an_expired_lease_after_retries_keeps_the_first_error(scene: Scene) -> None:
     third = await failed_twice(scene, max_attempts=3)
     await scene.expire(third)
     reply = await scene.begin(third.job_id, third.message_id, "t4")
@@ -263,8 +263,8 @@ async def test_retries_count_as_attempts(scene: Scene) -> None:
     assert (await scene.types(lease.job_id))[-1] == b"error"
 
 
-async def test_an_odd_payload_is_kept_in_the_letter(real_scene: Scene) -> None:
-    """A foreign producer's payload need not be text; its letter must be one that can be read."""
+async def test_an_invalid_payload_is_kept_in_the_dead_letter(real_scene: Scene) -> None:
+    """A third-party payload need not be valid UTF-8; its dead letter must be readable."""
     scene = real_scene
     lease = await scene.running(payload=b'\xff\x00"\\\n/\xc3\xa4')
     await scene.finish(lease, GIVEN_UP)

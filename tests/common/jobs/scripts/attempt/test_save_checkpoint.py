@@ -1,4 +1,4 @@
-"""SAVE: a step is kept for later attempts, by the current attempt only, and after its events."""
+"""SAVE_CHECKPOINT: stored for later attempts, only by the current attempt, after its events."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ async def save(scene: Scene, lease: Lease, name: str = "a", value: bytes = STEP,
     return await scene.store.save(lease, scene.worker, name, value, **rest)
 
 
-async def test_a_step_is_a_field_of_the_lease(scene: Scene) -> None:
+async def test_a_checkpoint_is_a_field_of_the_lease(scene: Scene) -> None:
     lease = await scene.running()
     assert await save(scene, lease, "tool 1") is Answer.OK
     assert (await scene.held(lease.job_id))[b"step:tool 1"] == STEP
@@ -24,7 +24,7 @@ async def test_a_step_is_a_field_of_the_lease(scene: Scene) -> None:
     assert len(await scene.job(lease.job_id)) == 9
 
 
-async def test_the_same_again_changes_nothing_and_another_value_replaces(scene: Scene) -> None:
+async def test_a_repeat_changes_nothing_and_another_value_replaces(scene: Scene) -> None:
     lease = await scene.running()
     await save(scene, lease)
     before = await scene.snapshot()
@@ -34,7 +34,7 @@ async def test_the_same_again_changes_nothing_and_another_value_replaces(scene: 
     assert await scene.store.saved(lease) == {"a": b"2"}
 
 
-async def test_events_are_there_before_their_step_and_once(scene: Scene) -> None:
+async def test_events_are_written_before_their_checkpoint_and_once(scene: Scene) -> None:
     lease = await scene.running()
     await scene.emit(lease, 1, [note("one")])
     for _ in range(2):  # the second as after a lost reply
@@ -45,7 +45,7 @@ async def test_events_are_there_before_their_step_and_once(scene: Scene) -> None
 
 
 @pytest.mark.parametrize("handed_back", ["retry", "release", "silent"])
-async def test_the_next_attempt_sees_what_was_saved(scene: Scene, handed_back: str) -> None:
+async def test_the_next_attempt_reads_the_checkpoints(scene: Scene, handed_back: str) -> None:
     first = await scene.running()
     await save(scene, first, "a", b"1")
     await save(scene, first, "b", b"2")
@@ -62,7 +62,7 @@ async def test_the_next_attempt_sees_what_was_saved(scene: Scene, handed_back: s
     assert await scene.held(third.job_id) == {}
 
 
-async def test_an_attempt_that_is_over_saves_nothing(scene: Scene) -> None:
+async def test_a_finished_attempt_saves_nothing(scene: Scene) -> None:
     first = await scene.running()
     second = await scene.take_over(first)
     before = await scene.snapshot()
@@ -76,7 +76,7 @@ async def test_an_attempt_that_is_over_saves_nothing(scene: Scene) -> None:
     assert await scene.snapshot() == before
 
 
-async def test_a_job_that_has_ended_or_gone_keeps_nothing(scene: Scene) -> None:
+async def test_an_ended_or_missing_job_stores_nothing(scene: Scene) -> None:
     lease = await scene.running()
     await scene.finish(lease)
     before = await scene.snapshot()
@@ -90,7 +90,7 @@ async def test_a_job_that_has_ended_or_gone_keeps_nothing(scene: Scene) -> None:
     assert await scene.snapshot() == before
 
 
-async def test_saving_keeps_the_job_for_another_ttl(scene: Scene) -> None:
+async def test_saving_refreshes_the_ttl(scene: Scene) -> None:
     lease = await scene.running(ttl_s=500)
     keys = scene.keys
     for key in (keys.job(lease.job_id), keys.events(lease.job_id), keys.lease(lease.job_id)):
@@ -100,14 +100,14 @@ async def test_saving_keeps_the_job_for_another_ttl(scene: Scene) -> None:
         assert 490 <= await scene.client.ttl(key) <= 500
 
 
-async def test_a_job_that_is_to_be_canceled_may_still_save(scene: Scene) -> None:
-    """Its handler was asked to stop in good order."""
+async def test_a_job_with_a_cancel_request_may_still_save(scene: Scene) -> None:
+    """Its handler was asked to stop in an orderly way."""
     lease = await scene.running()
     await scene.cancel(lease.job_id)
     assert await save(scene, lease) is Answer.OK
 
 
-async def test_where_events_cannot_be_written_the_step_is_not_either(scene: Scene) -> None:
+async def test_without_its_events_a_checkpoint_is_not_written(scene: Scene) -> None:
     lease = await scene.running()
     await scene.client.set(scene.keys.events(lease.job_id), "no stream", ex=60)
     with pytest.raises(Exception, match="WRONGTYPE"):
@@ -115,7 +115,7 @@ async def test_where_events_cannot_be_written_the_step_is_not_either(scene: Scen
     assert await scene.store.saved(lease) == {}
 
 
-async def test_the_fence_names_what_a_script_must_find(scene: Scene) -> None:
+async def test_the_fence_has_what_a_script_compares(scene: Scene) -> None:
     lease = await scene.running()
     fence = scene.store.fence(lease)
     held = await scene.client.hmget(fence.lease_key, "attempt", "token")

@@ -1,4 +1,4 @@
-"""A task limited across workers: no more live leases than places, and no place lost for long."""
+"""A task limited across workers: no more live leases than slots, and no slot lost for long."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def places_taken(scene: Scene) -> list[str]:
 
 
 async def let_the_lease_run_out(scene: Scene, lease: Lease) -> None:
-    """Time passes: the deadline in the lease, and with it the one in the running set."""
+    """Let time pass: the deadline in the lease, and the one in the running set."""
     await scene.expire(lease)
     await scene.client.zadd(running_key(scene), {lease.job_id: 1}, xx=True)
 
@@ -29,7 +29,7 @@ async def place_is_free(scene: Scene) -> None:
     await scene.running_limited("next", places=1)
 
 
-async def test_a_place_is_taken_until_the_end_of_the_lease(scene: Scene) -> None:
+async def test_a_slot_is_held_until_the_lease_expires(scene: Scene) -> None:
     lease = await scene.running_limited()
     deadline = (await scene.held(lease.job_id))[b"deadline_ms"]
     assert await scene.client.zscore(running_key(scene), lease.job_id) == int(deadline)
@@ -37,7 +37,7 @@ async def test_a_place_is_taken_until_the_end_of_the_lease(scene: Scene) -> None
     assert scene.worker.lease_ms < left_ms <= 2 * scene.worker.lease_ms
 
 
-async def test_without_a_place_nothing_is_written(scene: Scene) -> None:
+async def test_without_a_slot_nothing_is_written(scene: Scene) -> None:
     await scene.running_limited()
     job_id, message_id = await scene.waiting()
     before = await scene.snapshot()
@@ -48,7 +48,7 @@ async def test_without_a_place_nothing_is_written(scene: Scene) -> None:
     assert await scene.pending() == 2
 
 
-async def test_never_more_than_there_are_places(scene: Scene) -> None:
+async def test_the_limit_is_never_exceeded(scene: Scene) -> None:
     await scene.group()
     jobs = await scene.post(12)
     messages = await scene.take(12)
@@ -59,7 +59,7 @@ async def test_never_more_than_there_are_places(scene: Scene) -> None:
     outcomes = await scene.store.begin(claims, scene.worker, limits)
     assert [outcome.answer for outcome in outcomes] == [Answer.RUN] * 5 + [Answer.LIMITED] * 7
     assert await places_taken(scene) == sorted(jobs[:5])
-    # From many clients at once it is no different.
+    # The same holds for many clients at once.
     outcomes = await asyncio.gather(
         *(
             scene.begin_limited(job, message, f"u-{job}", 8)
@@ -71,18 +71,18 @@ async def test_never_more_than_there_are_places(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("ending", [DONE, FAILED, GIVEN_UP], ids=["done", "error", "dead"])
-async def test_the_end_frees_the_place(scene: Scene, ending: object) -> None:
+async def test_the_end_frees_the_slot(scene: Scene, ending: object) -> None:
     lease = await scene.running_limited()
     assert await scene.finish(lease, ending) is Answer.OK
     assert await places_taken(scene) == []
     await place_is_free(scene)
-    # A repeat after a lost reply must not take the place from the next one.
+    # A repeat after a lost reply must not free the slot of the next job.
     assert await scene.finish(lease, ending) is Answer.ALREADY
     assert len(await places_taken(scene)) == 1
 
 
 @pytest.mark.parametrize("flagged", [False, True], ids=["retry", "canceled"])
-async def test_a_retry_frees_the_place(scene: Scene, flagged: bool) -> None:
+async def test_a_retry_frees_the_slot(scene: Scene, flagged: bool) -> None:
     lease = await scene.running_limited()
     if flagged:
         await scene.cancel(lease.job_id)
@@ -94,7 +94,7 @@ async def test_a_retry_frees_the_place(scene: Scene, flagged: bool) -> None:
     assert len(await places_taken(scene)) == 1
 
 
-async def test_a_release_frees_the_place(scene: Scene) -> None:
+async def test_a_release_frees_the_slot(scene: Scene) -> None:
     lease = await scene.running_limited()
     assert await scene.release(lease) is Answer.OK
     assert await places_taken(scene) == []
@@ -103,14 +103,14 @@ async def test_a_release_frees_the_place(scene: Scene) -> None:
     assert len(await places_taken(scene)) == 1
 
 
-async def test_a_lease_that_ran_out_frees_the_place(scene: Scene) -> None:
+async def test_an_expired_lease_frees_the_slot(scene: Scene) -> None:
     silent = await scene.running_limited()
     await let_the_lease_run_out(scene, silent)
     heir = await scene.running_limited("t2")
     assert await places_taken(scene) == [heir.job_id]
 
 
-async def test_its_own_place_does_not_keep_a_job_from_its_next_attempt(scene: Scene) -> None:
+async def test_a_jobs_own_slot_does_not_block_its_next_attempt(scene: Scene) -> None:
     silent = await scene.running_limited()
     await let_the_lease_run_out(scene, silent)
     reply = await scene.begin_limited(silent.job_id, silent.message_id, "t2", 1)
@@ -118,7 +118,7 @@ async def test_its_own_place_does_not_keep_a_job_from_its_next_attempt(scene: Sc
     assert await places_taken(scene) == [silent.job_id]
 
 
-async def test_renewals_keep_the_place(scene: Scene) -> None:
+async def test_renewals_keep_the_slot(scene: Scene) -> None:
     lease = await scene.running_limited()
     await scene.client.zadd(running_key(scene), {lease.job_id: await scene.now_ms() + 50})
     await scene.client.pexpire(running_key(scene), 5000)
@@ -130,8 +130,8 @@ async def test_renewals_keep_the_place(scene: Scene) -> None:
     assert (await scene.begin_limited(job_id, message_id, "t2", 1)).answer is Answer.LIMITED
 
 
-async def test_a_renewal_brings_a_lost_place_back(scene: Scene) -> None:
-    """The set was deleted: those that run are in it again with their next renewal."""
+async def test_a_renewal_restores_a_lost_slot(scene: Scene) -> None:
+    """The set was deleted: running jobs are added again with their next renewal."""
     lease = await scene.running_limited()
     await scene.client.delete(running_key(scene))
     await scene.renew(lease)
@@ -139,7 +139,7 @@ async def test_a_renewal_brings_a_lost_place_back(scene: Scene) -> None:
     assert await scene.client.pttl(running_key(scene)) > 0
 
 
-async def test_an_attempt_that_is_over_takes_no_place(scene: Scene) -> None:
+async def test_a_finished_attempt_takes_no_slot(scene: Scene) -> None:
     zombie = await scene.running_limited()
     await let_the_lease_run_out(scene, zombie)
     reply = await scene.begin(zombie.job_id, zombie.message_id, "t2")
@@ -150,9 +150,9 @@ async def test_an_attempt_that_is_over_takes_no_place(scene: Scene) -> None:
     assert await places_taken(scene) == []
 
 
-async def test_a_repeated_begin_keeps_the_place_as_long_as_the_lease(scene: Scene) -> None:
-    """Its reply was lost. It extends the lease, so it must extend the place: otherwise somebody
-    else gets the place while the lease is alive."""
+async def test_a_repeated_begin_extends_slot_and_lease(scene: Scene) -> None:
+    """Its reply was lost. It extends the lease, so it must extend the slot too: otherwise another
+    job would get the slot while the lease is live."""
     lease = await scene.running_limited()
     soon = await scene.now_ms() + 10_000
     await scene.client.hset(scene.keys.lease(lease.job_id), "deadline_ms", str(soon))
@@ -164,7 +164,7 @@ async def test_a_repeated_begin_keeps_the_place_as_long_as_the_lease(scene: Scen
     assert await scene.client.zscore(running_key(scene), lease.job_id) == deadline
 
 
-async def test_a_short_lease_does_not_end_the_places_of_long_ones(scene: Scene) -> None:
+async def test_a_short_lease_does_not_end_the_slots_of_long_ones(scene: Scene) -> None:
     """Workers may be configured differently; the set must outlive the longest lease in it."""
     await scene.running_limited("t1", places=2)
     long_ms = scene.worker.lease_ms
@@ -175,7 +175,7 @@ async def test_a_short_lease_does_not_end_the_places_of_long_ones(scene: Scene) 
     assert await scene.client.pttl(running_key(scene)) >= long_ms - 5000
 
 
-async def test_busy_waiting_and_ended_jobs_take_no_place(scene: Scene) -> None:
+async def test_busy_waiting_and_ended_jobs_take_no_slot(scene: Scene) -> None:
     busy = await scene.running("t1")
     retried = await scene.running("t2")
     await scene.retry(retried, 60_000)
@@ -193,8 +193,8 @@ async def test_busy_waiting_and_ended_jobs_take_no_place(scene: Scene) -> None:
     assert not await scene.client.exists(running_key(scene))
 
 
-async def test_a_job_that_is_given_up_or_canceled_needs_no_place(scene: Scene) -> None:
-    """Otherwise the end would wait for a place."""
+async def test_an_exhausted_or_canceled_job_needs_no_slot(scene: Scene) -> None:
+    """Otherwise its end would wait for a slot."""
     flagged = await scene.running("t1")
     await scene.cancel(flagged.job_id)
     await scene.expire(flagged)
@@ -208,7 +208,7 @@ async def test_a_job_that_is_given_up_or_canceled_needs_no_place(scene: Scene) -
     assert len(await places_taken(scene)) == 1
 
 
-async def test_each_task_has_its_own_places(scene: Scene) -> None:
+async def test_each_task_has_its_own_slots(scene: Scene) -> None:
     await scene.running_limited("t1")
     job_id, message_id = await scene.waiting(task="plan")
     claim = Claim(job_id, message_id, "t2", max_running=1)

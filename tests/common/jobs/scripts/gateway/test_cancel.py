@@ -1,4 +1,4 @@
-"""CANCEL: what nobody runs ends at once, what somebody runs is asked to end; one end it is."""
+"""CANCEL: a job that is not running ends at once, a running one is asked to end; it ends once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def listen(scene: Scene, channel: str) -> asyncio.Queue[bytes]:
 
 
 async def has_ended(scene: Scene, job_id: str, step: bytes = b"gateway.cancel") -> None:
-    """The job is canceled, once, with everything that belongs to an end."""
+    """Check that the job was canceled once, completely."""
     job = await scene.job(job_id)
     assert len(job) == 9
     assert (job[b"status"], job[b"result"]) == (b"canceled", b"")
@@ -34,7 +34,7 @@ async def has_ended(scene: Scene, job_id: str, step: bytes = b"gateway.cancel") 
     assert await scene.without_ttl() == []
 
 
-# -- nobody runs it -------------------------------------------------------------------------------
+# -- not running ----------------------------------------------------------------------------------
 
 
 async def test_a_queued_job_ends_at_once(scene: Scene) -> None:
@@ -47,7 +47,7 @@ async def test_a_queued_job_ends_at_once(scene: Scene) -> None:
     for key in (scene.keys.job(job_id), scene.keys.events(job_id)):
         assert 80 < await scene.client.ttl(key) <= 90
     assert (await scene.store.counts()).ended == 1
-    # Its message is still there: whoever reads it acks it and does nothing else.
+    # Its message is still there: the worker that reads it only acks it.
     await scene.group()
     [message_id] = await scene.take()
     before = await scene.job(job_id), await scene.events(job_id)
@@ -56,7 +56,7 @@ async def test_a_queued_job_ends_at_once(scene: Scene) -> None:
     assert await scene.pending() == 0
 
 
-async def test_again_changes_nothing(scene: Scene) -> None:
+async def test_a_repeat_changes_nothing(scene: Scene) -> None:
     [job_id] = await scene.post()
     await scene.cancel(job_id)
     before = await scene.snapshot()
@@ -65,13 +65,13 @@ async def test_again_changes_nothing(scene: Scene) -> None:
     assert await scene.snapshot() == before
 
 
-async def test_a_job_with_wishes_ends_too(scene: Scene) -> None:
+async def test_a_job_with_options_ends_too(scene: Scene) -> None:
     [job_id] = await scene.post(max_attempts=3, options=b'{"timeout_s":1}')
     assert (await scene.cancel(job_id)).answer is Answer.CANCELED
     await has_ended(scene, job_id)
 
 
-async def test_a_job_whose_message_was_read_ends_and_is_never_begun(scene: Scene) -> None:
+async def test_a_job_whose_message_was_read_ends_without_beginning(scene: Scene) -> None:
     job_id, message_id = await scene.waiting()
     assert (await scene.cancel(job_id)).answer is Answer.CANCELED
     assert (await scene.begin(job_id, message_id, "t1")).answer is Answer.TERMINAL
@@ -92,7 +92,7 @@ async def test_a_scheduled_job_ends_and_leaves_the_schedule(scene: Scene) -> Non
 
 
 @pytest.mark.parametrize("hand_back", ["retry", "release"])
-async def test_between_attempts_it_ends_and_its_message_is_acked(
+async def test_between_attempts_a_job_ends_and_its_message_is_acked(
     scene: Scene, hand_back: str
 ) -> None:
     lease = await scene.running()
@@ -111,7 +111,7 @@ async def test_between_attempts_it_ends_and_its_message_is_acked(
     assert await scene.snapshot() == before
 
 
-# -- somebody runs it -----------------------------------------------------------------------------
+# -- running --------------------------------------------------------------------------------------
 
 
 async def test_a_running_job_is_asked_to_end(scene: Scene) -> None:
@@ -137,7 +137,7 @@ async def test_a_running_job_is_asked_to_end(scene: Scene) -> None:
         assert 80 < await scene.client.ttl(key(lease.job_id)) <= 90
 
 
-async def test_asked_again_it_is_told_again_and_written_once(scene: Scene) -> None:
+async def test_a_repeated_request_is_published_again_but_written_once(scene: Scene) -> None:
     lease = await scene.running()
     heard = await listen(scene, scene.keys.control)
     await scene.cancel(lease.job_id)
@@ -150,7 +150,7 @@ async def test_asked_again_it_is_told_again_and_written_once(scene: Scene) -> No
     assert heard.empty()
 
 
-async def test_only_a_running_job_is_told_of(scene: Scene) -> None:
+async def test_only_a_running_job_is_published(scene: Scene) -> None:
     heard = await listen(scene, scene.keys.control)
     running = await scene.running()
     [queued] = await scene.post()
@@ -160,7 +160,7 @@ async def test_only_a_running_job_is_told_of(scene: Scene) -> None:
     assert heard.empty()
 
 
-async def test_watchers_are_hinted(scene: Scene) -> None:
+async def test_a_hint_is_published(scene: Scene) -> None:
     lease = await scene.running()
     heard = await listen(scene, scene.keys.hints)
     await scene.cancel(lease.job_id)
@@ -170,19 +170,19 @@ async def test_watchers_are_hinted(scene: Scene) -> None:
     assert await asyncio.wait_for(heard.get(), 5) == job_id.encode()
 
 
-async def test_a_renewal_tells_it_as_well(scene: Scene) -> None:
+async def test_a_renewal_reports_the_request_too(scene: Scene) -> None:
     lease = await scene.running()
     assert (await scene.renew(lease)).answer is Answer.OK
     await scene.cancel(lease.job_id)
     await scene.expire(lease)
     for _ in range(2):
         assert (await scene.renew(lease)).answer is Answer.CANCELING
-    # It has renewed all the same.
+    # It was renewed nevertheless.
     assert int((await scene.held(lease.job_id))[b"deadline_ms"]) > await scene.now_ms()
     assert (await scene.begin(lease.job_id, lease.message_id, "t2")).answer is Answer.BUSY
 
 
-async def test_until_it_ends_it_may_speak(scene: Scene) -> None:
+async def test_a_job_may_emit_until_it_ends(scene: Scene) -> None:
     lease = await scene.running()
     await scene.cancel(lease.job_id)
     assert await scene.emit(lease, 1, [note("a")]) is Answer.OK
@@ -195,7 +195,7 @@ async def test_until_it_ends_it_may_speak(scene: Scene) -> None:
     await scene.writes_nothing(lease)
 
 
-async def test_a_flagged_job_whose_worker_dies_ends_with_the_next_begin(scene: Scene) -> None:
+async def test_a_canceled_job_of_a_dead_worker_ends_with_the_next_begin(scene: Scene) -> None:
     lease = await scene.running()
     await scene.cancel(lease.job_id)
     await scene.expire(lease)
@@ -210,9 +210,9 @@ async def test_a_flagged_job_whose_worker_dies_ends_with_the_next_begin(scene: S
     await scene.writes_nothing(lease)
 
 
-async def test_a_silent_workers_job_is_only_asked(scene: Scene) -> None:
-    """Its lease has run out, but a foreign worker may have taken it up: two ends would be too many.
-    Whoever claims it ends it, and until then its worker may."""
+async def test_a_job_with_an_expired_lease_is_only_asked(scene: Scene) -> None:
+    """A third-party worker may have taken it, and two ends must not happen. The worker that claims
+    it ends it; until then its own worker may."""
     lease = await scene.running()
     await scene.expire(lease)
     for _ in range(2):
@@ -225,7 +225,7 @@ async def test_a_silent_workers_job_is_only_asked(scene: Scene) -> None:
     await scene.writes_nothing(lease)
 
 
-async def test_a_silent_worker_that_wakes_up_may_end_its_job(scene: Scene) -> None:
+async def test_a_worker_with_an_expired_lease_may_end_its_job(scene: Scene) -> None:
     lease = await scene.running()
     await scene.expire(lease)
     answers = await asyncio.gather(scene.cancel(lease.job_id), scene.finish(lease))
@@ -235,8 +235,8 @@ async def test_a_silent_worker_that_wakes_up_may_end_its_job(scene: Scene) -> No
     assert (await scene.store.counts()).ended == 1
 
 
-async def test_a_repeated_begin_of_a_flagged_job_still_runs_it(scene: Scene) -> None:
-    """Its reply was lost: the attempt is on, and the next renewal tells of the wish."""
+async def test_a_repeated_begin_of_a_canceled_job_still_runs_it(scene: Scene) -> None:
+    """Its reply was lost: the attempt runs, and the next renewal reports the request."""
     lease = await scene.running()
     await scene.cancel(lease.job_id)
     reply = await scene.begin(lease.job_id, lease.message_id, lease.token)
@@ -244,11 +244,11 @@ async def test_a_repeated_begin_of_a_flagged_job_still_runs_it(scene: Scene) -> 
     assert (await scene.renew(lease)).answer is Answer.CANCELING
 
 
-# -- a worker that knows nothing of leases --------------------------------------------------------
+# -- workers without leases -----------------------------------------------------------------------
 
 
 async def run_by_a_foreign_worker(scene: Scene, job_id: str) -> None:
-    """As the contract has it: status, then event."""
+    """As the contract requires: status, then event."""
     await scene.client.hset(scene.keys.job(job_id), "status", "running")
     await scene.client.xadd(
         scene.keys.events(job_id),
@@ -257,8 +257,10 @@ async def run_by_a_foreign_worker(scene: Scene, job_id: str) -> None:
 
 
 @pytest.mark.parametrize("wishes", [{}, {"max_attempts": 3}], ids=["plain", "wishes"])
-async def test_a_foreign_workers_job_is_only_asked(scene: Scene, wishes: dict[str, object]) -> None:
-    """It may end the job at any time; an end of ours would make two."""
+async def test_a_job_of_a_third_party_worker_is_only_asked(
+    scene: Scene, wishes: dict[str, object]
+) -> None:
+    """It may end the job at any time; an end by the script could make two."""
     job_id, _ = await scene.waiting(**wishes)
     await run_by_a_foreign_worker(scene, job_id)
     for _ in range(2):
@@ -269,7 +271,7 @@ async def test_a_foreign_workers_job_is_only_asked(scene: Scene, wishes: dict[st
     assert await scene.without_ttl() == []
 
 
-async def test_a_foreign_workers_job_that_we_take_over_ends_canceled(scene: Scene) -> None:
+async def test_a_job_taken_over_from_a_third_party_ends_canceled(scene: Scene) -> None:
     job_id, message_id = await scene.waiting()
     await run_by_a_foreign_worker(scene, job_id)
     await scene.cancel(job_id)
@@ -279,10 +281,10 @@ async def test_a_foreign_workers_job_that_we_take_over_ends_canceled(scene: Scen
 
 
 @pytest.mark.parametrize("hand_back", ["retry", "release"])
-async def test_a_foreign_worker_may_have_taken_up_what_we_handed_back(
+async def test_a_third_party_worker_may_have_taken_a_released_job(
     scene: Scene, hand_back: str
 ) -> None:
-    """What is left of the lease is nobody's: that its time is over says nothing."""
+    """The rest of the lease belongs to no attempt: its expiry means nothing."""
     lease = await scene.running()
     await (scene.retry(lease) if hand_back == "retry" else scene.release(lease))
     await run_by_a_foreign_worker(scene, lease.job_id)
@@ -290,11 +292,11 @@ async def test_a_foreign_worker_may_have_taken_up_what_we_handed_back(
     assert b"canceled" not in await scene.types(lease.job_id)
 
 
-# -- it had ended, or never was -------------------------------------------------------------------
+# -- ended or missing jobs ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ending", ENDINGS, ids=["done", "error", "dead"])
-async def test_already_names_the_status(scene: Scene, ending: object) -> None:
+async def test_already_returns_the_status(scene: Scene, ending: object) -> None:
     lease = await scene.running()
     await scene.finish(lease, ending)
     before = await scene.snapshot()
@@ -304,7 +306,7 @@ async def test_already_names_the_status(scene: Scene, ending: object) -> None:
     assert await scene.snapshot() == before
 
 
-async def test_missing_makes_no_key(scene: Scene) -> None:
+async def test_missing_creates_no_key(scene: Scene) -> None:
     assert await scene.cancel("nobody") == (Answer.MISSING, None, ())
     assert await scene.snapshot() == {}
 
@@ -321,7 +323,7 @@ async def test_an_expired_job_is_missing(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("ending", ENDINGS, ids=["done", "error", "dead"])
-async def test_asked_first_the_worker_still_decides_how_it_ends(
+async def test_after_a_request_the_worker_decides_how_the_job_ends(
     scene: Scene, ending: object
 ) -> None:
     lease = await scene.running()
@@ -332,7 +334,7 @@ async def test_asked_first_the_worker_still_decides_how_it_ends(
     assert (await scene.job(lease.job_id))[b"status"] == ending.status.encode()
 
 
-async def test_finished_first_it_cannot_be_canceled(scene: Scene) -> None:
+async def test_a_finished_job_cannot_be_canceled(scene: Scene) -> None:
     lease = await scene.running()
     answers = await asyncio.gather(scene.finish(lease), scene.cancel(lease.job_id))
     assert answers[0] is Answer.OK
@@ -342,12 +344,12 @@ async def test_finished_first_it_cannot_be_canceled(scene: Scene) -> None:
 
 @pytest.mark.parametrize("hand_back", ["retry", "release"])
 @pytest.mark.parametrize("first", ["cancel", "hand_back"])
-async def test_a_hand_back_at_the_same_time(scene: Scene, hand_back: str, first: str) -> None:
+async def test_a_concurrent_retry_or_release(scene: Scene, hand_back: str, first: str) -> None:
     lease = await scene.running()
     give = scene.retry(lease, 60_000) if hand_back == "retry" else scene.release(lease)
     ask = scene.cancel(lease.job_id)
     await asyncio.gather(*((ask, give) if first == "cancel" else (give, ask)))
-    if (await scene.job(lease.job_id))[b"status"] == b"queued":  # released with the flag up
+    if (await scene.job(lease.job_id))[b"status"] == b"queued":  # released with the request stored
         await scene.begin(lease.job_id, lease.message_id, "t2")
     assert (await scene.job(lease.job_id))[b"status"] == b"canceled"
     types = await scene.types(lease.job_id)
@@ -356,7 +358,7 @@ async def test_a_hand_back_at_the_same_time(scene: Scene, hand_back: str, first:
     assert await scene.pending() == 0
 
 
-async def test_twenty_clients_cancel_and_it_ends_once(scene: Scene) -> None:
+async def test_twenty_concurrent_cancels_end_a_job_once(scene: Scene) -> None:
     [job_id] = await scene.post()
     replies = await asyncio.gather(*(scene.cancel(job_id) for _ in range(20)))
     assert [reply.answer for reply in replies] == [Answer.CANCELED] + [Answer.ALREADY] * 19
@@ -364,7 +366,7 @@ async def test_twenty_clients_cancel_and_it_ends_once(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("stored", [b"0", b"soon", None])
-async def test_an_odd_ttl_counts_as_the_default(scene: Scene, stored: bytes | None) -> None:
+async def test_an_invalid_ttl_counts_as_the_default(scene: Scene, stored: bytes | None) -> None:
     lease = await scene.running()
     [job_id] = await scene.post()
     for name in (job_id, lease.job_id):

@@ -1,4 +1,4 @@
-"""ENQUEUE: a job is accepted whole, or nothing changes."""
+"""ENQUEUE: a job is accepted completely, or nothing changes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def test_the_same_job_id_again_changes_nothing(scene: Scene) -> None:
     await scene.store.enqueue(job, "workers", 200)
     before = await scene.snapshot()
     assert await scene.store.enqueue(job, "workers", 200) == (job.job_id, False)
-    # Not even when the queue has become full meanwhile: the request was accepted.
+    # Not even if the queue has become full meanwhile: the request was accepted.
     assert await scene.store.enqueue(job, "workers", 1) == (job.job_id, False)
     assert await scene.snapshot() == before
 
@@ -76,7 +76,7 @@ def keyed(**changes: object) -> object:
     return new_job(**{**fields, **changes})
 
 
-async def test_an_idempotency_key_makes_one_job(scene: Scene) -> None:
+async def test_an_idempotency_key_creates_one_job(scene: Scene) -> None:
     first = keyed()
     assert await scene.store.enqueue(first, "workers", 200) == (first.job_id, False)
     assert await scene.client.get(scene.keys.idempotency("k")) == first.job_id.encode()
@@ -85,19 +85,19 @@ async def test_an_idempotency_key_makes_one_job(scene: Scene) -> None:
     before = await scene.snapshot()
     assert await scene.store.enqueue(keyed(), "workers", 200) == (first.job_id, True)
     assert await scene.store.enqueue(keyed(), "workers", 1) == (first.job_id, True)
-    # The very same call again is a lost reply, not a second request.
+    # The same call again is a lost reply, not a second request.
     assert await scene.store.enqueue(first, "workers", 200) == (first.job_id, False)
     with pytest.raises(IdempotencyConflict):
         await scene.store.enqueue(keyed(fingerprint="f2"), "workers", 200)
     assert await scene.snapshot() == before
 
 
-async def test_a_foreign_idempotency_key_without_fingerprint_replays(scene: Scene) -> None:
+async def test_a_third_party_key_without_fingerprint_is_replayed(scene: Scene) -> None:
     await scene.client.set(scene.keys.idempotency("k"), "made-elsewhere", ex=60)
     assert await scene.store.enqueue(keyed(), "workers", 200) == ("made-elsewhere", True)
 
 
-async def test_fifty_at_once_with_one_key_make_one_job(scene: Scene) -> None:
+async def test_fifty_concurrent_requests_with_one_key_create_one_job(scene: Scene) -> None:
     accepted = await asyncio.gather(
         *(scene.store.enqueue(keyed(), "workers", 200) for _ in range(50))
     )
@@ -110,7 +110,7 @@ async def test_fifty_at_once_with_one_key_make_one_job(scene: Scene) -> None:
 
 
 async def refused(scene: Scene, limit: int) -> int:
-    """The backlog a POST is refused with; proves that it left no trace (I9)."""
+    """The backlog with which a request is refused; checks that nothing was written (I9)."""
     before = await scene.snapshot()
     with pytest.raises(QueueFull) as caught:
         await scene.store.enqueue(keyed(idempotency_key="r"), "workers", limit)
@@ -129,7 +129,7 @@ async def test_without_a_group_the_whole_stream_counts(scene: Scene) -> None:
     assert await refused(scene, 1) == 3
 
 
-async def test_a_full_queue_that_does_not_exist_is_not_made(scene: Scene) -> None:
+async def test_a_refusal_does_not_create_the_queue(scene: Scene) -> None:
     assert await refused(scene, 0) == 0
     assert await scene.snapshot() == {}
 
@@ -151,7 +151,7 @@ async def test_backlog_is_pending_plus_undelivered(
     await asyncio.gather(*(scene.store.enqueue(job, "workers", 10**6) for job in jobs))
     taken = await scene.take(acked + pending) if acked + pending else []
     if acked:
-        # Any of the delivered ones, not just the oldest.
+        # Any of the delivered ones, not only the oldest.
         await scene.client.xack(scene.keys.queue, "workers", *taken[-acked:])
     backlog = pending + waiting
     if backlog:
@@ -161,7 +161,7 @@ async def test_backlog_is_pending_plus_undelivered(
     assert await refused(scene, backlog + 1) == backlog + 1
 
 
-async def test_backlog_is_exact_where_deletions_made_lag_unknown(scene: Scene) -> None:
+async def test_the_backlog_is_exact_if_deletions_made_the_lag_unknown(scene: Scene) -> None:
     await scene.group()
     await scene.post(6)
     first, _ = await scene.take(2)
@@ -171,7 +171,7 @@ async def test_backlog_is_exact_where_deletions_made_lag_unknown(scene: Scene) -
     if scene.backend.name == "redis-system":
         [group] = await scene.client.xinfo_groups(scene.keys.queue)
         assert group["lag"] is None
-    assert await refused(scene, 4) == 4  # one pending, three of the four undelivered are left
+    assert await refused(scene, 4) == 4  # one pending, and three of four undelivered ones
     await accepted(scene, 5)
 
 
@@ -186,7 +186,7 @@ async def test_backlog_after_the_queue_was_trimmed(scene: Scene) -> None:
     await accepted(scene, 31)
 
 
-async def test_one_call_with_many_jobs_stops_exactly_at_the_limit(scene: Scene) -> None:
+async def test_many_jobs_in_one_call_stop_exactly_at_the_limit(scene: Scene) -> None:
     outcomes = await asyncio.gather(
         *(scene.store.enqueue(new_job(), "workers", 7) for _ in range(30)), return_exceptions=True
     )

@@ -1,4 +1,4 @@
-"""Rates and quotas inside ENQUEUE, and SETTLE, which tells what has ended from what has not."""
+"""Rates and quotas in ENQUEUE, and PRUNE_QUOTA, which removes ended jobs from a quota."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from common.redis.batching import ScriptBatcher
 from tests.common.kit import Proxy, Scene, new_job
 from tests.support.backends import Backend
 
-#: One an hour, so that no time passes within a test.
+#: One per hour, so that no time passes within a test.
 HOUR_US = 3_600_000_000
 
 
@@ -61,7 +61,7 @@ async def active(scene: Scene) -> set[str]:
 # -- rate ------------------------------------------------------------------------------------------
 
 
-async def test_a_burst_and_not_one_more(scene: Scene) -> None:
+async def test_a_burst_is_limited(scene: Scene) -> None:
     wanted = limits(scene, HOUR_US, burst=3)
     for _ in range(3):
         await post(scene, wanted)
@@ -73,8 +73,8 @@ async def test_a_burst_and_not_one_more(scene: Scene) -> None:
     assert await scene.client.xlen(scene.keys.queue) == 3
 
 
-async def test_who_comes_when_told_is_on_time(scene: Scene) -> None:
-    """Time is made to pass by setting the state back, to the microsecond."""
+async def test_a_request_after_the_wait_is_accepted(scene: Scene) -> None:
+    """Time is simulated by setting the state back, to the microsecond."""
     wanted = limits(scene, HOUR_US, burst=2)
     for _ in range(2):
         await post(scene, wanted)
@@ -92,7 +92,7 @@ async def test_who_comes_when_told_is_on_time(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize(("rate_us", "burst"), [(1000, 1), (250_000, 4), (HOUR_US, 7)])
-async def test_the_state_is_when_the_next_one_is_on_time(
+async def test_the_state_is_when_the_next_job_is_allowed(
     scene: Scene, rate_us: int, burst: int
 ) -> None:
     before = await now_us(scene)
@@ -105,14 +105,14 @@ async def test_the_state_is_when_the_next_one_is_on_time(
         assert await due(scene) == first + rate_us or await now_us(scene) >= first
 
 
-async def test_the_state_is_forgotten_when_it_no_longer_matters(scene: Scene) -> None:
+async def test_the_state_expires_when_it_no_longer_matters(scene: Scene) -> None:
     await post(scene, limits(scene, 5_000_000, burst=2))
     assert 4_000 < await scene.client.pttl(rate(scene)) <= 6_001
     await scene.client.delete(rate(scene))
     await post(scene, limits(scene, 5_000_000, burst=2))
 
 
-async def test_at_full_speed_no_more_pass_than_may(scene: Scene) -> None:
+async def test_at_full_speed_the_rate_is_not_exceeded(scene: Scene) -> None:
     wanted = limits(scene, 50_000, burst=5)
     began = await now_us(scene)
     passed = 0
@@ -127,8 +127,8 @@ async def test_at_full_speed_no_more_pass_than_may(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("state", ["", "soon", "-5", "nan", "inf", "9" * 30])
-async def test_a_state_of_a_foreign_hand_or_clock(scene: Scene, state: str) -> None:
-    """At worst somebody waits as after a full burst; nobody waits for ever."""
+async def test_an_invalid_state_delays_at_most_a_full_burst(scene: Scene, state: str) -> None:
+    """At worst a caller waits as after a full burst, but never for ever."""
     await scene.client.set(rate(scene), state)
     if state in ("inf", "9" * 30):
         with pytest.raises(RateLimited) as refused:
@@ -139,7 +139,7 @@ async def test_a_state_of_a_foreign_hand_or_clock(scene: Scene, state: str) -> N
         assert abs(await due(scene) - await now_us(scene)) <= HOUR_US
 
 
-async def test_a_state_of_another_type_changes_nothing(scene: Scene) -> None:
+async def test_a_state_of_the_wrong_type_changes_nothing(scene: Scene) -> None:
     await scene.client.hset(rate(scene), "a", "b")
     before = await scene.snapshot()
     with pytest.raises(CorruptKey):
@@ -150,11 +150,11 @@ async def test_a_state_of_another_type_changes_nothing(scene: Scene) -> None:
 # -- quota -----------------------------------------------------------------------------------------
 
 
-async def test_a_quota_counts_what_was_accepted(scene: Scene) -> None:
+async def test_a_quota_counts_accepted_jobs(scene: Scene) -> None:
     wanted = limits(scene, max_jobs=2)
     jobs = {(await post(scene, wanted)).job_id for _ in range(2)}
     assert await active(scene) == jobs
-    # A job may wait for thirty days, lie on the queue for thirty, and run for thirty.
+    # A job may be delayed for thirty days, be queued for thirty, and run for thirty.
     assert 3 * 2_591_000 < await scene.client.ttl(quota(scene)) <= 3 * 2_592_000
     before = await scene.snapshot()
     with pytest.raises(QuotaExceeded) as refused:
@@ -162,17 +162,17 @@ async def test_a_quota_counts_what_was_accepted(scene: Scene) -> None:
     assert refused.value.active == 2
     assert await scene.snapshot() == before
     assert await scene.client.exists(rate(scene)) == 0
-    await post(scene, None)  # others are not concerned
+    await post(scene, None)  # other callers are not affected
 
 
-async def test_jobs_that_wait_for_their_time_count(scene: Scene) -> None:
+async def test_scheduled_jobs_count(scene: Scene) -> None:
     wanted = limits(scene, max_jobs=1)
     await post(scene, wanted, delay_ms=60_000, schedule_limit=9)
     with pytest.raises(QuotaExceeded):
         await post(scene, wanted)
 
 
-async def test_settle_forgets_what_has_ended_in_whatever_way(scene: Scene) -> None:
+async def test_prune_quota_removes_all_kinds_of_ended_jobs(scene: Scene) -> None:
     lease = await scene.running(limits=limits(scene, max_jobs=9))
     await scene.finish(lease)
     foreign, expired, canceled, broken, queued = [
@@ -192,7 +192,7 @@ async def test_settle_forgets_what_has_ended_in_whatever_way(scene: Scene) -> No
     assert await scene.queue.prune_quota(quota(scene)) == 0
 
 
-async def test_settle_goes_through_all_of_them(scene: Scene) -> None:
+async def test_prune_quota_handles_all_members(scene: Scene) -> None:
     wanted = limits(scene, max_jobs=1000)
     jobs = [(await post(scene, wanted)).job_id for _ in range(150)]
     alive = set(jobs[::7])
@@ -204,7 +204,7 @@ async def test_settle_goes_through_all_of_them(scene: Scene) -> None:
     assert await scene.queue.prune_quota(AccessKeys(scene.keys.tag).active("nobody")) == 0
 
 
-async def test_settle_and_members_of_a_foreign_hand(scene: Scene) -> None:
+async def test_prune_quota_removes_invalid_members(scene: Scene) -> None:
     await scene.client.zadd(quota(scene), {b"\xff\xfe": 1, b"": 2, b"x y": 3})
     assert await scene.queue.prune_quota(quota(scene)) == 3
     await scene.client.set(quota(scene), "no set")
@@ -215,10 +215,10 @@ async def test_settle_and_members_of_a_foreign_hand(scene: Scene) -> None:
     assert await scene.snapshot() == before
 
 
-# -- both, and everything else ---------------------------------------------------------------------
+# -- both limits, and other cases ------------------------------------------------------------------
 
 
-async def test_a_replay_costs_nothing(scene: Scene) -> None:
+async def test_a_replay_is_free(scene: Scene) -> None:
     wanted = limits(scene, HOUR_US, burst=1, max_jobs=1)
     key = {"idempotency_key": "k", "fingerprint": "f", "idempotency_ttl_s": 60}
     first = await post(scene, wanted, **key)
@@ -245,7 +245,7 @@ async def test_a_lost_reply_is_not_counted_twice(scene: Scene) -> None:
 
 
 @pytest.mark.one_server
-async def test_the_same_through_a_connection_that_breaks(real_scene: Scene) -> None:
+async def test_a_broken_connection_does_not_count_twice(real_scene: Scene) -> None:
     scene = real_scene
     assert scene.backend.url is not None
     async with Proxy(scene.backend.url) as proxy:
@@ -263,7 +263,7 @@ async def test_the_same_through_a_connection_that_breaks(real_scene: Scene) -> N
 
 
 @pytest.mark.parametrize("why", ["queue", "schedule", "quota"])
-async def test_refused_later_means_that_nothing_is_used_up(scene: Scene, why: str) -> None:
+async def test_a_later_refusal_uses_up_nothing(scene: Scene, why: str) -> None:
     wanted = limits(scene, HOUR_US, burst=2, max_jobs=1)
     await post(scene, wanted if why == "quota" else None)
     before = await scene.snapshot()
@@ -279,15 +279,15 @@ async def test_refused_later_means_that_nothing_is_used_up(scene: Scene, why: st
     assert await scene.snapshot() == before
 
 
-async def test_the_rate_is_asked_first(scene: Scene) -> None:
+async def test_the_rate_is_checked_first(scene: Scene) -> None:
     wanted = limits(scene, HOUR_US, burst=1, max_jobs=1)
     await post(scene, wanted)
     with pytest.raises(RateLimited):
         await post(scene, wanted)
 
 
-async def test_limits_go_with_wishes_and_keys_of_all_kinds(scene: Scene) -> None:
-    """Keys and arguments lie where the script looks for them, alone and among neighbours."""
+async def test_limits_combine_with_options_and_keys_of_all_kinds(scene: Scene) -> None:
+    """Keys and arguments are where the script expects them, alone and among other records."""
     wanted = limits(scene, 1, burst=1000, max_jobs=1000)
     kinds: list[dict[str, Any]] = [
         {},
@@ -329,7 +329,7 @@ async def _endless(scene: Scene, key: bytes) -> bool:
     return bool(await scene.client.ttl(key) < 0)
 
 
-async def test_tenants_keys_are_their_own(scene: Scene) -> None:
+async def test_idempotency_keys_are_per_tenant(scene: Scene) -> None:
     named = {"idempotency_key": "k", "fingerprint": "f", "idempotency_ttl_s": 60}
     made = {
         (await post(scene, None, tenant=tenant, **named)).job_id
@@ -338,7 +338,7 @@ async def test_tenants_keys_are_their_own(scene: Scene) -> None:
     assert len(made) == 3
 
 
-async def test_no_limits_leave_no_trace(scene: Scene) -> None:
+async def test_without_limits_no_state_is_written(scene: Scene) -> None:
     await post(scene, None)
     await post(scene, None, max_attempts=2)
     assert await scene.client.keys("access:*") == []

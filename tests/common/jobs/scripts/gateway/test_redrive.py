@@ -1,4 +1,4 @@
-"""REDRIVE: a dead letter becomes a job once, whatever is lost on the way."""
+"""REDRIVE: a dead letter becomes a job once, even if replies are lost."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.common.kit import GIVEN_UP, Scene
 
 
 async def letter_of(scene: Scene, **changes: object) -> DeadLetter:
-    """A letter of a job that was given up."""
+    """A dead letter of a job whose attempts were used up."""
     lease = await scene.running(**changes)
     await scene.finish(lease, GIVEN_UP)
     return (await scene.letters())[0]
@@ -31,7 +31,7 @@ def redrive_of(scene: Scene, letter: DeadLetter, **changes: object) -> DeadLette
     return wanted._replace(**changes)  # type: ignore[arg-type]
 
 
-async def test_created_is_a_new_job_and_the_letter_is_gone(scene: Scene) -> None:
+async def test_created_writes_the_job_and_deletes_the_dead_letter(scene: Scene) -> None:
     letter = await letter_of(scene, task="plan")
     old = await scene.job(letter.job_id)
     wanted = redrive_of(scene, letter)
@@ -53,12 +53,12 @@ async def test_created_is_a_new_job_and_the_letter_is_gone(scene: Scene) -> None
         b"task": b"plan",
         b"payload": b'{"text":"hello"}',
     }
-    assert await scene.job(letter.job_id) == old  # what has ended stays ended
+    assert await scene.job(letter.job_id) == old  # the ended job is unchanged
     [message_id] = await scene.take()
     assert (await scene.begin(wanted.job_id, message_id, "t9")).answer is Answer.RUN
 
 
-async def test_again_after_a_lost_reply_changes_nothing(scene: Scene) -> None:
+async def test_a_repeat_after_a_lost_reply_changes_nothing(scene: Scene) -> None:
     letter = await letter_of(scene)
     wanted = redrive_of(scene, letter)
     await scene.queue.redrive(wanted, 100)
@@ -69,7 +69,7 @@ async def test_again_after_a_lost_reply_changes_nothing(scene: Scene) -> None:
     assert await scene.snapshot() == before
 
 
-async def test_twenty_at_once_make_one_job(scene: Scene) -> None:
+async def test_twenty_concurrent_calls_create_one_job(scene: Scene) -> None:
     letter = await letter_of(scene)
     wanted = redrive_of(scene, letter)
     length = await scene.client.xlen(scene.keys.queue)
@@ -78,7 +78,7 @@ async def test_twenty_at_once_make_one_job(scene: Scene) -> None:
     assert await scene.client.xlen(scene.keys.queue) == length + 1
 
 
-async def test_a_letter_that_is_gone_makes_no_job(scene: Scene) -> None:
+async def test_a_missing_dead_letter_creates_no_job(scene: Scene) -> None:
     letter = await letter_of(scene)
     wanted = redrive_of(scene, letter)
     assert await scene.queue.purge([letter.id]) == 1
@@ -90,8 +90,8 @@ async def test_a_letter_that_is_gone_makes_no_job(scene: Scene) -> None:
     assert not await scene.client.exists(scene.keys.dead_letters)
 
 
-async def test_once_its_job_has_expired_the_letter_is_missing(scene: Scene) -> None:
-    """The letter went with the first call: there is no second job, however late one asks."""
+async def test_after_its_job_has_expired_the_dead_letter_is_missing(scene: Scene) -> None:
+    """The first call deleted the dead letter: there is no second job, however late the call."""
     letter = await letter_of(scene)
     wanted = redrive_of(scene, letter)
     await scene.queue.redrive(wanted, 100)
@@ -99,7 +99,7 @@ async def test_once_its_job_has_expired_the_letter_is_missing(scene: Scene) -> N
     assert (await scene.queue.redrive(wanted, 100)).answer is Answer.MISSING
 
 
-async def test_other_letters_stay(scene: Scene) -> None:
+async def test_other_dead_letters_stay(scene: Scene) -> None:
     await letter_of(scene)
     letter = await letter_of(scene)
     await letter_of(scene)
@@ -108,7 +108,7 @@ async def test_other_letters_stay(scene: Scene) -> None:
     assert letter.id not in {left.id for left in await scene.letters()}
 
 
-async def test_with_a_delay_it_is_scheduled(scene: Scene) -> None:
+async def test_a_delayed_redrive_is_scheduled(scene: Scene) -> None:
     letter = await letter_of(scene)
     length = await scene.client.xlen(scene.keys.queue)
     wanted = redrive_of(scene, letter, delay_ms=90_001)
@@ -127,7 +127,7 @@ async def test_with_a_delay_it_is_scheduled(scene: Scene) -> None:
     assert await scene.client.xlen(scene.keys.queue) == length + 1
 
 
-async def test_a_full_schedule_refuses_without_a_trace(scene: Scene) -> None:
+async def test_a_full_schedule_refuses_without_writing(scene: Scene) -> None:
     letter = await letter_of(scene)
     await scene.client.zadd(scene.keys.scheduled, {"a": 1, "b": 2})
     before = await scene.snapshot()
@@ -149,12 +149,12 @@ async def test_without_a_delay_the_schedule_does_not_matter(scene: Scene, waitin
     assert reply.answer is Answer.CREATED
 
 
-async def test_the_new_id_depends_on_the_letter_alone(scene: Scene) -> None:
+async def test_the_new_id_depends_on_the_dead_letter_alone(scene: Scene) -> None:
     ids = {scene.queue.redriven_job_id(letter_id) for letter_id in ("1-0", "1-0", "1-1", "10-0")}
     assert len(ids) == 3
 
 
-async def test_letters_come_page_by_page_newest_first(scene: Scene) -> None:
+async def test_dead_letters_are_listed_newest_first_in_pages(scene: Scene) -> None:
     for _ in range(5):
         await letter_of(scene)
     everything = [letter.id for letter in await scene.letters()]
@@ -173,7 +173,7 @@ async def test_letters_come_page_by_page_newest_first(scene: Scene) -> None:
     assert await scene.queue.count_dead_letters() == 2
 
 
-async def test_a_spoilt_stream_of_letters_is_empty(scene: Scene) -> None:
+async def test_a_dead_letter_stream_of_the_wrong_type_is_empty(scene: Scene) -> None:
     await scene.client.set(scene.keys.dead_letters, "a string")
     assert await scene.letters() == []
     assert await scene.queue.count_dead_letters() == 0
@@ -184,14 +184,14 @@ async def test_a_spoilt_stream_of_letters_is_empty(scene: Scene) -> None:
 RIGHTS = b'{"tenant":"shop","tools":["clock"]}'
 
 
-async def test_a_letter_of_a_job_remembers_its_options(scene: Scene) -> None:
+async def test_a_dead_letter_has_the_options_of_its_job(scene: Scene) -> None:
     letter = await letter_of(scene, options=RIGHTS)
     assert letter.options == RIGHTS
     await scene.queue.purge([letter.id])
     assert (await letter_of(scene)).options == b""
 
 
-async def test_so_does_one_of_a_job_that_was_begun_too_often(scene: Scene) -> None:
+async def test_a_dead_letter_of_an_exhausted_job_has_its_options(scene: Scene) -> None:
     lease = await scene.running(options=RIGHTS, max_attempts=1)
     await scene.expire(lease)
     assert (await scene.begin(lease.job_id, lease.message_id, "t2")).answer is Answer.EXHAUSTED
@@ -200,7 +200,7 @@ async def test_so_does_one_of_a_job_that_was_begun_too_often(scene: Scene) -> No
 
 
 @pytest.mark.parametrize("left", ["lease", "bare lease", "junk", "nothing"])
-async def test_a_message_without_a_job_remembers_what_there_is(scene: Scene, left: str) -> None:
+async def test_a_message_without_a_job_keeps_known_options(scene: Scene, left: str) -> None:
     job_id, message_id = await scene.waiting(options=RIGHTS if left == "lease" else b"")
     lease = scene.keys.lease(job_id)
     if left == "bare lease":
@@ -215,7 +215,7 @@ async def test_a_message_without_a_job_remembers_what_there_is(scene: Scene, lef
     assert letter.options == known.get(left)
 
 
-async def test_the_new_job_has_them(scene: Scene) -> None:
+async def test_the_new_job_has_the_options(scene: Scene) -> None:
     letter = await letter_of(scene, options=RIGHTS)
     wanted = redrive_of(scene, letter, options=RIGHTS, delay_ms=30_000)
     assert (await scene.queue.redrive(wanted, 100)).answer is Answer.CREATED
@@ -226,7 +226,7 @@ async def test_the_new_job_has_them(scene: Scene) -> None:
     assert await scene.snapshot() == before
 
 
-async def test_rights_that_cannot_be_written_make_no_job(scene: Scene) -> None:
+async def test_no_job_is_created_if_options_cannot_be_written(scene: Scene) -> None:
     letter = await letter_of(scene, options=RIGHTS)
     wanted = redrive_of(scene, letter, options=RIGHTS)
     await scene.client.set(scene.keys.lease(wanted.job_id), "a string", ex=60)

@@ -1,4 +1,4 @@
-"""ENQUEUE with wishes and a delay, and PROMOTE: on the queue when due, and once."""
+"""ENQUEUE with options and a delay, and PROMOTE: on the queue when due, and once."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ async def due_job(scene: Scene, **changes: object) -> str:
     return job.job_id
 
 
-# -- wishes ---------------------------------------------------------------------------------------
+# -- options --------------------------------------------------------------------------------------
 
 
-async def test_wishes_lie_beside_the_job(scene: Scene) -> None:
+async def test_options_are_stored_in_the_lease(scene: Scene) -> None:
     job = new_job(max_attempts=7, options=b'{"timeout_s":1.5}', ttl_s=77)
     assert await scene.store.enqueue(job, "workers", 200) == (job.job_id, False)
     assert len(await scene.job(job.job_id)) == 9
@@ -65,7 +65,7 @@ async def test_wishes_lie_beside_the_job(scene: Scene) -> None:
     assert len(before) == 6  # job, events, lease and queue; counts and index
 
 
-async def test_begin_tells_the_wishes(scene: Scene) -> None:
+async def test_begin_returns_the_options(scene: Scene) -> None:
     job_id, message_id = await scene.waiting(max_attempts=7, options=b'{"timeout_s":1.5}')
     for _ in range(2):  # its reply was lost
         reply = await scene.begin(job_id, message_id, "t1")
@@ -84,10 +84,10 @@ async def test_a_plain_job_has_no_lease_before_it_begins(scene: Scene) -> None:
     ("own", "handlers", "workers", "expected"),
     [(2, 4, 5, 2), (None, 3, 5, 3), (None, "", 2, 2), (4, 1, 1, 4)],
 )
-async def test_whose_limit_of_attempts_counts(
+async def test_which_limit_of_attempts_counts(
     scene: Scene, own: int | None, handlers: int | str, workers: int, expected: int
 ) -> None:
-    """The request's own, else the handler's, else the worker's."""
+    """That of the request, else of the handler, else of the worker."""
     scene.worker = scene.worker._replace(max_attempts=workers)
     job_id, message_id = await scene.waiting(max_attempts=own)
     for number in range(expected + 1):
@@ -97,13 +97,13 @@ async def test_whose_limit_of_attempts_counts(
         await scene.client.hset(scene.keys.lease(job_id), "deadline_ms", "1")
 
 
-async def test_a_full_queue_refuses_wishes_without_a_trace(scene: Scene) -> None:
+async def test_a_full_queue_refuses_options_without_writing(scene: Scene) -> None:
     with pytest.raises(QueueFull):
         await scene.store.enqueue(new_job(max_attempts=7, options=b"{}"), "workers", 0)
     assert await scene.snapshot() == {}
 
 
-async def test_wishes_and_an_idempotency_key_do_not_mix_up_their_keys(scene: Scene) -> None:
+async def test_options_and_an_idempotency_key_use_separate_keys(scene: Scene) -> None:
     first = keyed(delay_ms=0, max_attempts=3)
     plain = new_job(idempotency_key="p", idempotency_ttl_s=500, fingerprint="f2")
     await asyncio.gather(
@@ -121,7 +121,7 @@ async def test_wishes_and_an_idempotency_key_do_not_mix_up_their_keys(scene: Sce
 # -- delay ----------------------------------------------------------------------------------------
 
 
-async def test_a_delayed_job_is_accepted_and_on_no_queue(scene: Scene) -> None:
+async def test_a_delayed_job_is_accepted_but_not_queued(scene: Scene) -> None:
     job = later(delay_ms=90_001, ttl_s=77)
     assert await scene.store.enqueue(job, "workers", 200) == (job.job_id, False)
     record = await scene.job(job.job_id)
@@ -140,13 +140,13 @@ async def test_a_delayed_job_is_accepted_and_on_no_queue(scene: Scene) -> None:
     assert len(await scene.snapshot()) == 5  # job, events and schedule; counts and index
 
 
-async def test_wishes_live_as_long_as_the_delayed_job(scene: Scene) -> None:
+async def test_options_live_as_long_as_the_delayed_job(scene: Scene) -> None:
     job = later(delay_ms=7_200_000, ttl_s=77, max_attempts=2)
     await scene.store.enqueue(job, "workers", 200)
     assert 70 < await scene.client.ttl(scene.keys.lease(job.job_id)) - 7200 <= 77
 
 
-async def test_the_backlog_does_not_refuse_what_is_not_due(scene: Scene) -> None:
+async def test_the_backlog_does_not_refuse_delayed_jobs(scene: Scene) -> None:
     await scene.post(3)
     job = later()
     assert await scene.store.enqueue(job, "workers", 0) == (job.job_id, False)
@@ -165,19 +165,19 @@ async def test_the_schedule_has_a_limit(scene: Scene) -> None:
     with pytest.raises(ScheduleFull):
         await scene.store.enqueue(keyed(schedule_limit=3), "workers", 200)
     assert await scene.snapshot() == before  # I9: not even the idempotency key
-    # Who was accepted before the limit was reached is told so, whenever it asks.
+    # A request accepted before the limit was reached gets the same answer again.
     assert await scene.store.enqueue(jobs[0], "workers", 200) == (jobs[0].job_id, False)
-    # And without a delay there is no limit of that kind.
+    # Without a delay this limit does not apply.
     await scene.store.enqueue(new_job(), "workers", 200)
 
 
-async def test_again_after_a_lost_reply_changes_nothing(scene: Scene) -> None:
+async def test_a_repeat_after_a_lost_reply_changes_nothing(scene: Scene) -> None:
     job = later(max_attempts=2)
     await scene.store.enqueue(job, "workers", 200)
     before = await scene.snapshot()
     assert await scene.store.enqueue(job, "workers", 200) == (job.job_id, False)
     assert await scene.snapshot() == before
-    # Nor does it put the job back on the schedule once it has left.
+    # Nor does it schedule the job again after it was promoted.
     await make_due(scene, job.job_id)
     await scene.queue.promote([job.job_id])
     before = await scene.snapshot()
@@ -185,7 +185,7 @@ async def test_again_after_a_lost_reply_changes_nothing(scene: Scene) -> None:
     assert await scene.snapshot() == before
 
 
-async def test_an_idempotency_key_makes_one_delayed_job(scene: Scene) -> None:
+async def test_an_idempotency_key_creates_one_delayed_job(scene: Scene) -> None:
     first = keyed()
     assert await scene.store.enqueue(first, "workers", 200) == (first.job_id, False)
     before = await scene.snapshot()
@@ -220,7 +220,7 @@ async def test_a_due_job_goes_on_the_queue(scene: Scene) -> None:
     assert await scene.snapshot() == after
 
 
-async def test_its_wishes_come_with_it(scene: Scene) -> None:
+async def test_options_are_kept_when_a_job_is_promoted(scene: Scene) -> None:
     await scene.group()
     job_id = await due_job(scene, max_attempts=3, ttl_s=90)
     await scene.queue.promote([job_id])
@@ -230,7 +230,7 @@ async def test_its_wishes_come_with_it(scene: Scene) -> None:
     assert 80 < await scene.client.ttl(scene.keys.job(job_id)) <= 90
 
 
-async def test_two_promoters_put_it_there_once(scene: Scene) -> None:
+async def test_two_promoters_queue_a_job_once(scene: Scene) -> None:
     job_ids = [await due_job(scene) for _ in range(20)]
     other = ScriptBatcher(scene.backend.wire(), scene.keys, CORE_SCRIPT, retry_for_s=5.0)
     second = QueueStore(scene.backend.client(), scene.keys, other)
@@ -246,7 +246,7 @@ async def test_two_promoters_put_it_there_once(scene: Scene) -> None:
     assert sorted(queued) == sorted(job_ids)
 
 
-async def test_too_early_it_waits(scene: Scene) -> None:
+async def test_a_job_that_is_not_due_waits(scene: Scene) -> None:
     job = later(delay_ms=60_000)
     await scene.store.enqueue(job, "workers", 200)
     before = await scene.snapshot()
@@ -256,7 +256,7 @@ async def test_too_early_it_waits(scene: Scene) -> None:
     assert await scene.snapshot() == before
 
 
-async def test_a_job_that_expired_meanwhile_is_forgotten(scene: Scene) -> None:
+async def test_an_expired_job_is_removed_from_the_schedule(scene: Scene) -> None:
     job_id = await due_job(scene)
     await scene.client.delete(scene.keys.job(job_id), scene.keys.events(job_id))
     [outcome] = await scene.queue.promote([job_id])
@@ -265,7 +265,7 @@ async def test_a_job_that_expired_meanwhile_is_forgotten(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("status", ["done", "error", "canceled", "running"])
-async def test_a_job_that_is_not_queued_any_more_is_forgotten(scene: Scene, status: str) -> None:
+async def test_an_ended_job_is_removed_from_the_schedule(scene: Scene, status: str) -> None:
     job_id = await due_job(scene)
     await scene.client.hset(scene.keys.job(job_id), "status", status)
     [outcome] = await scene.queue.promote([job_id])
@@ -273,7 +273,7 @@ async def test_a_job_that_is_not_queued_any_more_is_forgotten(scene: Scene, stat
     assert not await scene.client.exists(scene.keys.queue, scene.keys.scheduled)
 
 
-async def test_each_is_answered_for_itself(scene: Scene) -> None:
+async def test_each_job_gets_its_own_answer(scene: Scene) -> None:
     ended, gone, due = [await due_job(scene) for _ in range(3)]
     early = later()
     await scene.store.enqueue(early, "workers", 200)
@@ -287,10 +287,10 @@ async def test_each_is_answered_for_itself(scene: Scene) -> None:
     assert await scene.client.zrange(scene.keys.scheduled, 0, -1) == [early.job_id.encode()]
 
 
-# -- who looks ------------------------------------------------------------------------------------
+# -- the promoter ---------------------------------------------------------------------------------
 
 
-async def test_due_tells_what_is_ready_and_when_the_next_is(scene: Scene) -> None:
+async def test_due_jobs_returns_due_ids_and_the_next_time(scene: Scene) -> None:
     assert await scene.queue.due_jobs(10) == ([], None)
     ready = [await due_job(scene) for _ in range(3)]
     await scene.store.enqueue(later(delay_ms=40_000), "workers", 200)
@@ -301,7 +301,7 @@ async def test_due_tells_what_is_ready_and_when_the_next_is(scene: Scene) -> Non
     assert len((await scene.queue.due_jobs(2)).job_ids) == 2
 
 
-async def test_the_promoter_promotes_and_goes_by_the_schedule(scene: Scene) -> None:
+async def test_the_promoter_follows_the_schedule(scene: Scene) -> None:
     promoter = Promoter(scene.queue)
     assert await promoter.run_once() == 0.5
     job_id = await due_job(scene)
@@ -312,8 +312,8 @@ async def test_the_promoter_promotes_and_goes_by_the_schedule(scene: Scene) -> N
     assert 0.0 <= await promoter.run_once() <= 0.2
 
 
-async def test_a_schedule_that_is_none_has_nothing_due(scene: Scene) -> None:
-    """The promoter may hear of it, as long as it is not made to look again at once."""
+async def test_a_schedule_of_the_wrong_type_has_nothing_due(scene: Scene) -> None:
+    """The promoter may get an error, as long as it does not retry at once."""
     await scene.client.set(scene.keys.scheduled, "a string")
     with contextlib.suppress(SluiceError):
         assert await scene.queue.due_jobs(10) == ([], None)
@@ -321,10 +321,10 @@ async def test_a_schedule_that_is_none_has_nothing_due(scene: Scene) -> None:
         assert await Promoter(scene.queue).run_once() > 0
 
 
-async def test_a_page_of_corrupt_jobs_does_not_hold_up_the_rest(
+async def test_a_page_of_corrupt_jobs_does_not_block_the_rest(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are due first, and for ever; those behind them must be promoted nevertheless."""
+    """They stay due for ever; those behind them must be promoted nevertheless."""
     monkeypatch.setattr("common.jobs.queue.PROMOTE_PAGE_SIZE", 2)
     for name in ("x1", "x2"):
         await scene.client.set(scene.keys.job(name), "no hash", ex=600)

@@ -1,4 +1,4 @@
-"""DEAD: a job whose record ran out of time before it started is told so; nothing else gets keys."""
+"""DEAD_LETTER: a job that expired before it started gets an error; nothing else gets keys."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def job_keys(scene: Scene) -> list[bytes]:
     return await scene.client.keys(scene.keys.job("*"))  # type: ignore[no-any-return]
 
 
-async def test_so_is_one_that_was_handed_on_and_waits_for_a_place(scene: Scene) -> None:
+async def test_a_message_from_a_wait_queue_counts_as_not_started(scene: Scene) -> None:
     job_id = str(uuid.uuid4())
     message_id = await unknown(scene, fields_of(job_id, "chat"))
     for consumer in ("another", "waiting:chat"):  # each claim counts as a delivery
@@ -44,7 +44,7 @@ async def test_so_is_one_that_was_handed_on_and_waits_for_a_place(scene: Scene) 
     assert (await scene.job(job_id))[b"status"] == b"error"
 
 
-async def test_a_job_that_expired_before_its_start_is_told_so(scene: Scene) -> None:
+async def test_a_job_that_expired_before_its_start_gets_an_error(scene: Scene) -> None:
     job_id = str(uuid.uuid4())
     message_id = await unknown(scene, fields_of(job_id, "plan"))
     assert (await scene.begin(job_id, message_id, "t1")).answer is Answer.MISSING
@@ -75,7 +75,7 @@ async def test_a_job_that_expired_before_its_start_is_told_so(scene: Scene) -> N
     assert await scene.held(job_id) == {}
 
 
-async def test_again_after_a_lost_reply_changes_nothing(scene: Scene) -> None:
+async def test_a_repeat_after_a_lost_reply_changes_nothing(scene: Scene) -> None:
     job_id = str(uuid.uuid4())
     message_id = await unknown(scene, fields_of(job_id))
     await scene.dead_letter(message_id, fields_of(job_id))
@@ -83,7 +83,7 @@ async def test_again_after_a_lost_reply_changes_nothing(scene: Scene) -> None:
     for _ in range(2):
         assert await scene.dead_letter(message_id, fields_of(job_id)) is Answer.ALREADY
     assert await scene.snapshot() == before
-    # And whoever is given the message once more finds that the job has ended.
+    # A worker that gets the message again finds that the job has ended.
     await scene.client.xgroup_destroy(scene.keys.queue, "workers")
     await scene.client.xgroup_create(scene.keys.queue, "workers", id="0")
     assert await scene.take() == [message_id]
@@ -91,7 +91,7 @@ async def test_again_after_a_lost_reply_changes_nothing(scene: Scene) -> None:
     assert await scene.types(job_id) == [b"error"]
 
 
-async def test_watchers_are_hinted(scene: Scene) -> None:
+async def test_a_hint_is_published(scene: Scene) -> None:
     job_id = str(uuid.uuid4())
     message_id = await unknown(scene, fields_of(job_id))
     heard: asyncio.Queue[bytes] = asyncio.Queue()
@@ -102,7 +102,7 @@ async def test_watchers_are_hinted(scene: Scene) -> None:
 
 
 async def test_a_redelivered_message_may_have_run(scene: Scene) -> None:
-    """Whoever had it first may have ended the job, long enough ago for its record to expire."""
+    """The worker that had it first may have ended the job, so long ago that it has expired."""
     job_id = str(uuid.uuid4())
     message_id = await unknown(scene, fields_of(job_id))
     await scene.client.xclaim(scene.keys.queue, "workers", "c2", 0, [message_id])
@@ -113,8 +113,8 @@ async def test_a_redelivered_message_may_have_run(scene: Scene) -> None:
     assert await scene.pending() == 0
 
 
-async def test_a_job_that_ran_and_was_deleted_is_not_told(scene: Scene) -> None:
-    """Handed back, or claimed from a dead worker: both are second deliveries."""
+async def test_a_job_that_ran_and_was_deleted_gets_no_error(scene: Scene) -> None:
+    """Released, or claimed from a dead worker: both are second deliveries."""
     lease = await scene.running()
     await scene.release(lease)
     await scene.client.delete(*await job_keys(scene))
@@ -124,7 +124,7 @@ async def test_a_job_that_ran_and_was_deleted_is_not_told(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("part", ["job", "events"])
-async def test_what_is_left_of_a_job_is_left_alone(scene: Scene, part: str) -> None:
+async def test_remaining_keys_of_a_job_are_not_touched(scene: Scene, part: str) -> None:
     job_id, message_id = await scene.waiting()
     await scene.client.delete(getattr(scene.keys, part)(job_id))
     before = await scene.job(job_id), await scene.events(job_id)
@@ -135,7 +135,7 @@ async def test_what_is_left_of_a_job_is_left_alone(scene: Scene, part: str) -> N
 
 
 @pytest.mark.parametrize("reason", [DeadReason.NO_JOB_ID, DeadReason.CORRUPT])
-async def test_other_reasons_tell_nobody(scene: Scene, reason: DeadReason) -> None:
+async def test_other_reasons_write_no_error(scene: Scene, reason: DeadReason) -> None:
     fields = fields_of(str(uuid.uuid4()))
     message_id = await unknown(scene, fields)
     assert await scene.store.dead_letter(message_id, reason, fields, "workers") is Answer.OK
@@ -145,7 +145,7 @@ async def test_other_reasons_tell_nobody(scene: Scene, reason: DeadReason) -> No
 
 
 @pytest.mark.parametrize("task", ["", "unknown", "chat ", "CHAT", "chat\x00"])
-async def test_junk_tasks_get_no_keys(scene: Scene, task: str) -> None:
+async def test_invalid_tasks_get_no_keys(scene: Scene, task: str) -> None:
     fields = fields_of(str(uuid.uuid4()), task)
     message_id = await unknown(scene, fields)
     assert await scene.dead_letter(message_id, fields) is Answer.OK
@@ -166,8 +166,8 @@ async def test_junk_tasks_get_no_keys(scene: Scene, task: str) -> None:
     ],
     ids=["empty", "dash", "spaces", "lease", "events", "newline", "long"],
 )
-async def test_junk_ids_get_no_keys(scene: Scene, job_id: str) -> None:
-    """Nobody could ask for such a job, and some of them are keys of other jobs."""
+async def test_invalid_ids_get_no_keys(scene: Scene, job_id: str) -> None:
+    """No client could look such a job up, and some of them are keys of other jobs."""
     fields = fields_of(job_id)
     message_id = await unknown(scene, fields)
     assert await scene.dead_letter(message_id, fields) is Answer.OK
@@ -177,14 +177,14 @@ async def test_junk_ids_get_no_keys(scene: Scene, job_id: str) -> None:
 
 
 @pytest.mark.parametrize("job_id", ["x", "a.b_c-1", "9" * 128])
-async def test_ids_that_one_can_ask_for_need_not_be_uuids(scene: Scene, job_id: str) -> None:
+async def test_valid_ids_need_not_be_uuids(scene: Scene, job_id: str) -> None:
     fields = fields_of(job_id)
     message_id = await unknown(scene, fields)
     assert await scene.dead_letter(message_id, fields) is Answer.EXPIRED
     assert (await scene.job(job_id))[b"status"] == b"error"
 
 
-async def test_bytes_that_are_no_text_get_no_keys(scene: Scene) -> None:
+async def test_invalid_utf8_gets_no_keys(scene: Scene) -> None:
     fields = {b"job_id": b"\xff\xfe", b"task": b"chat", b"payload": b"\xff"}
     message_id = await unknown(scene, fields)
     assert await scene.dead_letter(message_id, fields) is Answer.OK

@@ -1,4 +1,4 @@
-"""DEAD and TRIM: what leaves the queue, and what never may."""
+"""DEAD_LETTER and TRIM: what leaves the queue, and what must not."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def test_a_dead_letter_is_copied_once_then_acked(scene: Scene) -> None:
     assert await scene.pending() == 0
 
 
-async def test_a_message_that_is_not_pending_makes_no_dead_letter(scene: Scene) -> None:
+async def test_a_message_that_is_not_pending_writes_no_dead_letter(scene: Scene) -> None:
     await scene.group()
     await scene.post()
     [(message_id, fields)] = await scene.client.xrange(scene.keys.queue)
@@ -76,7 +76,7 @@ async def fill(scene: Scene, count: int) -> list[str]:
     return await entries(scene)
 
 
-async def test_trim_never_removes_the_unread(scene: Scene) -> None:
+async def test_trim_never_removes_undelivered_entries(scene: Scene) -> None:
     await scene.group()
     everything = await fill(scene, 300)
     assert await scene.queue.trim() == 0
@@ -88,7 +88,7 @@ async def test_trim_never_removes_the_unread(scene: Scene) -> None:
     assert await scene.take(1000) == everything[-180:]
 
 
-async def test_trim_never_removes_the_pending(scene: Scene) -> None:
+async def test_trim_never_removes_pending_entries(scene: Scene) -> None:
     await scene.group()
     everything = await fill(scene, 300)
     taken = await scene.take(300)
@@ -107,14 +107,14 @@ async def test_trim_waits_for_the_slowest_group(scene: Scene) -> None:
     await scene.client.xack(scene.keys.queue, "workers", *taken)
     assert await scene.queue.trim() == 0
     await scene.client.xreadgroup("auditors", "a", {scene.keys.queue: ">"}, count=130)
-    assert await scene.queue.trim() == 0  # all of them pending there
+    assert await scene.queue.trim() == 0  # all of them are pending there
     await scene.client.xack(scene.keys.queue, "auditors", *everything[:130])
     await scene.queue.trim()
     assert set(await entries(scene)) >= set(everything[130:])
 
 
 async def test_trim_compares_ids_as_numbers(scene: Scene) -> None:
-    """Ids with fewer digits sort after longer ones as text."""
+    """Compared as text, ids with fewer digits would sort after longer ones."""
     for ms in (9, 10, 99, 100, 1000):
         await scene.client.xadd(scene.keys.queue, {"a": "b"}, id=f"{ms}-1")
     for group, last in (("workers", "1000-1"), ("auditors", "99-1")):
@@ -123,7 +123,7 @@ async def test_trim_compares_ids_as_numbers(scene: Scene) -> None:
     assert {"99-1", "100-1", "1000-1"} <= set(await entries(scene))
 
 
-async def test_trim_of_something_else_is_a_clear_error(scene: Scene) -> None:
+async def test_trim_of_a_wrong_type_is_a_clear_error(scene: Scene) -> None:
     await scene.client.set(scene.keys.queue, "not a stream")
     with pytest.raises(CorruptKey, match="WRONGTYPE"):
         await scene.queue.trim()

@@ -1,4 +1,4 @@
-"""FORGET: consumers long gone are removed, and never one that holds a message."""
+"""REMOVE_IDLE_CONSUMERS: removes long idle consumers, but never one with pending messages."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ async def read_and_ack(scene: Scene, consumer: str) -> None:
 
 
 async def seen_long_ago(scene: Scene) -> None:
-    """So long that a few milliseconds are enough to be forgotten."""
+    """Wait until a few milliseconds of idle time are exceeded."""
     await asyncio.sleep(0.03)
 
 
-async def test_who_holds_nothing_and_was_not_seen_goes(scene: Scene) -> None:
+async def test_an_idle_consumer_without_messages_is_removed(scene: Scene) -> None:
     await scene.group()
     for name in ("a", "b", "c"):
         await read_and_ack(scene, name)
@@ -35,7 +35,7 @@ async def test_who_holds_nothing_and_was_not_seen_goes(scene: Scene) -> None:
     assert await scene.queue.remove_idle_consumers("workers", 5) == 0
 
 
-async def test_who_holds_a_message_never_goes(scene: Scene) -> None:
+async def test_a_consumer_with_a_message_is_never_removed(scene: Scene) -> None:
     await scene.group()
     await read_and_ack(scene, "idle")
     await scene.post()
@@ -61,14 +61,14 @@ async def test_a_retrying_and_a_released_job_keep_their_consumer(scene: Scene) -
     assert await scene.pending() == 2
 
 
-async def test_who_was_seen_lately_stays(scene: Scene) -> None:
+async def test_a_recently_active_consumer_stays(scene: Scene) -> None:
     await scene.group()
     await read_and_ack(scene, "a")
     assert await scene.queue.remove_idle_consumers("workers", 60_000) == 0
     assert await consumers(scene) == {b"a"}
 
 
-async def test_who_was_forgotten_may_come_back(scene: Scene) -> None:
+async def test_a_removed_consumer_may_come_back(scene: Scene) -> None:
     await scene.group()
     await read_and_ack(scene, "a")
     await seen_long_ago(scene)
@@ -89,7 +89,7 @@ async def test_other_groups_are_not_touched(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("queue", ["missing", "without group", "string"])
-async def test_without_a_group_there_is_nobody_to_forget(scene: Scene, queue: str) -> None:
+async def test_without_a_group_there_is_nothing_to_remove(scene: Scene, queue: str) -> None:
     if queue == "string":
         await scene.client.set(scene.keys.queue, "a string")
     elif queue == "without group":

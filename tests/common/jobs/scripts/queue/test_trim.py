@@ -1,4 +1,4 @@
-"""TRIM: acknowledged entries go, also from between pending ones; nothing else ever does."""
+"""TRIM: removes acknowledged entries, also between pending ones, and nothing else."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def read(scene: Scene, group: str, count: int) -> list[str]:
 
 
 async def backlog_is(scene: Scene, backlog: int, group: str = "workers") -> None:
-    """ENQUEUE counts exactly so many."""
+    """ENQUEUE counts exactly this backlog."""
     if backlog:
         for limit in (backlog, max(1, backlog // 2), 1):
             with pytest.raises(QueueFull) as caught:
@@ -51,7 +51,7 @@ async def lag_is_known(scene: Scene) -> None:
             assert group["lag"] is not None, group
 
 
-async def test_acked_entries_behind_an_old_pending_one_go(scene: Scene) -> None:
+async def test_acked_entries_behind_an_old_pending_one_are_removed(scene: Scene) -> None:
     await scene.group()
     everything = await fill(scene, 100)
     taken = await scene.take(90)
@@ -70,12 +70,12 @@ async def test_acked_entries_behind_an_old_pending_one_go(scene: Scene) -> None:
     await lag_is_known(scene)
 
 
-async def test_few_acked_entries_are_not_worth_the_trouble(scene: Scene) -> None:
+async def test_a_few_acked_entries_are_tolerated(scene: Scene) -> None:
     await scene.group()
     await fill(scene, 30)
     taken = await scene.take(20)
     await scene.client.xack(scene.keys.queue, "workers", *taken[1:9])
-    if scene.backend.name in WITH_LAG:  # elsewhere the unread cannot be told from the acked
+    if scene.backend.name in WITH_LAG:  # otherwise undelivered entries look like acked ones
         assert await scene.queue.trim() == 0
     assert set(await entries(scene)) >= {taken[0], *taken[9:]}
     await scene.client.xack(scene.keys.queue, "workers", *taken[9:15])
@@ -85,7 +85,7 @@ async def test_few_acked_entries_are_not_worth_the_trouble(scene: Scene) -> None
     assert len(left) == 1 + 5 + 10
 
 
-async def test_everything_pending_stays(scene: Scene) -> None:
+async def test_pending_entries_stay(scene: Scene) -> None:
     await scene.group()
     everything = await fill(scene, 60)
     await scene.take(60)
@@ -109,7 +109,7 @@ async def test_a_job_waiting_for_its_next_attempt_keeps_its_entry(scene: Scene) 
 
 
 async def test_several_groups(scene: Scene) -> None:
-    """An entry goes when every group has acknowledged it."""
+    """An entry is removed when all groups have acknowledged it."""
     await scene.group()
     await scene.client.xgroup_create(scene.keys.queue, "auditors", id="0")
     everything = await fill(scene, 80)
@@ -137,7 +137,7 @@ async def test_a_group_that_has_read_nothing_keeps_everything(scene: Scene) -> N
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_lag_and_backlog_stay_right_whatever_was_trimmed(scene: Scene, seed: int) -> None:
+async def test_lag_and_backlog_stay_correct_after_trimming(scene: Scene, seed: int) -> None:
     rng = random.Random(seed)
     await scene.group()
     pending: list[str] = []
@@ -162,7 +162,7 @@ async def test_lag_and_backlog_stay_right_whatever_was_trimmed(scene: Scene, see
     assert await scene.take(1000) == unread
 
 
-async def test_pages_are_gone_through_to_the_end(scene: Scene) -> None:
+async def test_all_pages_are_processed(scene: Scene) -> None:
     await scene.group()
     await fill(scene, 200)
     taken = await scene.take(200)
@@ -172,7 +172,7 @@ async def test_pages_are_gone_through_to_the_end(scene: Scene) -> None:
     assert await entries(scene) == [*held, taken[-1]]
 
 
-async def test_no_more_pages_than_asked_for(scene: Scene) -> None:
+async def test_the_number_of_pages_is_limited(scene: Scene) -> None:
     await scene.group()
     await fill(scene, 100)
     taken = await scene.take(100)
@@ -181,9 +181,9 @@ async def test_no_more_pages_than_asked_for(scene: Scene) -> None:
     assert await scene.queue.trim(pages=2) == 31
 
 
-async def test_pending_ids_whose_entries_are_gone_do_not_hide_others(scene: Scene) -> None:
-    """Somebody deleted entries that were pending: their ids still are, and there may be more of
-    them than one page asks for. The entries behind them are pending all the same."""
+async def test_pending_ids_of_deleted_entries_do_not_hide_others(scene: Scene) -> None:
+    """Deleted entries stay pending, and there may be more of them than fit on a page. The entries
+    behind them are pending nevertheless."""
     await scene.group()
     await fill(scene, 200)
     taken = await scene.take(200)
@@ -193,7 +193,7 @@ async def test_pending_ids_whose_entries_are_gone_do_not_hide_others(scene: Scen
     assert set(await entries(scene)) >= {taken[0], *taken[50:80]}
 
 
-async def test_again_changes_nothing(scene: Scene) -> None:
+async def test_a_repeat_changes_nothing(scene: Scene) -> None:
     await scene.group()
     await fill(scene, 60)
     taken = await scene.take(50)
@@ -204,7 +204,7 @@ async def test_again_changes_nothing(scene: Scene) -> None:
     assert await scene.snapshot() == before
 
 
-async def test_a_group_that_was_recreated_reads_only_what_is_left(scene: Scene) -> None:
+async def test_a_recreated_group_reads_only_what_is_left(scene: Scene) -> None:
     await scene.group()
     await fill(scene, 60)
     taken = await scene.take(50)
@@ -212,7 +212,7 @@ async def test_a_group_that_was_recreated_reads_only_what_is_left(scene: Scene) 
     await scene.queue.trim()
     left = await entries(scene)
     await scene.client.xgroup_destroy(scene.keys.queue, "workers")
-    assert await scene.queue.trim() == 0  # nobody's: everything is kept
+    assert await scene.queue.trim() == 0  # without a group everything is kept
     await scene.client.xgroup_create(scene.keys.queue, "workers", id="0")
     assert await scene.queue.trim() == 0
     await backlog_is(scene, len(left))

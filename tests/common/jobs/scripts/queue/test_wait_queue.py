@@ -1,4 +1,4 @@
-"""Wait queues: what over-limit tasks are parked in, as the scripts see it."""
+"""Wait queues of over-limit tasks: TAKE_WAITING and TOUCH_WAITING."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def rooms_of(scene: Scene) -> WaitQueues:
     return WaitQueues(scene.backend.wire(), scene.keys.queue, scene.worker.group, scene.batcher)
 
 
-async def test_messages_go_in_and_come_out_oldest_first(scene: Scene) -> None:
+async def test_messages_are_taken_oldest_first(scene: Scene) -> None:
     wait_queues = rooms_of(scene)
     await scene.group()
     jobs = await scene.post(5)
@@ -32,11 +32,11 @@ async def test_messages_go_in_and_come_out_oldest_first(scene: Scene) -> None:
     assert await wait_queues.count() == {}
     entries = await scene.client.xpending_range(scene.keys.queue, "workers", "-", "+", 9, "c2")
     assert [entry["message_id"].decode() for entry in entries] == [ids[0], ids[1], ids[3], ids[4]]
-    # They were handed out once, by the read: whoever finds that they expired may tell so.
+    # Their delivery count is 1, from the read: needed to detect jobs that expired before start.
     assert {entry["times_delivered"] for entry in entries} == {1}
 
 
-async def test_of_two_workers_one_gets_it(scene: Scene) -> None:
+async def test_of_two_workers_one_gets_a_message(scene: Scene) -> None:
     wait_queues = rooms_of(scene)
     await scene.group()
     await scene.post(3)
@@ -50,7 +50,7 @@ async def test_of_two_workers_one_gets_it(scene: Scene) -> None:
     assert [each.id for each in second] == ids[2:]
 
 
-async def test_who_waits_does_not_look_forgotten(scene: Scene) -> None:
+async def test_waiting_messages_do_not_look_abandoned(scene: Scene) -> None:
     wait_queues = rooms_of(scene)
     await scene.group()
     await scene.post(450)
@@ -68,7 +68,7 @@ async def test_who_waits_does_not_look_forgotten(scene: Scene) -> None:
     assert await wait_queues.count() == {"chat": 450}
 
 
-async def test_a_message_that_was_deleted_or_acked_does_not_hold_up_the_next(scene: Scene) -> None:
+async def test_deleted_or_acked_messages_do_not_block_the_next(scene: Scene) -> None:
     wait_queues = rooms_of(scene)
     await scene.group()
     await scene.post(4)
@@ -84,7 +84,7 @@ async def test_a_message_that_was_deleted_or_acked_does_not_hold_up_the_next(sce
 
 
 @pytest.mark.parametrize("spoilt", ["no queue", "no group", "a string"])
-async def test_without_a_queue_nobody_waits(scene: Scene, spoilt: str) -> None:
+async def test_without_a_queue_nothing_is_waiting(scene: Scene, spoilt: str) -> None:
     wait_queues = rooms_of(scene)
     if spoilt == "no group":
         await scene.post()
@@ -95,7 +95,7 @@ async def test_without_a_queue_nobody_waits(scene: Scene, spoilt: str) -> None:
     assert await wait_queues.touch("chat") == []
 
 
-async def test_whoever_takes_it_may_begin_it(scene: Scene) -> None:
+async def test_a_taken_message_can_be_begun(scene: Scene) -> None:
     wait_queues = rooms_of(scene)
     job_id, message_id = await scene.waiting()
     await wait_queues.put("chat", [message_id])
