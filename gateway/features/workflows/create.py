@@ -1,4 +1,4 @@
-"""A request's way to a workflow job: checked, made once, answered alike however often it comes."""
+"""Creates workflow jobs: validates the request and its step options, idempotent by key."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ from gateway.http.problems import MOST_NAME_CHARS
 from gateway.jobs.admission import admission_of
 from gateway.state import GatewayState, state_of
 
-#: Members and elements in one step's options: a schema is tried on each of them, on the event loop.
+#: Most members and elements in the options of a step: they are validated on the event loop.
 MOST_PARTS: Final = 20_000
-#: The same where the schema has keywords that look at parts several times, or at pairs of them.
+#: The same for a schema with keywords that visit parts several times, or pairs of them.
 MOST_COSTLY_PARTS: Final = 500
 COSTLY: Final = frozenset(
     (
@@ -58,16 +58,16 @@ COSTLY: Final = frozenset(
         *("dependentSchemas", "dependencies", "unevaluatedItems", "unevaluatedProperties"),
     )
 )
-#: Of a step's schema.
+#: Longest schema of a step.
 MOST_SCHEMA_BYTES: Final = 64 * 1024
-#: Of a message that shows a long value, what is wrong with it is at its end.
+#: Characters at the end of a long message: the error follows the value.
 _TAIL: Final = 200
 
 
 def validate_options(step: StepDefinition, options: Any, member: str) -> bytes:
-    """Options as they are kept, JSON; a 422 says which member does not fit, and why.
+    """The options of a step as JSON; raises a 422 that names the invalid members.
 
-    `member`: where the request has them; empty for the request itself.
+    `member`: the member of the request that has them; empty for the request itself.
     """
     if not isinstance(options, dict):
         raise _refused(member, [SchemaViolation("", "Input should be an object")])
@@ -80,7 +80,7 @@ def validate_options(step: StepDefinition, options: Any, member: str) -> bytes:
     if declared is not None:
         if declared.schema is None:
             fault = SchemaViolation(
-                "", f"the step's own declaration is of no use: {declared.trouble}"
+                "", f"the schema that the step declares is not usable: {declared.trouble}"
             )
             raise _refused(member, [fault])
         if faults := declared.schema.find_violations(options, closely=True):
@@ -89,7 +89,7 @@ def validate_options(step: StepDefinition, options: Any, member: str) -> bytes:
 
 
 class _OptionsSchema(NamedTuple):
-    """What became of a step's schema; None, and why, of one that is of no use."""
+    """The compiled schema of a step. `schema`: None if it is not usable, with the reason."""
 
     schema: Schema | None
     most_parts: int = MOST_PARTS
@@ -99,14 +99,14 @@ class _OptionsSchema(NamedTuple):
 @lru_cache(maxsize=256)
 def _compile_schema(raw: bytes) -> _OptionsSchema:
     if len(raw) > MOST_SCHEMA_BYTES:
-        told = f"the schema has {len(raw)} bytes, {MOST_SCHEMA_BYTES} at most"
-        return _OptionsSchema(None, trouble=told)
+        trouble = f"the schema has {len(raw)} bytes, {MOST_SCHEMA_BYTES} at most"
+        return _OptionsSchema(None, trouble=trouble)
     value = codec.loads(raw)
     try:
         schema = Schema(value)
     except InvalidSchema as error:
         return _OptionsSchema(None, trouble=str(error))
-    # Of the shipped ones it is known that they take no longer than their size.
+    # Validation by the built-in schemas takes linear time.
     costly = raw not in _BUILTIN_SCHEMAS and _is_costly(value)
     return _OptionsSchema(schema, MOST_COSTLY_PARTS if costly else MOST_PARTS)
 
@@ -130,7 +130,7 @@ _BUILTIN_SCHEMAS: Final = {
 
 
 def _too_many(options: dict[str, Any], most: int) -> bool:
-    """Counted without recursion, and no further than needed."""
+    """True if there are more than `most` members and elements; counted without recursion."""
     level: list[Any] = [options]
     count = 0
     while level and count <= most:
@@ -172,12 +172,12 @@ def _short(message: str) -> str:
 
 _JSON: Final = "application/json"
 _SCOPE: Final = "create"
-#: How long an answer may take to be made; whoever repeats the request meanwhile is to come back.
+#: How long the response may take; until then a repeated request gets 409.
 CLAIM_MS: Final = 5_000
 
 
 async def create(request: Request, body: Any) -> Response:
-    """The answer to a request for a workflow job."""
+    """Create a workflow job."""
     state, caller = state_of(request), caller_of(request)
     lookup.check_task(caller)
     by_key = identify_request(request, body, _SCOPE, CLAIM_MS)
@@ -197,7 +197,7 @@ async def create(request: Request, body: Any) -> Response:
 async def _answer(
     request: Request, job_id: str, by_key: IdempotentRequest, outcome: WorkflowOutcome
 ) -> Response:
-    """The job as it is now; kept, so that repetitions hear the same."""
+    """The response with the job, stored for repeated requests."""
     job = await workflows_of(request).reader.snapshot(job_id)
     if job is None or not may_see(caller_of(request), job):
         raise job_not_found()
@@ -208,7 +208,7 @@ async def _answer(
 
 
 async def _new(request: Request, body: Any, by_key: IdempotentRequest) -> NewWorkflow:
-    """Everything checked that can be checked before it is made."""
+    """Check everything that can be checked before the job is created."""
     state, caller = state_of(request), caller_of(request)
     wanted = parse_body(CreateWorkflowRequest, body)
     definition = await _definition(workflows_of(request).catalog, wanted.workflow)
@@ -235,7 +235,7 @@ async def _definition(catalog: WorkflowCatalog, name: str) -> WorkflowDefinition
         raise WorkflowProblem(
             422,
             WorkflowError.UNKNOWN_WORKFLOW,
-            f"There is no such workflow. Known ones: {known}. Workers declare theirs when they "
+            f"There is no such workflow. Available: {known}. Workers declare theirs when they "
             "start.",
             "workflow",
         )
@@ -250,10 +250,10 @@ def _review(
     if not any(step.kind is StepKind.REVIEW for step in definition.steps):
         raise invalid_field("review", f"workflow {definition.name} has no review")
     if wanted.review.timeout_s is not None and wanted.review.timeout_s >= ttl_s:
-        # It would be gone before its time is up, and nobody would hear of it.
+        # The job would expire before the timeout.
         raise invalid_field(
             "review.timeout_s",
-            f"it must be less than {ttl_s}: jobs are kept so long (WORKFLOW_TTL_S)",
+            f"it must be less than {ttl_s}, the lifetime of jobs (WORKFLOW_TTL_S)",
         )
     return wanted.review.options()
 
@@ -305,12 +305,14 @@ def _options(
 
 
 def _sources(definition: WorkflowDefinition, wanted: CreateWorkflowRequest) -> bytes:
-    """The options of the step that takes them."""
+    """The options of the step `sources`."""
     step = definition.step(SOURCES_STEP)
     if step is None or step.kind is StepKind.REVIEW:
-        raise invalid_field(SOURCES_STEP, f"workflow {definition.name} takes no sources")
+        raise invalid_field(
+            SOURCES_STEP, f"workflow {definition.name} has no step that takes sources"
+        )
     others = wanted.steps.get(SOURCES_STEP, {})
     if SOURCES_STEP in others:
-        raise invalid_field(SOURCES_STEP, f"they are given in `steps.{SOURCES_STEP}` as well")
+        raise invalid_field(SOURCES_STEP, f"they are also given in `steps.{SOURCES_STEP}`")
     member = f"steps.{SOURCES_STEP}" if others else ""
     return validate_options(step, {**others, SOURCES_STEP: wanted.sources}, member)

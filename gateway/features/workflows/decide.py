@@ -1,4 +1,4 @@
-"""Deciding on proposals: through the review step, or many at once."""
+"""Decides on proposals: through the review step, or in bulk."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ from gateway.http.body import parse_body
 from gateway.jobs.admission import admission_of
 from gateway.state import state_of
 
-#: Changed items that an answer shows; it always says how many there are.
+#: Most changed items in a response; the number of all is always given.
 MAX_SHOWN_ITEMS: Final = 500
-#: A page without anything.
+#: A page without items.
 EMPTY_PAGE: Final = ItemPage((), PageInfo(0, False, 0, 0))
 
 
@@ -80,7 +80,7 @@ async def decide_in_bulk(request: Request, job_id: str, body: Any) -> Response:
 async def _bulk_answer(
     request: Request, job: WorkflowJob, step: StepDefinition, outcome: WorkflowOutcome
 ) -> HttpAnswer:
-    """What became of the items; a refusal where all of them have changed meanwhile."""
+    """The response to a bulk request; 409 if all items have changed meanwhile."""
     facts, errors = outcome.facts, errors_of(outcome.facts)
     ids = [str(item_id) for item_id in facts.get(WorkflowFact.APPLIED) or ()]
     conflicts = _all_stale(facts, errors)
@@ -110,7 +110,7 @@ async def review(
     payload: ReviewPayload,
     known: IdempotentRequest,
 ) -> Response:
-    """Decisions through the review step, which ends with the last of them."""
+    """Decide through the review step, which ends with the last decision."""
     proposing = job.definition.step(step.reviews)
     assert proposing is not None
     decisions = _decisions(proposing, payload.decisions)
@@ -131,7 +131,7 @@ async def review(
         made = await _bulk_answer(request, job, step, outcome)
     else:
         made = await _review_answer(request, job, step, outcome)
-    if outcome.status_code:  # kept already, maybe with what this client may not see
+    if outcome.status_code:  # stored already, perhaps with results that this caller may not read
         return replay_answer(job.job_id, made.status, codec.dumps(made.body))
     return await send_answer(request, job.job_id, known, made, outcome)
 
@@ -139,7 +139,7 @@ async def review(
 async def _review_answer(
     request: Request, job: WorkflowJob, step: StepDefinition, outcome: WorkflowOutcome
 ) -> HttpAnswer:
-    """How the review stands; what it came to only for those who may read that."""
+    """The state of the review; its result only if the caller may read it."""
     reader = workflows_of(request).reader
     found = await reader.snapshot(job.job_id)
     if found is None:
@@ -191,7 +191,7 @@ def _bulk_decide(
         versions = {item_id_of(step, name): number for name, number in wanted.versions.items()}
         if unnamed := versions.keys() - set(ids):
             raise invalid_field("versions", f"{min(unnamed)} is not among proposal_ids")
-        # The note is the operation's: it is written down once, not with each of them.
+        # The note belongs to the operation: it is stored once, not with each item.
         decisions = [Decision(item_id, wanted.action, versions.get(item_id, 0)) for item_id in ids]
     narrowed = wanted.filter
     return DecideCommand(
@@ -208,25 +208,25 @@ def _bulk_decide(
     )
 
 
-def _decisions(step: StepDefinition, wishes: Sequence[DecisionInput]) -> list[Decision]:
+def _decisions(step: StepDefinition, inputs: Sequence[DecisionInput]) -> list[Decision]:
     found: dict[str, Decision] = {}
-    for index, wish in enumerate(wishes):
-        item_id = item_id_of(step, wish.id)
+    for index, given in enumerate(inputs):
+        item_id = item_id_of(step, given.id)
         if item_id in found:
-            raise invalid_field(f"payload.decisions[{index}].id", f"{item_id} comes twice")
-        found[item_id] = Decision(item_id, wish.action, wish.version or 0, wish.note)
+            raise invalid_field(f"payload.decisions[{index}].id", f"{item_id} is given twice")
+        found[item_id] = Decision(item_id, given.action, given.version or 0, given.note)
     return list(found.values())
 
 
 def proposing_step(job: WorkflowJob) -> StepDefinition:
-    """The step whose items are decided on: that of the review that waits, or else the last one
-    that has items."""
+    """The step whose items are decided on: that of the waiting review, otherwise the last complete
+    one."""
     steps = [step for step in job.definition.steps if step.proposes]
     if not steps:
         raise WorkflowProblem(
             409,
             WorkflowError.NOT_REVIEWABLE,
-            f"No step of workflow '{job.definition.name}' makes proposals.",
+            f"No step of workflow '{job.definition.name}' creates proposals.",
         )
     for step in job.definition.steps:
         if step.kind is StepKind.REVIEW and job.step(step).status is StepStatus.WAITING_INPUT:
@@ -236,7 +236,7 @@ def proposing_step(job: WorkflowJob) -> StepDefinition:
 
 
 def errors_of(facts: Mapping[str, Any]) -> list[StepErrorView]:
-    """What was not decided, one by one."""
+    """One error for each item that was not decided."""
     found = []
     for failed in list(facts.get(WorkflowFact.FAILED) or ())[:MOST_ITEMS]:
         code = str(failed.get(WorkflowFact.CODE))
@@ -266,7 +266,7 @@ def _decisions_view(facts: Mapping[str, Any], errors: Sequence[StepErrorView]) -
 
 
 def _all_stale(facts: Mapping[str, Any], errors: Sequence[StepErrorView]) -> bool:
-    """Whether nothing was decided, and that only because all have changed meanwhile."""
+    """True if nothing was decided because all items have changed meanwhile."""
     code = WorkflowError.VERSION_CONFLICT.value
     applied = facts.get(WorkflowFact.APPLIED)
     return bool(errors) and not applied and all(error.code == code for error in errors)
@@ -279,5 +279,5 @@ def _token() -> str:
 _WORDS: Final = {
     WorkflowError.ITEM_NOT_FOUND.value: "there is no such proposal",
     WorkflowError.VERSION_CONFLICT.value: "it has changed meanwhile; read it again",
-    WorkflowError.NOT_REVIEWABLE.value: "it was applied already, or is no proposal",
+    WorkflowError.NOT_REVIEWABLE.value: "it was applied already, or is not a proposal",
 }

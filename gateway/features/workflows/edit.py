@@ -1,4 +1,4 @@
-"""Editing one proposal: read, changed and written back, unless somebody else was faster."""
+"""Edits a proposal: reads, changes and writes it back, if it has not changed meanwhile."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from gateway.http.body import parse_body
 from gateway.jobs.admission import admission_of
 from gateway.state import state_of
 
-#: How often an edit that names no version is tried on the next one.
+#: Attempts of an edit that names no version, if the item changes meanwhile.
 TRIES: Final = 5
 _NOTE: Final = "note"
 _ITEM: Final = "item"
@@ -61,18 +61,18 @@ _VERSION: Final = re.compile(r'\A(?:W/)?"?([1-9][0-9]{0,9})"?\Z')
 async def edit(
     request: Request, job_id: str, proposal_id: str, body: Any, if_match: str | None
 ) -> Response:
-    """Change a proposal, and approve it unless the request says not to."""
+    """Edit a proposal, and approve it unless `auto_approve` is false."""
     wanted = parse_body(OntologyRequest, body)
-    said = {name for name in wanted.model_fields_set if getattr(wanted, name) is not None}
-    if not said - {"idempotency_key", "version"}:
-        raise invalid_field("to", "the request says nothing that is to change")
+    given = {name for name in wanted.model_fields_set if getattr(wanted, name) is not None}
+    if not given - {"idempotency_key", "version"}:
+        raise invalid_field("to", "the request changes nothing")
     version = _version(if_match, wanted)
     job = await find_job(request, job_id)
     check_task(caller_of(request))
     item_id = item_id_of(proposing_step(job), proposal_id)
     named = {**body, "version": version}
     known = identify_request(request, named, f"ontology:{job.job_id}:{item_id}", ANSWER_MARGIN_MS)
-    # Looked for first: the item may have gone since, and then there is nothing to be edited.
+    # Checked first: the item may not exist any more.
     reader = workflows_of(request).reader
     kept = await reader.stored_answer(known.once) if known.key is not None else None
     if kept is not None:
@@ -95,7 +95,7 @@ async def edit(
 
 
 def _replay_with_etag(job: WorkflowJob, status: int, body: bytes) -> Response:
-    """The answer once more, with the version that it tells of."""
+    """The stored response, with the ETag of the version in it."""
     response = replay_answer(job.job_id, status, body)
     item = codec.parse_payload(body).get(_ITEM)
     if isinstance(item, dict):
@@ -115,7 +115,7 @@ async def _write_edit(
     version: int | None,
     known: IdempotentRequest,
 ) -> WorkflowOutcome:
-    """The outcome of the edit, on the version that was named, or whichever there is."""
+    """Edit the given version, or the current one."""
     state = state_of(request)
     workflows = workflows_of(request).store
     who, token = caller_of(request).who, os.urandom(4).hex()
@@ -151,7 +151,7 @@ def _is_conflict(outcome: WorkflowOutcome) -> bool:
 async def _conflict(
     request: Request, job: WorkflowJob, item_id: str, outcome: WorkflowOutcome
 ) -> WorkflowProblem:
-    """Refused, with the item as it is now."""
+    """The problem of a version conflict, with the current item."""
     item = await _item(request, job, item_id)
     extra = {_ITEM: rendering.item_view(item).model_dump()}
     return refusal(WorkflowError.VERSION_CONFLICT, outcome.facts, item_id, extra)
@@ -165,7 +165,7 @@ async def _item(request: Request, job: WorkflowJob, item_id: str) -> Item:
 
 
 def _edited(item: Item, wanted: OntologyRequest) -> dict[str, Any]:
-    """The proposal as it is to be."""
+    """The edited proposal."""
     payload = codec.parse_payload(item.payload)
     for member, value in _changes(wanted).items():
         former = payload.get(member)
@@ -179,7 +179,7 @@ def _edited(item: Item, wanted: OntologyRequest) -> dict[str, Any]:
 
 
 def _encoded(payload: dict[str, Any]) -> bytes:
-    """As it is kept; an edit may make an item no longer than its step might have."""
+    """The proposal as JSON; it has the same size limit as one from a step."""
     encoded = codec.dumps(payload)
     if len(encoded) > MOST_ITEM_BYTES:
         raise WorkflowProblem(
@@ -202,21 +202,21 @@ def _changes(wanted: OntologyRequest) -> dict[str, Any]:
 
 
 def _moved(payload: dict[str, Any], wanted: OntologyRequest) -> str:
-    """Where a file goes, told by its folder, its name or both."""
+    """The new path of a file, from its folder, its name or both."""
     member = "proposed_folder" if wanted.proposed_folder is not None else "proposed_filename"
     if payload.get(ProposalField.KIND) != ProposalKind.FILE_MOVE.value:
-        raise invalid_field(member, "only a proposal of kind file_move has it; use `to`")
+        raise invalid_field(member, "only for a proposal of kind file_move; use `to`")
     if wanted.to is not None:
-        raise invalid_field(member, "`to` says the same; send one of them")
+        raise invalid_field(member, "cannot be combined with `to`")
     folder, name = posixpath.split(str(payload.get(ProposalField.TO, "")))
     if wanted.proposed_folder is not None:
         folder = wanted.proposed_folder.strip("/")
         if any(part in ("..", ".") for part in folder.split("/")) or "\0" in folder:
-            raise invalid_field("proposed_folder", "it must not lead elsewhere")
+            raise invalid_field("proposed_folder", "it must not contain . or .. or a NUL character")
     if wanted.proposed_filename is not None:
         name = wanted.proposed_filename
         if "/" in name or "\0" in name or name in (".", ".."):
-            raise invalid_field("proposed_filename", "it must be a name without a folder")
+            raise invalid_field("proposed_filename", "it must be a file name without a folder")
     whole = posixpath.join(folder, name) if folder else name
     if len(whole) > MOST_TEXT_CHARS:
         raise invalid_field(member, f"folder and name have more than {MOST_TEXT_CHARS} characters")
@@ -224,7 +224,7 @@ def _moved(payload: dict[str, Any], wanted: OntologyRequest) -> str:
 
 
 def _version(raw: str | None, wanted: OntologyRequest) -> int | None:
-    """The version that is to be edited: in the body, or as If-Match."""
+    """The version to edit, from the body or If-Match."""
     if raw is None or raw.strip() == "*":
         return wanted.version
     match = _VERSION.match(raw.strip())
@@ -232,5 +232,5 @@ def _version(raw: str | None, wanted: OntologyRequest) -> int | None:
         raise invalid_field("if-match", 'it must be the version of the item, such as "3"')
     version = int(match[1])
     if wanted.version not in (None, version):
-        raise invalid_field("version", "the header If-Match names another one")
+        raise invalid_field("version", "the header If-Match names another version")
     return version

@@ -1,4 +1,4 @@
-"""Executing a step: started, waited for as long as the client likes, answered with its result."""
+"""Executes a step, waits for it as long as requested, and returns its result; cancels a job."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ from gateway.http.body import parse_body
 from gateway.jobs.admission import admission_of
 from gateway.state import state_of
 
-#: Why core jobs end, where the request does not say.
+#: Reason for canceling the jobs of steps, if the request gives none.
 _REASON: Final = "the workflow job was cancelled"
 _SUCCESS: Final = "success"
 
 
 async def cancel(request: Request, job_id: str, body: Any) -> Response:
-    """End a job for good; to cancel it again changes nothing."""
+    """Cancel a workflow job; idempotent."""
     wanted = parse_body(CancelRequest, body)
     job = await find_job(request, job_id)
     state, caller = state_of(request), caller_of(request)
@@ -77,7 +77,7 @@ async def cancel(request: Request, job_id: str, body: Any) -> Response:
     find_replay(outcome)
     settings = state.settings
     data = codec.dumps({DataField.REASON: wanted.reason or _REASON})
-    # Asked for also where it was done before: who came first may not have got so far.
+    # Also for a repeated request: the first one may have stopped before this.
     for core_job in outcome.facts.get(WorkflowFact.CORE_JOBS) or ():
         await state.store.cancel(str(core_job), settings.worker_group, data, settings.job_ttl_s)
     found = await workflows_of(request).reader.snapshot(job.job_id)
@@ -97,7 +97,7 @@ _PAYLOAD: Final = JobField.PAYLOAD
 async def execute(
     request: Request, job_id: str, step_name: str, body: Any, prefer: list[str] | None
 ) -> Response:
-    """Start a step, or the first incomplete one before it, and answer with what came of it."""
+    """Start a step, or the first incomplete one before it, and return its result."""
     wanted = parse_body(ExecuteRequest, body)
     job = await find_job(request, job_id)
     step = declared_step(job, step_name)
@@ -129,7 +129,7 @@ async def execute(
 
 
 def _options(step: StepDefinition, wanted: ExecuteRequest) -> bytes | None:
-    # Those of a review are its decisions, which hold once.
+    # The payload of a review contains decisions, which are not stored as options.
     if wanted.payload is None or step.kind is StepKind.REVIEW:
         return None
     return validate_options(step, wanted.payload, _PAYLOAD)
@@ -149,7 +149,7 @@ async def _start(
 async def execution_answer(
     request: Request, job: WorkflowJob, step: str, outcome: WorkflowOutcome
 ) -> HttpAnswer:
-    """The answer to an execute, as the job stands and its client may see it."""
+    """The response to an execute request, from the state of the job."""
     record = job.steps[step]
     if not may_read(request):
         return _accepted_answer(job, step, outcome)
@@ -157,7 +157,9 @@ async def execution_answer(
         try:
             page = await workflows_of(request).reader.items(job.job_id, step)
         except (StoreUnavailable, CorruptKey):
-            return _accepted_answer(job, step, outcome)  # it is there; only not to be read just now
+            return _accepted_answer(
+                job, step, outcome
+            )  # the result exists, but cannot be read at the moment
         return HttpAnswer(200, rendering.execution(job, step, record.execution or None, page))
     if failed := _failed_step(job, record):
         return HttpAnswer(200, _failure(job, step, failed))
@@ -165,7 +167,7 @@ async def execution_answer(
 
 
 def _failed_step(job: WorkflowJob, wanted: StepRecord) -> StepRecord | None:
-    """The step that ended without success, so that nothing more comes of the wanted one."""
+    """The failed or cancelled step that keeps the requested one from completing."""
     if wanted.status in _UNSUCCESSFUL:
         return wanted
     if job.status not in (WorkflowStatus.FAILED, WorkflowStatus.CANCELLED):
@@ -175,23 +177,23 @@ def _failed_step(job: WorkflowJob, wanted: StepRecord) -> StepRecord | None:
 
 
 def _failure(job: WorkflowJob, step: str, failed: StepRecord) -> dict[str, Any]:
-    """The step ran, and failed: the request itself was fine."""
+    """The body for a step that failed; the request itself succeeded."""
     cancelled = job.status is WorkflowStatus.CANCELLED or failed.status is StepStatus.CANCELLED
     code = WorkflowError.STEP_CANCELLED if cancelled else WorkflowError.STEP_FAILED
-    told = rendering.summary_of(failed)
+    summary = rendering.summary_of(failed)
     if failed.status not in _UNSUCCESSFUL:
-        told = f"The job ended before step '{step}'"
+        summary = f"The job ended before step '{step}'"
     recorded = [rendering.error_view(error) for error in failed.errors]
-    errors = [StepErrorView(code=code.value, message=told)]
+    errors = [StepErrorView(code=code.value, message=summary)]
     errors += [error for error in recorded if error.code != code.value]
     execution_id = job.steps[step].execution or failed.execution or None
     return rendering.execution(
-        job, step, execution_id, EMPTY_PAGE, summary=told, success=False, errors=errors
+        job, step, execution_id, EMPTY_PAGE, summary=summary, success=False, errors=errors
     )
 
 
 def _accepted_answer(job: WorkflowJob, step: str, outcome: WorkflowOutcome) -> HttpAnswer:
-    """It is not finished, or waits for somebody."""
+    """The 202 response: the step is not complete, or waits for decisions."""
     facts = outcome.facts
     execution_id = facts.get(WorkflowFact.EXECUTION_ID) or job.steps[step].execution or None
     if job.status is WorkflowStatus.WAITING_INPUT:
@@ -209,13 +211,13 @@ async def _replay(
     known: IdempotentRequest,
     outcome: WorkflowOutcome,
 ) -> Response:
-    """The answer that the request got before; once the execution has ended, its result."""
+    """The stored response to a repeated request; once the execution has ended, its result."""
     status, body = outcome.status_code, outcome.body
-    if status != _ACCEPTED and not may_read(request):  # somebody else who may has asked, too
+    if status != _ACCEPTED and not may_read(request):  # stored for another caller, who may read it
         hidden = _accepted_answer(job, step, outcome)
         return replay_answer(job.job_id, hidden.status, codec.dumps(hidden.body))
     if status == _ACCEPTED and may_read(request):
-        # Read again: the execution may be younger than what was known of the job.
+        # Read again: the execution may be newer than the snapshot of the job.
         found = await workflows_of(request).reader.snapshot(job.job_id)
         made = None if found is None else await _current_answer(request, found, step, outcome)
         if made is not None and made.status != _ACCEPTED:
@@ -227,41 +229,41 @@ async def _replay(
 async def _current_answer(
     request: Request, job: WorkflowJob, step: str, outcome: WorkflowOutcome
 ) -> HttpAnswer | None:
-    """What came of an execution that was accepted; None while it goes on."""
+    """The result of an accepted execution; None while it runs."""
     if not _is_current_execution(job, outcome):
         return _superseded_answer(job, step, outcome)
     return await execution_answer(request, job, step, outcome) if is_step_over(job, step) else None
 
 
 def _superseded_answer(job: WorkflowJob, step: str, outcome: WorkflowOutcome) -> HttpAnswer:
-    """Its step was executed anew, or one before it: nothing comes of it any more."""
+    """The response for an execution that was replaced by a later one."""
     execution_id = str(outcome.facts.get(WorkflowFact.EXECUTION_ID) or "")
     record = job.steps.get(str(outcome.facts.get(WorkflowFact.STEP)))
     newer = record.execution if record is not None else ""
-    told = f"Execution {execution_id} was superseded by {newer or 'one of an earlier step'}"
-    error = StepErrorView(code=WorkflowError.STEP_LOST.value, message=told)
+    summary = f"Execution {execution_id} was superseded by {newer or 'one of an earlier step'}"
+    error = StepErrorView(code=WorkflowError.STEP_LOST.value, message=summary)
     body = rendering.execution(
-        job, step, execution_id, EMPTY_PAGE, summary=told, success=False, errors=[error]
+        job, step, execution_id, EMPTY_PAGE, summary=summary, success=False, errors=[error]
     )
     return HttpAnswer(200, body)
 
 
 def _is_current_execution(job: WorkflowJob, outcome: WorkflowOutcome) -> bool:
-    """Whether the execution that was started is still the one that counts."""
+    """True if the started execution is still the current one of its step."""
     record = job.steps.get(str(outcome.facts.get(WorkflowFact.STEP)))
     execution = outcome.facts.get(WorkflowFact.EXECUTION_ID)
     return record is not None and (not execution or record.execution == execution)
 
 
 def declared_step(job: WorkflowJob, name: str) -> StepDefinition:
-    """The step of that name; a 422 names those that there are."""
+    """The step of that name; raises a 422 that lists the steps."""
     step = job.definition.step(name)
     if step is None:
         names = ", ".join(each.name for each in job.definition.steps)
         raise WorkflowProblem(
             422,
             WorkflowError.UNKNOWN_STEP,
-            f"Workflow '{job.definition.name}' has no such step. It has: {names}.",
+            f"Workflow '{job.definition.name}' has no such step. Its steps: {names}.",
             "step_name",
         )
     return step

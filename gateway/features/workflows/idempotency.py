@@ -1,4 +1,4 @@
-"""The answer to a request that acts: sent, remembered for its repetitions, or a refusal."""
+"""Idempotent requests of the workflow API: keys, stored responses, and refusals by scripts."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from gateway.http.headers import REPLAYED_HEADERS, idempotency_keys
 from gateway.state import state_of
 
 _JSON: Final = "application/json"
-#: Printable ASCII, spaces at the ends included.
+#: Printable ASCII; spaces are allowed at the ends.
 _KEY: Final = re.compile(r"\A[\x20-\x7e]{1,255}\Z")
 _MEMBER: Final = WorkflowJobField.IDEMPOTENCY_KEY
-#: How long a key that we drew is remembered: as long as a script may be sent again.
+#: Lifetime of a random key for requests without one: as long as a script may be retried.
 RANDOM_KEY_TTL_S: Final = 60
 
 
 class IdempotentRequest(NamedTuple):
-    """What makes a request happen once, and the key that its client gave, if any."""
+    """The claim that makes a request idempotent, and the client's key, if any."""
 
     once: IdempotencyClaim
     key: str | None
@@ -48,9 +48,9 @@ class IdempotentRequest(NamedTuple):
 def identify_request(
     request: Request, body: Any, scope: str, claim_ms: int = 0
 ) -> IdempotentRequest:
-    """How a request with this body is known; `scope` names what it is to change.
+    """Identify a request by its key and body. `scope` names what it changes.
 
-    Raises for a key that is none, or that differs between header and body.
+    Raises a problem for an invalid key, or if those of header and body differ.
     """
     key = _key_of(request, body)
     fingerprint = _fingerprint(body)
@@ -66,9 +66,9 @@ def identify_request(
 
 
 def find_replay(outcome: WorkflowOutcome) -> Response | None:
-    """The answer that a request got before; None for the first time, or where it was lost.
+    """The stored response to a repeated request; None for the first one, or if it was lost.
 
-    Raises 409 while the first request still waits for its answer.
+    Raises 409 while the first request is being processed.
     """
     if not outcome.replayed:
         return None
@@ -78,8 +78,7 @@ def find_replay(outcome: WorkflowOutcome) -> Response | None:
         raise WorkflowProblem(
             409,
             WorkflowError.IN_PROGRESS,
-            "The first request with this Idempotency-Key has not been answered yet. Try again "
-            "soon.",
+            "The first request with this Idempotency-Key is still being processed. Try again soon.",
             headers={"Retry-After": "1"},
         )
     return None
@@ -88,21 +87,21 @@ def find_replay(outcome: WorkflowOutcome) -> Response | None:
 def _key_of(request: Request, body: Any) -> str | None:
     found = set(idempotency_keys(request))
     member = body.get(_MEMBER) if isinstance(body, Mapping) else None
-    if isinstance(member, str):  # anything else is the model's to refuse
+    if isinstance(member, str):  # other types are refused by validation
         found.add(member)
     for key in found:
         if not _KEY.match(key):
             raise WorkflowProblem(
                 400,
                 WorkflowError.KEY_INVALID,
-                "An Idempotency-Key is 1 to 255 printable ASCII characters, such as a UUID.",
+                "Idempotency-Key must be 1 to 255 printable ASCII characters, such as a UUID.",
                 _MEMBER,
             )
     if len(found) > 1:
         raise WorkflowProblem(
             400,
             WorkflowError.KEY_MISMATCH,
-            "The Idempotency-Key of the header and that of the body differ. Send one.",
+            "The Idempotency-Key in the header differs from that in the body. Send one.",
             _MEMBER,
         )
     return next(iter(found), None)
@@ -117,12 +116,12 @@ def _fingerprint(body: Any) -> str:
 log = logging.getLogger(__name__)
 
 _ACCEPTED: Final = 202
-#: Answers that a repetition may well get better: they are not remembered.
+#: Responses with these statuses are not stored: a repeated request may succeed.
 _TOO_MANY, _FAULT = 429, 500
 
 
 class HttpAnswer(NamedTuple):
-    """An answer that was found."""
+    """A response before it is sent."""
 
     status: int
     body: Mapping[str, Any]
@@ -136,34 +135,34 @@ async def send_answer(
     made: HttpAnswer,
     outcome: WorkflowOutcome,
 ) -> Response:
-    """Send an answer; where the client gave a key, whoever repeats the request gets the same."""
+    """The response, stored for repeated requests if the client gave a key."""
     body = codec.dumps(made.body)
     await keep_answer(request, known, made.status, body)
     headers = {**location_headers(job_id, made.status), **made.headers}
-    if outcome.replayed:  # the first answer was lost, and this one made of what it was made of
+    if outcome.replayed:  # the stored response was lost; this one is rendered from the same outcome
         headers.update(REPLAYED_HEADERS)
     return Response(body, made.status, headers, _JSON)
 
 
 async def keep_answer(request: Request, known: IdempotentRequest, status: int, body: bytes) -> None:
-    """Keep an answer for repetitions. Without, they get one made of what the script found."""
+    """Store a response for repeated requests. If that fails, theirs is rendered again."""
     crashpoints.reach(CrashPoint.BEFORE_WORKFLOW_ANSWER)
     if known.key is None or status == _TOO_MANY or status >= _FAULT:
         return
     try:
         await workflows_of(request).store.store_answer(known.once, status, body)
     except SluiceError as error:
-        log.warning("an answer is not kept for its repetitions: %s", error)
+        log.warning("response not stored for repeated requests: %s", error)
 
 
 async def forget_answer(request: Request, known: IdempotentRequest) -> None:
-    """Let a repetition be a first time: nothing came of the request."""
+    """Delete the claim of a request that had no effect, so that it can be repeated."""
     if known.key is None:
         return
     try:
         await workflows_of(request).store.forget_answer(known.once)
     except SluiceError as error:
-        log.warning("an answer is kept although nothing came of it: %s", error)
+        log.warning("claim of a request without effect not deleted: %s", error)
 
 
 def replay_answer(job_id: str, status: int, body: bytes) -> Response:
@@ -172,7 +171,7 @@ def replay_answer(job_id: str, status: int, body: bytes) -> Response:
 
 
 def location_headers(job_id: str, status: int = _ACCEPTED) -> dict[str, str]:
-    """Where to look for what is not in the answer yet."""
+    """Headers of a 202 response: where to read and watch the job."""
     if status != _ACCEPTED:
         return {}
     stream = paths.WORKFLOW_STREAM.replace("{job_id}", job_id)
@@ -184,7 +183,7 @@ def location_headers(job_id: str, status: int = _ACCEPTED) -> dict[str, str]:
 
 
 def raise_if_refused(outcome: WorkflowOutcome) -> None:
-    """Raise where the script refused, or missed something of the job."""
+    """Raise the problem of a script that refused the request or did not find something."""
     facts = outcome.facts
     if outcome.answer is WorkflowAnswer.REFUSED:
         raise refusal(_code(facts.get(WorkflowFact.CODE), WorkflowError.JOB_TERMINAL), facts)
@@ -198,18 +197,18 @@ def refusal(
     item_id: str | None = None,
     extra: Mapping[str, Any] | None = None,
 ) -> WorkflowProblem:
-    """Why a script did nothing, and what to do about it."""
-    status, words = _REFUSALS.get(code, (409, "The job is not in a state for this."))
-    told = {name: facts[name] for name in _REFUSAL_FACTS if facts.get(name)}
-    message = words.format_map({**dict.fromkeys(_REFUSAL_FACTS, "?"), **told})
-    if WorkflowFact.TOKEN in told:
-        message = f"{message} Undo {told[WorkflowFact.TOKEN]} first."
+    """The problem of a refusal by a script."""
+    status, words = _REFUSALS.get(code, (409, "The job is not in a suitable state."))
+    known = {name: facts[name] for name in _REFUSAL_FACTS if facts.get(name)}
+    message = words.format_map({**dict.fromkeys(_REFUSAL_FACTS, "?"), **known})
+    if WorkflowFact.TOKEN in known:
+        message = f"{message} Undo {known[WorkflowFact.TOKEN]} first."
     named = [
         ErrorItem(code=code.value, message=message, item_id=str(item))
-        for item in told.get(WorkflowFact.ITEMS, ())
+        for item in known.get(WorkflowFact.ITEMS, ())
     ]
     return WorkflowProblem(
-        status, code, message, item_id=item_id, extra={**told, **(extra or {})}, more=named
+        status, code, message, item_id=item_id, extra={**known, **(extra or {})}, more=named
     )
 
 
@@ -220,7 +219,7 @@ def _code(raw: object, default: WorkflowError) -> WorkflowError:
         return default
 
 
-#: What a refusal tells of what the script found.
+#: Facts that a refusal includes.
 _REFUSAL_FACTS: Final = (
     WorkflowFact.STEP,
     WorkflowFact.EXECUTION_ID,
@@ -231,45 +230,44 @@ _REFUSAL_FACTS: Final = (
 _REFUSALS: Final = {
     WorkflowError.NOT_FOUND: (404, "There is no such workflow job; see WORKFLOW_TTL_S."),
     WorkflowError.UNKNOWN_STEP: (422, "The workflow has no such step."),
-    WorkflowError.ITEM_NOT_FOUND: (404, "The job has no such item (any more)."),
+    WorkflowError.ITEM_NOT_FOUND: (404, "The job has no such item."),
     WorkflowError.STEP_IN_PROGRESS: (
         409,
-        "Step '{step}' runs already, as {execution_id}. Wait for its end, or cancel the job.",
+        "Step '{step}' is already running as {execution_id}. Wait for its end, or cancel the job.",
     ),
     WorkflowError.STEP_OUT_OF_ORDER: (
         409,
-        "Earlier steps are not complete, first of all '{step}'. Execute them, or leave out "
+        "Earlier steps are not complete; the first is '{step}'. Execute them, or leave out "
         "`strict`.",
     ),
     WorkflowError.REVIEW_REQUIRED: (
         409,
-        "The review '{step}' is not complete, and nothing jumps over it. Decide on the proposals "
-        "first.",
+        "The review '{step}' is not complete and cannot be skipped. Decide on the proposals first.",
     ),
     WorkflowError.JOB_TERMINAL: (
         409,
-        "The job has ended: nothing of it can be executed, decided or cancelled any more.",
+        "The job has ended: it cannot be executed, decided on or cancelled any more.",
     ),
     WorkflowError.NOT_REVIEWABLE: (
         409,
-        "The proposals cannot be changed now: they are not there yet, are being applied, or the "
-        "job has ended.",
+        "The proposals cannot be changed now: they do not exist yet, are being applied, or the job "
+        "has ended.",
     ),
     WorkflowError.WOULD_DISCARD: (
         409,
-        "To execute the step again would drop decisions and edits. Say `discard_decisions` if "
-        "that is meant.",
+        "Executing the step again would discard decisions and edits. Set `discard_decisions` to "
+        "do so.",
     ),
     WorkflowError.VERSION_CONFLICT: (
         409,
-        "The item has changed meanwhile. Read it again, and decide on its new version.",
+        "The item has changed meanwhile. Read it again and decide on its new version.",
     ),
     WorkflowError.UNKNOWN_UNDO: (
         404,
-        "There is nothing to undo by this token: it was used, has been dropped, or never was.",
+        "This token cannot undo anything: it was used, has been dropped, or never existed.",
     ),
     WorkflowError.UNDO_CONFLICT: (
         409,
-        "Something has changed since, so it cannot be undone. Nothing was changed.",
+        "It cannot be undone: something has changed since. Nothing was changed.",
     ),
 }

@@ -1,4 +1,4 @@
-"""Finds the job of a request, and maps outcomes of the workflows' scripts to problems."""
+"""Finds the workflow job of a request, and maps outcomes of scripts to problems."""
 
 from __future__ import annotations
 
@@ -70,24 +70,23 @@ class WorkflowServices:
 
 
 def workflows_of(request: Request) -> WorkflowServices:
-    """The workflow services behind a request."""
     services: WorkflowServices = request.app.state.workflows
     return services
 
 
-#: No item has a longer number.
+#: Digits of the largest item number.
 _MOST_DIGITS: Final = 10
 
 
 def omit(body: Any, *members: str) -> Any:
-    """A body without what does not make it another request."""
+    """A body without members that do not identify the request."""
     if not isinstance(body, Mapping):
         return body
     return {name: value for name, value in body.items() if name not in members}
 
 
 def item_id_of(step: StepDefinition, name: str | int) -> str:
-    """`p_001`, also where just its number was given."""
+    """The id of an item, such as `p_001`, also from its number."""
     if isinstance(name, str) and not _is_number(name):
         return name
     return f"{step.prefix}_{int(name):03d}"
@@ -98,10 +97,9 @@ def _is_number(name: str) -> bool:
 
 
 class WorkflowProblem(Problem):
-    """A refusal with all that the envelope can say of it.
+    """A problem with the additional members of the workflow envelope.
 
-    `extra`: members of the answer beside those that every refusal has, such as the item as it
-    stands. `more`: what else is wrong with the request.
+    `extra`: further members of the body, such as the current item. `more`: further errors.
     """
 
     def __init__(
@@ -126,18 +124,18 @@ class WorkflowProblem(Problem):
         )
 
     def envelope(self, path: str) -> bytes:
-        """As the workflow API words it."""
+        """The body in the format of the workflow API."""
         job_id = self._job_id or workflow_job_id_in(path)
         return error_formats.workflow_envelope(job_id, self._items, self.detail, self._extra)
 
 
 def invalid_field(field: str, message: str) -> WorkflowProblem:
-    """One member of a request is not what it should be."""
+    """The problem of one invalid member."""
     return WorkflowProblem(422, WorkflowError.INVALID, f"{field}: {message}", field)
 
 
 def job_not_found() -> WorkflowProblem:
-    """It never was, or is no more, or is another's."""
+    """The job never existed, has expired or belongs to another tenant."""
     return WorkflowProblem(
         404,
         WorkflowError.NOT_FOUND,
@@ -145,12 +143,12 @@ def job_not_found() -> WorkflowProblem:
     )
 
 
-#: No id of ours is longer.
+#: Longest job id.
 MOST_CHARS = 64
 
 
 async def find_job(request: Request, job_id: str) -> WorkflowJob:
-    """The job, or a 404: also where it is another tenant's."""
+    """The job; raises 404 if it does not exist or belongs to another tenant."""
     # An invalid id is refused before Redis is asked.
     if len(job_id) > MOST_CHARS or not WORKFLOW_JOB_ID_PATTERN.match(job_id):
         raise job_not_found()
@@ -162,27 +160,27 @@ async def find_job(request: Request, job_id: str) -> WorkflowJob:
 
 
 def may_read(request: Request) -> bool:
-    """Whether whoever asks may see what comes of it."""
+    """True if the caller may read results."""
     return caller_of(request).may(Scope.JOBS_READ)
 
 
 def may_see(caller: Caller, job: WorkflowJob) -> bool:
-    """Whether there is such a job, as far as this caller is concerned."""
+    """True if the caller may see the job."""
     return caller.sees_all or (bool(caller.tenant) and caller.tenant == job.tenant)
 
 
 def new_ids(state: GatewayState, tail: str) -> StepIds:
-    """Names for a step that may be started; a tenant's core jobs end with its tail."""
+    """Ids for a step that may be started. `tail`: of the tenant's job ids."""
     return StepIds(new_execution_id(), new_home_job_id(state.lines.partitions, tail))
 
 
 def check_task(caller: Caller) -> None:
-    """Raise where the caller's key may not have steps run: each of them is a `tool` job."""
+    """Raise a problem if the key is not allowed `tool` jobs, which run steps."""
     refusals.check_tool_jobs(caller, "Workflows run")
 
 
 async def check_pressure(request: Request, once: IdempotencyClaim) -> None:
-    """Raise while the host is short of memory or too hot, unless the request was taken before."""
+    """Raise a problem while jobs are refused under pressure, unless the request is a repeat."""
     state = state_of(request)
     if state.pressure.refusing and not await workflows_of(request).reader.exists(once.key):
         raise state.pressure.problem()
@@ -191,14 +189,14 @@ async def check_pressure(request: Request, once: IdempotencyClaim) -> None:
 async def call_with_admission(
     request: Request, call: Callable[[], Awaitable[WorkflowOutcome]]
 ) -> WorkflowOutcome:
-    """The outcome of a call that may start a core job; raises what forbids it just now."""
+    """The outcome of a call that may start a job; raises the problem of a refusal."""
     outcome = await admission.call_with_admission(request, call)
     _check_request(outcome)
     return outcome
 
 
 def check_admission(state: GatewayState, outcome: WorkflowOutcome) -> None:
-    """Raise where there is no room, no such job, or the key came with another request."""
+    """Raise the problem of a limit, a missing job or a reused Idempotency-Key."""
     admission.check_admission(state, outcome)
     _check_request(outcome)
 
@@ -214,7 +212,7 @@ def _check_request(outcome: WorkflowOutcome) -> None:
         raise job_not_found()
 
 
-#: A step's ends, and where a job goes no further by itself.
+#: Terminal statuses of a step, and statuses in which a job does not continue by itself.
 ENDED_STEP_STATUSES: Final = (StepStatus.COMPLETE, StepStatus.FAILED, StepStatus.CANCELLED)
 HALTED_JOB_STATUSES: Final = (
     WorkflowStatus.WAITING_INPUT,
@@ -222,28 +220,27 @@ HALTED_JOB_STATUSES: Final = (
     WorkflowStatus.FAILED,
     WorkflowStatus.CANCELLED,
 )
-#: After these a look is worth it.
+#: Events after which `wait_for_step` reads the job again.
 _WAKING_EVENTS: Final = FINAL_EVENTS | {
     WorkflowEvent.STEP_COMPLETED.value,
     WorkflowEvent.STEP_FAILED.value,
     WorkflowEvent.JOB_WAITING_INPUT.value,
 }
-#: What an answer takes beside the waiting: no repetition is let in before.
+#: Time for a response besides the wait; until then a repeated request gets 409.
 ANSWER_MARGIN_MS: Final = 2_000
 
 
 def is_step_over(job: WorkflowJob, step: str) -> bool:
-    """Whether nothing more comes of a step by itself."""
+    """True if the step has ended, or does not continue by itself."""
     return job.steps[step].status in ENDED_STEP_STATUSES or job.status in HALTED_JOB_STATUSES
 
 
 async def wait_for_step(
     request: Request, job: WorkflowJob, step: str, wait_s: float
 ) -> WorkflowJob | None:
-    """The job as soon as nothing more comes of a step by itself; as it stands when the time is up
-    or the client has left. None where it is gone.
+    """The job once the step is over, or at the timeout or disconnect. None if it has expired.
 
-    That it cannot be read is no failure of a request that has done its work and only waits.
+    The request has done its work already, so an error while waiting does not fail it.
     """
     found: WorkflowJob | None = job
 
@@ -252,7 +249,7 @@ async def wait_for_step(
         found = await workflows_of(request).reader.snapshot(job.job_id)
         return found is None or is_step_over(found, step)
 
-    # Of the waiting, nothing is the end but what `look` finds.
+    # No event ends the wait by itself; only `look` does.
     source = workflow_source(workflows_of(request).reader.keys, job.job_id, frozenset())
     try:
         if not await look() and wait_s > 0:
@@ -263,9 +260,9 @@ async def wait_for_step(
 
 
 def wait_s_of(request: Request, asked_s: float | None, prefer: list[str] | None) -> float:
-    """How long a request waits: as its body says, or `Prefer`, or the settings."""
+    """Seconds to wait: from the body, from `Prefer`, or from the settings."""
     if not may_read(request):
-        return 0.0  # nor may it see what it would wait for
+        return 0.0  # the caller may not read the result
     if asked_s is not None:
         return asked_s
     if prefer:
@@ -274,5 +271,5 @@ def wait_s_of(request: Request, asked_s: float | None, prefer: list[str] | None)
 
 
 def claim_ms(wait_s: float) -> int:
-    """How long the first request may take to be answered."""
+    """Milliseconds for which the first request claims its key."""
     return round(wait_s * 1000) + ANSWER_MARGIN_MS

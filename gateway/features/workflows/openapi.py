@@ -1,4 +1,4 @@
-"""What OpenAPI says of the routes that act on a workflow job, and of its live events."""
+"""OpenAPI descriptions of the workflow routes."""
 
 from __future__ import annotations
 
@@ -24,18 +24,23 @@ from gateway.http.openapi.schema import problem_responses
 from gateway.http.routing import RawJsonBody, declare
 from gateway.jobs.openapi import event_stream
 
-_GONE = "No such workflow job, or no longer."
+_GONE = "The workflow job does not exist or has expired."
 _AWAY = "Redis does not answer."
 JobPath = Annotated[
-    str, Path(description="The id from the answer that made it.", examples=["wf_20260214_001"])
+    str,
+    Path(
+        description="The id from the response that created the job.", examples=["wf_20260214_001"]
+    ),
 ]
-StepPath = Annotated[str, Path(description="One of the workflow's steps.", examples=["proposals"])]
-ProposalPath = Annotated[str, Path(description="Its id, or just its number.", examples=["p_001"])]
+StepPath = Annotated[
+    str, Path(description="Name of a step of the workflow.", examples=["proposals"])
+]
+ProposalPath = Annotated[str, Path(description="Id or number of the proposal.", examples=["p_001"])]
 IfMatch = Annotated[
     str | None,
     Header(
         alias="If-Match",
-        description="The version to edit; or `version` in the body.",
+        description="The version to edit; the same as `version` in the body.",
     ),
     text_schema('"3"'),
 ]
@@ -44,7 +49,7 @@ IDEMPOTENT = [declare(idempotency_key=IdempotencyKey)]
 
 
 def _body(model: type[BaseModel], example: dict[str, Any], *, required: bool = True) -> Any:
-    """The JSON as it was sent: it identifies a repeated request. The route validates it."""
+    """The JSON as sent, which identifies a repeated request. The endpoint validates it."""
     return Depends(RawJsonBody(model, example, required=required))
 
 
@@ -66,16 +71,14 @@ CREATE: dict[str, Any] = {
     "responses": problem_responses(
         _400="The body is not JSON or nested too deeply; or the Idempotency-Key is invalid or "
         "differs between header and body.",
-        _403="The key may not submit jobs, or no `tool` jobs.",
-        _409="The first request with this Idempotency-Key has not been answered yet.",
+        _403="The key is not allowed to submit `tool` jobs.",
+        _409="The first request with this Idempotency-Key is still being processed.",
         _413="The body or the options are too long.",
         _415="The Content-Type of the body is not JSON.",
-        _422="The body does not fit; there is no such workflow or step; the webhook may not go "
-        "there; or the key came with another request.",
-        _429="The queue is full, or the key has used up its rate or its quota; Retry-After says "
-        "when to come back.",
-        _503="Redis does not answer, or the host is short of memory or too hot; Retry-After says "
-        "when to come back.",
+        _422="The body does not match the schema; there is no such workflow or step; the URL of "
+        "the webhook is not allowed; or the Idempotency-Key was used with another request.",
+        _429="The queue is full, or the key has exceeded its rate or quota; see Retry-After.",
+        _503="Redis does not answer, or the host is short of memory or too hot; see Retry-After.",
     ),
     "dependencies": IDEMPOTENT,
 }
@@ -104,7 +107,7 @@ RESULTS = _OF_A_JOB
 EVENTS = _OF_A_JOB
 
 
-_CLAIMED = "the first request with this Idempotency-Key has not been answered yet."
+_CLAIMED = "the first request with this Idempotency-Key is still being processed."
 _NO_TOOL = "The key is not allowed to run `tool` jobs."
 _BAD_BODY = {
     "_400": "The body is not JSON or nested too deeply; or the Idempotency-Key is invalid or "
@@ -112,10 +115,7 @@ _BAD_BODY = {
     "_413": "The body is too long.",
     "_415": "The Content-Type of the body is not JSON.",
 }
-_NOT_NOW = (
-    "The queue is full, or the key has used up its rate or its quota; Retry-After says when to "
-    "come back."
-)
+_NOT_NOW = "The queue is full, or the key has exceeded its rate or quota; see Retry-After."
 
 
 def _route(also: dict[int | str, dict[str, Any]] | None = None, **problems: str) -> dict[str, Any]:
@@ -128,25 +128,23 @@ def _route(also: dict[int | str, dict[str, Any]] | None = None, **problems: str)
 EXECUTE = _route(
     also={
         202: {
-            "description": "It is not finished, or waits for decisions; Location says where to "
-            "look.",
+            "description": "The step is not complete, or waits for decisions; see Location.",
             "model": ExecuteResponse,
         }
     },
     _403=_NO_TOOL,
     _404=_GONE,
-    _409="A step runs already; a review is not complete; decisions would be lost; all of "
-    "the items decided on have changed meanwhile; the job has ended; or " + _CLAIMED,
-    _422="There is no such step, or it does not take this payload; or the key came with another "
-    "request.",
+    _409="A step is already running; a review is not complete; decisions would be lost; all of "
+    "the items have changed meanwhile; the job has ended; or " + _CLAIMED,
+    _422="There is no such step, the payload is not valid for it, or the Idempotency-Key was used "
+    "with another request.",
     _429=_NOT_NOW,
-    _503="Redis does not answer, or the host is short of memory or too hot; Retry-After says when "
-    "to come back.",
+    _503="Redis does not answer, or the host is short of memory or too hot; see Retry-After.",
 )
 BULK = _route(
     _403=_NO_TOOL,
     _404=_GONE,
-    _409="There is nothing to decide on now; all of the items have changed meanwhile; or "
+    _409="There are no proposals to decide on; all of the items have changed meanwhile; or "
     + _CLAIMED,
     _422="The body does not match the schema, or the Idempotency-Key was used with "
     "another request.",
@@ -155,8 +153,8 @@ BULK = _route(
 )
 ONTOLOGY = _route(
     _403=_NO_TOOL,
-    _404="No such workflow job or proposal, or no longer.",
-    _409="It has changed meanwhile (`item` has it as it is); it cannot be edited any more; or "
+    _404="The workflow job or the proposal does not exist.",
+    _409="The proposal has changed meanwhile (see `item`) or cannot be edited any more; or "
     + _CLAIMED,
     _422="The body does not match the schema, or the Idempotency-Key was used with "
     "another request.",
@@ -165,13 +163,13 @@ ONTOLOGY = _route(
 UNDO = _route(
     also={
         202: {
-            "description": "A worker has been asked to; its events tell when it is done.",
+            "description": "A worker is undoing it; the job's events report when it is done.",
             "model": UndoResponse,
         }
     },
     _403=_NO_TOOL,
-    _404="No such workflow job, or nothing that this token can undo.",
-    _409="Something has changed since (`items`); nothing was undone; or " + _CLAIMED,
+    _404="The workflow job does not exist, or the token cannot undo anything.",
+    _409="Items have changed since (see `items`), and nothing was undone; or " + _CLAIMED,
     _422="The body does not match the schema, or the Idempotency-Key was used with "
     "another request.",
     _429=_NOT_NOW,
@@ -181,7 +179,7 @@ UNDO = _route(
 CANCEL = _route(
     _403=_NO_TOOL,
     _404=_GONE,
-    _409="It has ended in another way; or " + _CLAIMED,
+    _409="The job has already ended; or " + _CLAIMED,
     _422="The body does not match the schema, or the Idempotency-Key was used with "
     "another request.",
     _503=_AWAY,

@@ -1,4 +1,4 @@
-"""Workflow jobs, their items and events as answers show them."""
+"""Renders workflow jobs, items and events; reads and writes cursors."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ from gateway.features.workflows.models.responses import (
 )
 from gateway.http.error_formats import ErrorItem
 
-#: Nothing of ours is longer.
+#: No list is longer.
 MOST_OFFSET: Final = 10_000_000
-#: No entry of a stream is so old, and Redis does not even want to be asked.
+#: No stream entry has this id, and Redis rejects a range that ends before it.
 _OLDEST: Final = (0, 0)
 _NUMBER: Final = re.compile(r"\A(0|[1-9][0-9]{0,14})\Z")
 _JOB_POSITION: Final = re.compile(
@@ -70,22 +70,27 @@ _JOB_POSITION: Final = re.compile(
 )
 _DELIVERY_POSITION: Final = re.compile(r"\A(0|[1-9][0-9]{0,14})_([1-9][0-9]{0,7})\Z")
 
-Limit = Annotated[int, Query(ge=1, le=MAX_PAGE_SIZE, description="Most entries in the answer.")]
+Limit = Annotated[int, Query(ge=1, le=MAX_PAGE_SIZE, description="Maximum number of entries.")]
 Offset = Annotated[
-    int, Query(ge=0, le=MOST_OFFSET, description="How many to pass over; not with `cursor`.")
+    int,
+    Query(
+        ge=0,
+        le=MOST_OFFSET,
+        description="Number of entries to skip; cannot be combined with `cursor`.",
+    ),
 ]
 Cursor = Annotated[
-    str | None, Query(max_length=64, description="`next_cursor` of the page before.")
+    str | None, Query(max_length=64, description="`next_cursor` of the previous page.")
 ]
 
 
 def after_item(cursor: str | None, offset: int) -> int:
-    """The number behind `res_…`; 0 without a cursor."""
+    """The number after `res_`; 0 without a cursor."""
     return _after(RESULT_CURSOR_PREFIX, cursor, offset)
 
 
 def after_event(cursor: str | None, offset: int) -> int:
-    """The number behind `evt_…`; 0 without a cursor."""
+    """The number after `evt_`; 0 without a cursor."""
     return _after(EVENT_CURSOR_PREFIX, cursor, offset)
 
 
@@ -117,33 +122,33 @@ def after_delivery(cursor: str | None, offset: int) -> DeliveryCursor | None:
 
 
 def item_cursor(seq: int) -> str:
-    """A page of results ends with this item."""
+    """The cursor of a page that ends with this item."""
     return f"{RESULT_CURSOR_PREFIX}{seq}"
 
 
 def event_cursor(seq: int) -> str:
-    """A page of events ends with this one."""
+    """The cursor of a page that ends with this event."""
     return f"{EVENT_CURSOR_PREFIX}{seq}"
 
 
-def job_cursor(place: JobCursor) -> str:
-    """A page of jobs ends here."""
-    cursor = f"{JOB_CURSOR_PREFIX}{place.ms}_{place.job_id.removeprefix(JOB_ID_PREFIX)}"
-    return f"{cursor}_{place.offset}" if place.offset else cursor
+def job_cursor(position: JobCursor) -> str:
+    """The cursor of a page of jobs that ends here."""
+    cursor = f"{JOB_CURSOR_PREFIX}{position.ms}_{position.job_id.removeprefix(JOB_ID_PREFIX)}"
+    return f"{cursor}_{position.offset}" if position.offset else cursor
 
 
 def delivery_cursor(position: DeliveryCursor) -> str:
-    """A page of webhook deliveries ends here."""
+    """The cursor of a page of webhook deliveries that ends here."""
     return f"{DELIVERY_CURSOR_PREFIX}{position.due_ms}_{position.skip}"
 
 
 def items_page(page: PageInfo) -> PageView:
-    """A page of results as answers describe it."""
+    """The pagination of results."""
     return _view(page, item_cursor(page.last))
 
 
 def events_page(page: PageInfo) -> PageView:
-    """A page of events as answers describe it."""
+    """The pagination of events."""
     return _view(page, event_cursor(page.last))
 
 
@@ -174,7 +179,7 @@ def _rest(prefix: str, cursor: str | None, offset: int) -> str | None:
         raise WorkflowProblem(
             400,
             WorkflowError.PAGINATION_CONFLICT,
-            "A cursor says where to begin; leave out the offset.",
+            "A cursor cannot be combined with an offset; leave out the offset.",
             "offset",
         )
     return cursor[len(prefix) :]
@@ -184,13 +189,13 @@ def _invalid(prefix: str) -> WorkflowProblem:
     return WorkflowProblem(
         400,
         WorkflowError.INVALID_CURSOR,
-        f"This is no cursor of this list. Pass `next_cursor` of the page before ({prefix}…), or "
-        "none to begin at the beginning.",
+        f"This cursor is not valid for this list. Pass `next_cursor` of the previous page "
+        f"({prefix}…), or no cursor for the first page.",
         "cursor",
     )
 
 
-#: Steps that ended without success.
+#: Statuses of steps that ended without success.
 _UNSUCCESSFUL = (StepStatus.FAILED, StepStatus.CANCELLED)
 _WORDS = {
     StepStatus.NOT_STARTED: "Step '{}' has not been executed",
@@ -203,7 +208,7 @@ _WORDS = {
 
 
 def rfc3339(ms: int) -> str:
-    """Milliseconds as answers write times: UTC, whole seconds."""
+    """Unix milliseconds in RFC 3339: UTC, whole seconds."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(min(ms // 1000, _YEAR_9999_S)))
 
 
@@ -215,7 +220,7 @@ def job_status(job: WorkflowJob) -> dict[str, Any]:
 
 
 def job_list(page: JobPage, counted: bool) -> dict[str, Any]:
-    """The answer with many jobs; `counted`: whether the page is of all there are."""
+    """A page of jobs. `counted`: the list is not filtered, so its total is known."""
     return JobListView(
         jobs=[WorkflowJobSummary(**_brief(job)) for job in page.jobs],
         pagination=PageView(
@@ -272,16 +277,16 @@ def _stepper(step: StepRecord) -> StepperView:
 
 
 def _metadata(job: WorkflowJob) -> dict[str, Any]:
-    """The client's, and what any workflow can say of itself; ours win."""
-    ours: dict[str, Any] = {}
+    """The client's metadata and that of the workflow, which takes precedence."""
+    own: dict[str, Any] = {}
     sources = job.steps.get(SOURCES_STEP)
     if sources is not None:
-        ours[MetadataField.SOURCE_COUNT] = sources.count
+        own[MetadataField.SOURCE_COUNT] = sources.count
     proposing = [step for step in job.definition.steps if step.proposes]
     if proposing:
-        ours[MetadataField.PROPOSAL_COUNT] = sum(job.step(step).count for step in proposing)
-    ours[MetadataField.COMPLETED_STEPS] = job.completed_steps
-    ours[MetadataField.LAST_RESULT_BY_STEP] = {
+        own[MetadataField.PROPOSAL_COUNT] = sum(job.step(step).count for step in proposing)
+    own[MetadataField.COMPLETED_STEPS] = job.completed_steps
+    own[MetadataField.LAST_RESULT_BY_STEP] = {
         name: dict(
             StepOutcomeView(
                 summary=job.steps[name].summary,
@@ -291,25 +296,25 @@ def _metadata(job: WorkflowJob) -> dict[str, Any]:
         )
         for name in job.completed_steps
     }
-    return {**job.metadata, **ours}
+    return {**job.metadata, **own}
 
 
 def error_view(stored: Mapping[str, Any]) -> StepErrorView:
-    """An error that a step left; whatever else it says comes after what every error says."""
+    """An error of a step; additional members follow the standard ones."""
     own = {name: stored.get(name) for name in ErrorItem.model_fields}
     text = {name: value for name, value in own.items() if isinstance(value, str)}
-    said = ErrorItem.model_construct(**{**_NOTHING_SAID, **text})
+    item = ErrorItem.model_construct(**{**_DEFAULT_ERROR, **text})
     rest = {name: value for name, value in stored.items() if name not in own}
-    return StepErrorView(**dict(said), **rest)
+    return StepErrorView(**dict(item), **rest)
 
 
-_NOTHING_SAID = dict(
-    ErrorItem(code=WorkflowError.STEP_FAILED.value, message="The step did not say why.")
+_DEFAULT_ERROR = dict(
+    ErrorItem(code=WorkflowError.STEP_FAILED.value, message="The step gave no reason.")
 )
 
 
 def summary_of(step: StepRecord) -> str:
-    """What a step came to; where it has not come to anything, how it stands."""
+    """The summary of a complete step; otherwise its status in words."""
     if step.status is StepStatus.COMPLETE and step.summary:
         return step.summary
     words = _WORDS[step.status].format(step.name)
@@ -332,7 +337,7 @@ def item_view(item: Item) -> ItemView:
 def result_body(
     job: WorkflowJob, step: str, page: ItemPage, summary: str | None = None
 ) -> ResultBody:
-    """What a step came to, with a page of items."""
+    """The result of a step, with a page of items."""
     declared = job.definition.step(step)
     reviewed = declared is not None and (declared.proposes or declared.kind is StepKind.REVIEW)
     return ResultBody(
@@ -352,7 +357,7 @@ def result_body(
 
 
 def result(job: WorkflowJob, step: str, page: ItemPage) -> dict[str, Any]:
-    """The answer with results of a step."""
+    """The response with results of a step."""
     return ResultView(
         success=True,
         job_id=job.job_id,
@@ -372,7 +377,7 @@ def execution(
     success: bool = True,
     errors: Sequence[StepErrorView] | None = None,
 ) -> dict[str, Any]:
-    """The answer to an execute; its errors are the step's unless given."""
+    """The response to an execute request. `errors`: those of the step unless given."""
     if errors is None:
         errors = [error_view(error) for error in job.steps[step].errors]
     return ExecutionView(

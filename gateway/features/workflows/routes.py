@@ -1,4 +1,4 @@
-"""`/api/workflow/jobs`: making a workflow job, its status, the list of all."""
+"""`/api/workflow`: workflow jobs, their steps, proposals, results and events."""
 
 from __future__ import annotations
 
@@ -85,9 +85,11 @@ router = APIRouter(route_class=JsonRoute, tags=["workflows"])
 _streams = APIRouter(route_class=DirectRoute, tags=["workflows"])
 
 
-@router.post(paths.WORKFLOW_CANCEL, response_model=CancelResponse, summary="Cancel it", **CANCEL)
+@router.post(
+    paths.WORKFLOW_CANCEL, response_model=CancelResponse, summary="Cancel a workflow job", **CANCEL
+)
 async def cancel_workflow(request: Request, job_id: JobPath, body: CancelBody) -> Response:
-    """End a workflow job for good; what runs of it is asked to end."""
+    """Cancels a workflow job permanently. Its running step is asked to stop."""
     return await execute.cancel(request, job_id, body)
 
 
@@ -101,7 +103,7 @@ _JSON = "application/json"
     responses=problem_responses(_503="Redis does not answer."),
 )
 async def list_definitions(request: Request) -> Response:
-    """The one that comes with Sluice, and those that workers have declared."""
+    """Returns the built-in workflow and those that workers have declared."""
     known = await workflows_of(request).catalog.all()
     return Response(definition_list(known), 200, media_type=_JSON)
 
@@ -110,10 +112,10 @@ _MOST_NAME = 64
 
 
 @router.post(
-    paths.WORKFLOW_JOBS, response_model=JobStatusView, summary="Make a workflow job", **CREATE
+    paths.WORKFLOW_JOBS, response_model=JobStatusView, summary="Create a workflow job", **CREATE
 )
 async def create_workflow(request: Request, body: CreateBody) -> Response:
-    """Make a workflow job; the same Idempotency-Key again makes no second one."""
+    """Creates a workflow job. Idempotent with an Idempotency-Key."""
     return await create.create(request, body)
 
 
@@ -123,7 +125,7 @@ async def create_workflow(request: Request, body: CreateBody) -> Response:
 async def read_status(
     request: Request, job_id: JobPath, if_none_match: IfNoneMatch = None
 ) -> Response:
-    """A workflow job as it stands; reading changes nothing about it."""
+    """Returns the state of a workflow job."""
     body = codec.dumps(rendering.job_status(await find_job(request, job_id)))
     return json_with_etag(body, if_none_match, wildcard=False)
 
@@ -139,7 +141,8 @@ async def list_workflows(
     offset: Offset = 0,
     cursor: Cursor = None,
 ) -> Response:
-    """Workflow jobs, the newest first. A page may be short although more follow."""
+    """Returns workflow jobs, newest first. A page may have fewer than `limit` jobs although more
+    follow."""
     state, caller = state_of(request), caller_of(request)
     before = rendering.before_job(cursor, offset)
     wanted = WorkflowJobFilter(None if caller.sees_all else caller.tenant, status, workflow)
@@ -152,7 +155,7 @@ async def list_workflows(
     paths.WORKFLOW_BULK, response_model=BulkResponse, summary="Decide on many proposals", **BULK
 )
 async def decide_on_many(request: Request, job_id: JobPath, body: BulkBody) -> Response:
-    """Approve, reject or reset proposals: those named, those that pass a filter, or all."""
+    """Approves, rejects or resets proposals: those listed, those that match a filter, or all."""
     return await decide.decide_in_bulk(request, job_id, body)
 
 
@@ -166,14 +169,14 @@ async def edit_proposal(
     body: OntologyBody,
     if_match: IfMatch = None,
 ) -> Response:
-    """Change what a proposal says, and approve it unless told not to."""
+    """Edits a proposal, and approves it unless `auto_approve` is false."""
     return await edit.edit(request, job_id, proposal_id, body, if_match)
 
 
 @router.get(
     paths.WORKFLOW_RESULTS,
     response_model=ResultView,
-    summary="Read a workflow job's results",
+    summary="Read the results of a workflow job",
     **RESULTS,
 )
 async def read_results(
@@ -188,8 +191,8 @@ async def read_results(
     offset: Offset = 0,
     cursor: Cursor = None,
 ) -> Response:
-    """Items in the order in which they came; without a step all of them, and `step` is the current
-    one."""
+    """Returns items in the order of their creation. Without `step`, returns the items of all steps;
+    `step` in the response is then the current one."""
     after = rendering.after_item(cursor, offset)
     job = await find_job(request, job_id)
     if step is not None and job.definition.step(step) is None:
@@ -204,7 +207,7 @@ async def read_results(
 @router.get(
     paths.WORKFLOW_EVENTS,
     response_model=EventListView,
-    summary="Read a workflow job's events",
+    summary="Read the events of a workflow job",
     **EVENTS,
 )
 async def read_events(
@@ -214,7 +217,7 @@ async def read_events(
     offset: Offset = 0,
     cursor: Cursor = None,
 ) -> Response:
-    """Everything that happened to a job, oldest first; the last 10,000 or so are kept."""
+    """Returns the events of a job, oldest first. About 10,000 events are kept."""
     after = rendering.after_event(cursor, offset)
     job = await find_job(request, job_id)
     page = await workflows_of(request).reader.events(job.job_id, after, limit, offset)
@@ -241,17 +244,17 @@ async def execute_step(
     body: ExecuteBody,
     prefer: Prefer = None,
 ) -> Response:
-    """Execute a step, after those before it that are not complete; or decide in a review."""
+    """Executes a step, after the incomplete steps before it. For a review, decides on proposals."""
     return await execute.execute(request, job_id, step_name, body, prefer)
 
 
-#: Nothing more comes of these by itself. (A failed job may be taken up again.)
+#: Statuses in which a job does not continue by itself. (A failed job may be executed again.)
 _ENDED = (WorkflowStatus.COMPLETED, WorkflowStatus.FAILED, WorkflowStatus.CANCELLED)
 
 
 @_streams.get(paths.WORKFLOW_STREAM, summary="Watch a workflow job", **WATCH)
 async def watch_workflow(request: Request) -> Response:
-    """Every event of the job, stored ones first, then live ones, until the job has ended."""
+    """Streams the stored events of the job, then live ones, until the job has ended."""
     state = state_of(request)
     media_type = negotiate_media_type(request)
     after = resume_position(request)
@@ -262,8 +265,8 @@ async def watch_workflow(request: Request) -> Response:
         last = await state.hub.last_position(source)
         if ended and after == last:
             return Response(None, 204)
-        # An id from before a FLUSHALL or a restored backup may lie beyond the stream's end: where
-        # nothing more comes, its client is told what there is.
+        # An id from before a FLUSHALL or a restored backup may be beyond the end of the stream.
+        # If the job has ended, the client then gets all events.
         after = (0, 0) if ended and after > last else min(after, last)
         state.hub.metrics.resumes += 1
     check_streams(state)
@@ -285,11 +288,11 @@ async def watch_workflow(request: Request) -> Response:
     return EventStreamResponse(state.hub, told, media_type, SEND_TIMEOUT_S)
 
 
-@router.post(paths.WORKFLOW_UNDO, response_model=UndoResponse, summary="Undo", **UNDO)
+@router.post(paths.WORKFLOW_UNDO, response_model=UndoResponse, summary="Undo a change", **UNDO)
 async def undo(
     request: Request, job_id: JobPath, body: UndoBody, prefer: Prefer = None
 ) -> Response:
-    """Take back the last change of an item, or a whole operation; each token works once."""
+    """Undoes the last change of an item, or a whole operation. Each token works once."""
     return await undoing.undo(request, job_id, body, prefer)
 
 

@@ -1,4 +1,4 @@
-"""Undoing: by a script where only the workflow is concerned, by a worker where more is."""
+"""Undoes changes: by a script, or by a worker if something outside the workflow has to change."""
 
 from __future__ import annotations
 
@@ -53,8 +53,7 @@ from gateway.jobs.lookup import wait_until_ended
 from gateway.jobs.submit import enqueue_job
 from gateway.state import state_of
 
-#: Undoings of one operation that ended without success are told apart by numbers; after so many,
-#: by chance.
+#: Failed undo jobs of one operation have numbered ids; after this many, the id is random.
 MOST_NUMBERED: Final = 20
 _NAMES: Final = uuid.UUID("5f0c3f52-6f1b-4d0e-9a53-4a6b5d8c7e10")
 _ACCEPTED: Final = 202
@@ -62,7 +61,7 @@ _DONE: Final = (WorkflowAnswer.OK.value, WorkflowAnswer.ALREADY.value)
 
 
 async def undo(request: Request, job_id: str, body: Any, prefer: list[str] | None) -> Response:
-    """Take back the last change of an item, or a whole operation."""
+    """Undo the last change of an item, or a whole operation."""
     wanted = parse_body(UndoRequest, body)
     job = await find_job(request, job_id)
     check_task(caller_of(request))
@@ -74,7 +73,7 @@ async def undo(request: Request, job_id: str, body: Any, prefer: list[str] | Non
     check_admission(state, outcome)
     raise_if_refused(outcome)
     core = None
-    if outcome.status_code == _ACCEPTED:  # a worker may have done it meanwhile
+    if outcome.status_code == _ACCEPTED:  # a worker may have finished meanwhile
         core = await _last_undo_job(request, job, token)
     if outcome.replayed and outcome.status_code and not (core and core.terminal):
         return replay_answer(job.job_id, outcome.status_code, outcome.body)
@@ -90,7 +89,7 @@ async def undo(request: Request, job_id: str, body: Any, prefer: list[str] | Non
                 request, job, token, outcome.facts.get(WorkflowFact.UNDONE) or ()
             )
     except Problem:
-        # Nothing was undone: it may be tried again under the same key.
+        # Nothing was undone: the request can be repeated with the same key.
         await forget_answer(request, known)
         raise
     return await send_answer(request, job.job_id, known, made, outcome)
@@ -99,7 +98,7 @@ async def undo(request: Request, job_id: str, body: Any, prefer: list[str] | Non
 async def _by_worker(
     request: Request, job: WorkflowJob, token: str, wait_s: float, outcome: WorkflowOutcome
 ) -> HttpAnswer:
-    """Have a worker do it, and wait for that."""
+    """Start an undo job, and wait for it."""
     core = await _last_undo_job(request, job, token) if outcome.replayed else None
     if core is None or not core.terminal:
         core_id = core.job_id if core else await _free_id(request, job, token)
@@ -124,7 +123,7 @@ def _core_job(request: Request, job: WorkflowJob, token: str, core_id: str) -> N
 
 
 def undo_job_id(partitions: Partitions, job: WorkflowJob, token: str, number: int) -> str:
-    """Of an undoing: the same for all who want it, so that it is done once."""
+    """The id of an undo job; the same for all requests, so that it runs once."""
     name = f"{job.job_id} {job.started_ms} {token} {number}"
     names = chain((name,), (f"{name} {more}" for more in count(1)))
 
@@ -136,7 +135,7 @@ def undo_job_id(partitions: Partitions, job: WorkflowJob, token: str, number: in
 
 
 async def _free_id(request: Request, job: WorkflowJob, token: str) -> str:
-    """Of the undoing that is under way, or has not been tried."""
+    """The id of the undo job that is running, or not started yet."""
     state = state_of(request)
     for number in range(MOST_NUMBERED):
         core_id = undo_job_id(state.lines.partitions, job, token, number)
@@ -147,7 +146,7 @@ async def _free_id(request: Request, job: WorkflowJob, token: str) -> str:
 
 
 async def _last_undo_job(request: Request, job: WorkflowJob, token: str) -> Job | None:
-    """The undoing that was tried last."""
+    """The last undo job of a token."""
     state, last = state_of(request), None
     for number in range(MOST_NUMBERED):
         core = await state.store.get(undo_job_id(state.lines.partitions, job, token, number))
@@ -158,22 +157,22 @@ async def _last_undo_job(request: Request, job: WorkflowJob, token: str) -> Job 
 
 
 async def _worker_answer(request: Request, job: WorkflowJob, token: str, core: Job) -> HttpAnswer:
-    """What came of a worker's undoing."""
+    """The response with the result of an undo job."""
     found = codec.parse_payload(core.result) if core.status == Status.DONE.value else {}
-    told = found.get(UndoResultField.ANSWER)
-    if told in _DONE:
+    answer = found.get(UndoResultField.ANSWER)
+    if answer in _DONE:
         return await _undo_answer(request, job, token, found.get(UndoResultField.UNDONE) or ())
     facts = {
         WorkflowFact.ITEMS: found.get(UndoResultField.ITEMS) or (),
         WorkflowFact.CODE: found.get(UndoResultField.CODE),
         WorkflowFact.WHAT: found.get(UndoResultField.CODE) or WorkflowError.UNKNOWN_UNDO.value,
     }
-    if told in (WorkflowAnswer.REFUSED.value, WorkflowAnswer.MISSING.value):
-        raise_if_refused(WorkflowOutcome(WorkflowAnswer(told), facts))
+    if answer in (WorkflowAnswer.REFUSED.value, WorkflowAnswer.MISSING.value):
+        raise_if_refused(WorkflowOutcome(WorkflowAnswer(answer), facts))
     raise WorkflowProblem(
         500,
         WorkflowError.UNDO_FAILED,
-        f"No worker could undo it; see the job {core.job_id}. Nothing was changed. Try again.",
+        f"The undo failed; see job {core.job_id}. Nothing was changed. Try again.",
     )
 
 

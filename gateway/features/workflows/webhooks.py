@@ -1,4 +1,4 @@
-"""Webhooks: what is on its way; what was given up, listed and set going again."""
+"""`/api/workflow/webhooks`: pending deliveries, and dead letters to list and redrive."""
 
 from __future__ import annotations
 
@@ -47,32 +47,34 @@ from gateway.http.openapi.schema import problem_responses
 from gateway.http.routing import JsonRoute, RawJsonBody
 from gateway.state import GatewayState, state_of
 
-#: Letters that one request may name.
+#: Most dead letters that one request may name.
 MOST_NAMED = 1_000
 _EVENT_ID = "wf_20260214_001:step.completed:ab12cd34"
 
 
 class AttemptView(BaseModel):
-    """What came of one attempt."""
+    """A delivery attempt."""
 
     model_config = ConfigDict(extra="ignore")
 
     attempt: int = Field(0, examples=[1])
-    status: int | None = Field(None, description="Of the answer; null for none.", examples=[503])
+    status: int | None = Field(
+        None, description="HTTP status of the response; null if there was none.", examples=[503]
+    )
     error: str = Field("", examples=["HTTP 503"])
-    retryable: bool = Field(False, description="Whether it might have gone better later.")
+    retryable: bool = Field(False, description="Whether a retry might have succeeded.")
     at: str = Field("", examples=["2026-02-14T15:40:00Z"])
 
 
 class RedriveView(BaseModel):
-    """How far it has got to be sent again."""
+    """State of a redrive."""
 
-    status: RedriveStatus = Field(description="`none` where nobody has asked for it.")
+    status: RedriveStatus = Field(description="`none` if it was not requested.")
     at: str | None = Field(examples=["2026-02-14T16:00:00Z"])
 
 
 class DeadWebhookView(BaseModel):
-    """An event that its webhook was not told."""
+    """An event that could not be delivered."""
 
     event_id: str = Field(examples=[_EVENT_ID])
     event_type: str = Field(examples=["step.completed"])
@@ -86,34 +88,34 @@ class DeadWebhookView(BaseModel):
 
 
 class DeliveryView(BaseModel):
-    """A webhook with something left to tell."""
+    """A webhook with events to deliver."""
 
     job_id: str = Field(examples=["wf_20260214_001"])
     event_id: str | None = Field(
-        description="Of a dead letter that is sent again; null for what a job has to tell."
+        description="Event of a redriven dead letter; null for the events of a job."
     )
     url: str = Field(examples=["https://example.com/callback"])
     next_at: str = Field(
-        description="When it is tried; while an attempt is under way, when that is given up.",
+        description="Time of the next attempt; during an attempt, its timeout.",
         examples=["2026-02-14T15:45:00Z"],
     )
-    under_way: bool = Field(description="Whether it is being tried just now.")
-    waiting: int = Field(description="Events that wait to be told, in order.", examples=[3])
-    attempts: int = Field(description="Of the first of them.", examples=[2])
-    last: AttemptView | None = Field(description="What came of the last attempt.")
+    under_way: bool = Field(description="Whether an attempt is running.")
+    waiting: int = Field(description="Number of events to deliver.", examples=[3])
+    attempts: int = Field(description="Attempts for the first event.", examples=[2])
+    last: AttemptView | None = Field(description="The last attempt.")
 
 
 class DeliveryListView(BaseModel):
-    """Webhooks with something left to tell, those that are due next first."""
+    """A page of pending deliveries, those due first come first."""
 
     success: bool = Field(True, examples=[True])
     items: list[DeliveryView]
-    total: int = Field(description="How many there are in all.", examples=[3])
+    total: int = Field(description="Number of all deliveries.", examples=[3])
     pagination: PageView
 
 
 class DeadWebhookListView(BaseModel):
-    """A page of them, the newest first."""
+    """A page of undelivered events, newest first."""
 
     success: bool = Field(True, examples=[True])
     items: list[DeadWebhookView]
@@ -121,7 +123,7 @@ class DeadWebhookListView(BaseModel):
 
 
 class RedriveWebhooksRequest(BaseModel):
-    """Which events are sent again."""
+    """Which events to send again."""
 
     model_config = ConfigDict(
         extra="forbid", json_schema_extra={"examples": [{"event_ids": [_EVENT_ID]}]}
@@ -133,10 +135,10 @@ class RedriveWebhooksRequest(BaseModel):
             Field(min_length=1, max_length=MOST_NAMED),
         ]
         | None
-    ) = Field(None, description="These; or else `all`.")
-    all: bool = Field(False, strict=True, description="Every one that was not sent again yet.")
+    ) = Field(None, description="These events. Give exactly one of `event_ids` and `all`.")
+    all: bool = Field(False, strict=True, description="All events that were not redriven yet.")
     idempotency_key: str | None = Field(
-        None, description="As the header `Idempotency-Key`; 1 to 255 printable characters."
+        None, description="Same as the header `Idempotency-Key`: 1 to 255 printable characters."
     )
 
     @model_validator(mode="after")
@@ -147,12 +149,14 @@ class RedriveWebhooksRequest(BaseModel):
 
 
 class RedriveWebhooksResponse(BaseModel):
-    """What a redrive set going."""
+    """Result of a redrive."""
 
     success: bool = Field(True, examples=[True])
-    redriven: list[str] = Field(description="Events on their way again.", examples=[[_EVENT_ID]])
+    redriven: list[str] = Field(
+        description="Events that will be sent again.", examples=[[_EVENT_ID]]
+    )
     skipped: list[str] = Field(
-        description="Those that have arrived meanwhile, or are under way.", examples=[[]]
+        description="Events that were delivered meanwhile, or are being sent.", examples=[[]]
     )
     errors: list[ErrorItem] = Field(default_factory=list)
 
@@ -170,8 +174,8 @@ REDRIVE: dict[str, Any] = {
     "responses": problem_responses(
         _400="The body is not JSON or nested too deeply; or the Idempotency-Key is invalid or "
         "differs between header and body.",
-        _404="There are no letters of some of these events; nothing was sent again.",
-        _409="The first request with this Idempotency-Key has not been answered yet.",
+        _404="Some of the events have no dead letter; nothing was redriven.",
+        _409="The first request with this Idempotency-Key is still being processed.",
         _413="The body is too long.",
         _415="The Content-Type of the body is not JSON.",
         _422="The body does not match the schema, or the Idempotency-Key was used with "
@@ -186,13 +190,13 @@ RedriveBody = Annotated[
 
 
 _SCOPE: Final = "redrive"
-#: How long the answer to a redrive may take to be kept.
+#: How long the response to a redrive may take; until then a repeated request gets 409.
 _CLAIM_MS: Final = 5_000
-#: Of many names, so many stand in the trail.
+#: Most event ids in an entry of the audit log.
 _NAMED: Final = 4
 _WORDS: Final = (
-    "There is no dead letter of this event; nothing was sent again. It may have made room for "
-    "newer ones; the file of WORKFLOW_WEBHOOK_DLQ_PATH may still have it."
+    "There is no dead letter of this event; nothing was redriven. It may have been trimmed; the "
+    "file in WORKFLOW_WEBHOOK_DLQ_PATH may still have it."
 )
 
 
@@ -203,7 +207,7 @@ async def dead_webhooks_page(
     before: str | None,
     offset: int,
 ) -> bytes:
-    """A page of letters, the newest first."""
+    """A page of dead letters, newest first."""
     store = dead_letter_store(state, workflows)
     found = await store.list_dead_letters(offset + limit + 1, before or NEWEST)
     page = found[offset : offset + limit]
@@ -225,7 +229,7 @@ async def deliveries_page(
     after: DeliveryCursor | None,
     offset: int,
 ) -> bytes:
-    """A page of deliveries that are being tried or wait for the next try."""
+    """A page of pending deliveries."""
     reader = DeliveryReader(state.client, workflows.reader.keys)
     found = await reader.next_due(limit + 1, after, offset)
     page, has_more, total = found[:limit], len(found) > limit, await reader.count()
@@ -251,7 +255,7 @@ def _end_of(page: Sequence[Delivery], after: DeliveryCursor | None) -> DeliveryC
 
 
 async def redrive(request: Request, body: Any) -> Response:
-    """Have events sent again, each once however often it is asked for."""
+    """Send events again; idempotent."""
     wanted = parse_body(RedriveWebhooksRequest, body)
     state = state_of(request)
     known = identify_request(request, body, _SCOPE, _CLAIM_MS)
@@ -261,7 +265,7 @@ async def redrive(request: Request, body: Any) -> Response:
     chosen = list(dict.fromkeys(chosen))
     outcome = await store.redrive(chosen, known.once)
     while outcome.answer is WorkflowAnswer.MISSING and wanted.event_ids is None:
-        # They made room for newer ones since the list was read; of all, those that are left.
+        # Some were trimmed since the list was read; `all` means the remaining ones.
         gone = set(outcome.facts.get(WorkflowFact.ITEMS) or ())
         chosen = [event_id for event_id in chosen if event_id not in gone]
         outcome = await store.redrive(chosen, known.once)
@@ -273,7 +277,7 @@ async def redrive(request: Request, body: Any) -> Response:
         return replayed
     told: dict[str, Any] = {
         "success": True,
-        # Lua's empty lists come as objects.
+        # Empty lists of Lua are encoded as objects.
         **{fact: list(outcome.facts.get(fact) or ()) for fact in _REDRIVE_FACTS},
         WorkflowFact.ERRORS: [],
     }
@@ -284,7 +288,6 @@ _REDRIVE_FACTS: Final = (WorkflowFact.REDRIVEN, WorkflowFact.SKIPPED)
 
 
 def dead_letter_store(state: GatewayState, workflows: WorkflowServices) -> WebhookDeadLetterStore:
-    """The letters that this gateway sees."""
     return WebhookDeadLetterStore(state.client, workflows.store)
 
 
@@ -319,7 +322,7 @@ def _delivery_view(delivery: Delivery) -> DeliveryView:
 
 
 def _attempts(raw: bytes) -> list[AttemptView]:
-    """What a worker wrote of its attempts; nothing where a foreign hand wrote something else."""
+    """The recorded attempts; empty for an invalid value."""
     try:
         return [AttemptView.model_validate(each) for each in codec.loads(raw)]
     except (TypeError, ValueError):
@@ -349,13 +352,13 @@ router = APIRouter(route_class=JsonRoute, tags=["workflows"])
 @router.get(
     paths.WORKFLOW_DELIVERIES,
     response_model=DeliveryListView,
-    summary="List webhooks on their way",
+    summary="List webhook deliveries",
     **LIST,
 )
 async def list_deliveries(
     request: Request, limit: Limit = ITEMS_PAGE_SIZE, offset: Offset = 0, cursor: Cursor = None
 ) -> Response:
-    """Webhooks with something left to tell: being tried, or waiting for the next try."""
+    """Returns webhooks with events to deliver: being sent, or waiting for the next attempt."""
     after = rendering.after_delivery(cursor, offset)
     page = await deliveries_page(state_of(request), workflows_of(request), limit, after, offset)
     return Response(page, 200, media_type=_JSON)
@@ -364,13 +367,13 @@ async def list_deliveries(
 @router.get(
     paths.WORKFLOW_DEAD_WEBHOOKS,
     response_model=DeadWebhookListView,
-    summary="List dead webhooks",
+    summary="List webhook dead letters",
     **LIST,
 )
 async def list_dead_webhooks(
     request: Request, limit: Limit = ITEMS_PAGE_SIZE, offset: Offset = 0, cursor: Cursor = None
 ) -> Response:
-    """Events whose webhook could not be told, the newest first."""
+    """Returns events that could not be delivered, newest first."""
     before = rendering.before_dead_letter(cursor, offset)
     page = await dead_webhooks_page(state_of(request), workflows_of(request), limit, before, offset)
     return Response(page, 200, media_type=_JSON)
@@ -379,9 +382,9 @@ async def list_dead_webhooks(
 @router.post(
     paths.WORKFLOW_REDRIVE_WEBHOOKS,
     response_model=RedriveWebhooksResponse,
-    summary="Redrive webhooks",
+    summary="Redrive webhook dead letters",
     **REDRIVE,
 )
 async def redrive_webhooks(request: Request, body: RedriveBody) -> Response:
-    """Send events again, byte for byte; those that have arrived by now are left alone."""
+    """Sends events again, byte for byte. Events that were delivered meanwhile are skipped."""
     return await redrive(request, body)

@@ -1,4 +1,4 @@
-"""What requests that act on a workflow job look like; the OpenAPI page is made from these."""
+"""Request models of the workflow API."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from common.contracts.workflow.statuses import (
 from common.features.workflows.definitions import MOST_STEPS, ReviewOptions
 from gateway.features.rag.models import NamespaceName
 
-#: No object of ours has so many members.
+#: Most members of an object in a request.
 MOST_MEMBERS: Final = 64
 
 
 class StrictModel(BaseModel):
-    """A part of a request that has the members it declares, and no others."""
+    """Base of request models: unknown members are refused, and their number is limited."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -39,7 +39,7 @@ class StrictModel(BaseModel):
 
 
 def limit_entries(most: int, *members: str) -> Any:
-    """For a model: these members, objects each, have so many entries at most."""
+    """A validator that limits the number of entries of these members, which are objects."""
 
     def check(value: Any) -> Any:
         return _checked(value, most)
@@ -57,21 +57,21 @@ def _checked(value: Any, most: int) -> Any:
     return value
 
 
-#: Longest wait of a request for its step.
+#: Longest wait for a step, in seconds.
 MOST_WAIT_S = 30.0
 MOST_NOTE_CHARS = 2_000
-#: Bytes of all notes of one request: they are kept together, as one item of the review.
+#: Bytes of all notes of one request: they are stored together, as one item of the review.
 MOST_NOTES_BYTES = 32 * 1024
 MOST_TEXT_CHARS = 4_000
-#: Variants in one proposal.
+#: Most variants in one proposal.
 MOST_VARIANTS = 100
-#: Largest number of an item, and of its versions: beyond, a float in Lua would be inexact.
+#: Largest number of an item or version; larger ones may be inexact in Lua.
 MOST_NUMBER = 1 << 31
 
 
 def _not_blank(text: str) -> str:
     if not text.strip():
-        raise PydanticCustomError("blank", "Input should be more than blanks")
+        raise PydanticCustomError("blank", "Input should not be blank")
     return text
 
 
@@ -79,7 +79,7 @@ Note = Annotated[str, Field(max_length=MOST_NOTE_CHARS)]
 Version = Annotated[int, Field(strict=True, ge=1, le=MOST_NUMBER)]
 #: `p_001`, or its number as text.
 ItemText = Annotated[str, Field(strict=True, min_length=1, max_length=64)]
-#: The same, or just its number.
+#: The same, or the number itself.
 ItemName = ItemText | Annotated[int, Field(strict=True, ge=1, le=MOST_NUMBER)]
 Confidence = Annotated[float, Field(ge=0, le=1, strict=True)]
 NonBlankText = Annotated[
@@ -89,37 +89,37 @@ Term = NonBlankText | Annotated[list[NonBlankText], Field(min_length=1, max_leng
 
 
 class _MutationRequest(StrictModel):
-    """Anything that changes a job."""
+    """Base of requests that change a job."""
 
     idempotency_key: str | None = Field(
-        None, description="As the header `Idempotency-Key`; 1 to 255 printable characters."
+        None, description="Same as the header `Idempotency-Key`: 1 to 255 printable characters."
     )
 
 
 class ExecuteRequest(_MutationRequest):
-    """Which way to execute a step."""
+    """Options for the execution of a step."""
 
     payload: dict[str, Any] | None = Field(
-        None, description="The step's options. Left out: those it was given last."
+        None, description="The step's options. Default: those given last."
     )
     wait_s: Annotated[float, Field(ge=0, le=MOST_WAIT_S, strict=True)] | None = Field(
-        None, description="Seconds to wait for the result before the answer is 202."
+        None, description="Seconds to wait for the result before the response is 202."
     )
     strict: bool = Field(
-        False, strict=True, description="Refuse where earlier steps are not complete."
+        False, strict=True, description="Refuse if earlier steps are not complete."
     )
     discard_decisions: bool = Field(
-        False, strict=True, description="Execute it although decisions and edits are lost by it."
+        False, strict=True, description="Execute the step even if decisions and edits are lost."
     )
 
 
 class DecisionInput(StrictModel):
-    """What becomes of one proposal."""
+    """The decision on one proposal."""
 
-    id: ItemName = Field(description="Its id, or just its number.", examples=["p_001"])
+    id: ItemName = Field(description="Id or number of the proposal.", examples=["p_001"])
     action: Action
     note: Note = ""
-    version: Version | None = Field(None, description="Refuse where it is another one by now.")
+    version: Version | None = Field(None, description="Refuse if the proposal has another version.")
 
 
 class ReviewPayload(StrictModel):
@@ -127,13 +127,13 @@ class ReviewPayload(StrictModel):
 
     decisions: list[DecisionInput] = Field(default_factory=list, max_length=MOST_ITEMS)
     finalize: bool = Field(
-        False, strict=True, description="End the review; what is undecided is rejected."
+        False, strict=True, description="End the review; undecided proposals are rejected."
     )
 
     @field_validator("decisions")
     @classmethod
     def _short_notes(cls, value: list[DecisionInput]) -> list[DecisionInput]:
-        size = sum(len(wish.note.encode()) for wish in value)
+        size = sum(len(decision.note.encode()) for decision in value)
         if size > MOST_NOTES_BYTES:
             raise PydanticCustomError(
                 "too_long",
@@ -144,14 +144,14 @@ class ReviewPayload(StrictModel):
 
 
 class BulkFilter(StrictModel):
-    """Which proposals."""
+    """Selects proposals."""
 
     status: ItemStatus | None = None
     min_confidence: Confidence | None = None
 
 
 class BulkRequest(_MutationRequest):
-    """One action for many proposals: those named, those that pass a filter, or all."""
+    """One action for many proposals: those listed, those that match a filter, or all."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -167,7 +167,7 @@ class BulkRequest(_MutationRequest):
     versions: dict[ItemText, Version] = Field(
         default_factory=dict,
         max_length=MOST_ITEMS,
-        description="Of the named ones: leave those that have another version by now.",
+        description="Expected versions by id: proposals with another version are left unchanged.",
     )
 
     _few_versions = limit_entries(MOST_ITEMS, "versions")
@@ -177,15 +177,15 @@ class BulkRequest(_MutationRequest):
         chosen = (self.proposal_ids is not None, self.filter is not None, self.all)
         if sum(chosen) != 1:
             raise PydanticCustomError(
-                "one_choice", "Exactly one of proposal_ids, filter and all says which proposals"
+                "one_choice", "Give exactly one of proposal_ids, filter and all"
             )
         if self.versions and self.proposal_ids is None:
-            raise PydanticCustomError("one_choice", "versions go with proposal_ids only")
+            raise PydanticCustomError("one_choice", "versions require proposal_ids")
         return self
 
 
 class OntologyRequest(_MutationRequest):
-    """What is to be different about a proposal."""
+    """Changes to a proposal."""
 
     model_config = ConfigDict(
         populate_by_name=True,
@@ -197,38 +197,39 @@ class OntologyRequest(_MutationRequest):
     confidence: Confidence | None = None
     rationale: Annotated[str, Field(max_length=MOST_TEXT_CHARS)] | None = None
     note: Note | None = None
-    auto_approve: bool = Field(True, strict=True, description="Approve it as well.")
+    auto_approve: bool = Field(True, strict=True, description="Also approve the proposal.")
     version: Version | None = Field(
-        None, description="As the header `If-Match`: refuse where it is another one by now."
+        None,
+        description="Same as the header `If-Match`: refuse if the proposal has another version.",
     )
     proposed_folder: Annotated[str, Field(max_length=1024)] | None = Field(
-        None, description="Of a `file_move`: the folder in `to`."
+        None, description="For a `file_move`: the folder in `to`."
     )
     proposed_filename: (
         Annotated[str, Field(min_length=1, max_length=255), AfterValidator(_not_blank)] | None
-    ) = Field(None, description="Of a `file_move`: the file's name in `to`.")
+    ) = Field(None, description="For a `file_move`: the file name in `to`.")
 
 
 class UndoRequest(_MutationRequest):
-    """What to take back."""
+    """What to undo."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"undo_token": "undo_p_001"}]})
 
     undo_token: Annotated[str, Field(pattern=r"^undo_[A-Za-z0-9_]{1,64}$")] = Field(
-        description="Of an item (`undo_p_001`) or of an operation (`undo_9f2c41d0`)."
+        description="Token of an item (`undo_p_001`) or of an operation (`undo_9f2c41d0`)."
     )
     wait_s: Annotated[float, Field(ge=0, le=MOST_WAIT_S, strict=True)] | None = Field(
-        None, description="Seconds to wait for a worker, where the undoing takes one."
+        None, description="Seconds to wait, if a worker has to undo it."
     )
 
 
 class CancelRequest(_MutationRequest):
-    """Why the job is to end."""
+    """Why the job is cancelled."""
 
     reason: Annotated[str, Field(max_length=500)] = ""
 
 
-#: The client's own, as JSON.
+#: Bytes of JSON that `metadata` may have.
 MOST_METADATA_BYTES = 16 * 1024
 _USUAL = ReviewOptions()
 EXAMPLE: dict[str, Any] = {
@@ -239,7 +240,7 @@ EXAMPLE: dict[str, Any] = {
 
 
 class WebhookOptions(StrictModel):
-    """Whom to tell."""
+    """The webhook of a job."""
 
     url: Annotated[str, Field(strict=True, min_length=1)] = Field(
         description="http or https, at most 2048 characters, no user name.",
@@ -249,24 +250,29 @@ class WebhookOptions(StrictModel):
         None,
         min_length=1,
         max_length=len(WorkflowEvent),
-        description="Which types. Default: all but `step.progress`, `step.reset`, `item.changed` "
-        "and `undo.applied`.",
+        description="Event types. Default: all except `step.progress`, `step.reset`, "
+        "`item.changed` and `undo.applied`.",
     )
 
 
 class ReviewPolicy(StrictModel):
-    """How its review goes."""
+    """How proposals are reviewed."""
 
     mode: ReviewMode = Field(
-        _USUAL.mode, description="`auto`: proposals that are sure enough need nobody."
+        _USUAL.mode,
+        description="`auto`: proposals with enough confidence are approved automatically.",
     )
     auto_approve_min_confidence: float = Field(
-        _USUAL.min_confidence, strict=True, ge=0, le=1, description="What is sure enough."
+        _USUAL.min_confidence,
+        strict=True,
+        ge=0,
+        le=1,
+        description="Confidence that is enough for automatic approval.",
     )
     timeout_s: Annotated[float, Field(strict=True, gt=0, le=LONGEST_TTL_S)] | None = Field(
-        None, description="Seconds that a person may take. Default: no limit."
+        None, description="Seconds for the review. Default: no limit."
     )
-    on_timeout: OnTimeout = Field(_USUAL.on_timeout, description="What becomes of it then.")
+    on_timeout: OnTimeout = Field(_USUAL.on_timeout, description="What happens after the timeout.")
 
     def options(self) -> ReviewOptions:
         return ReviewOptions(
@@ -275,36 +281,36 @@ class ReviewPolicy(StrictModel):
 
 
 class CreateWorkflowRequest(StrictModel):
-    """A workflow job to make."""
+    """A workflow job to create."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})
 
     workflow: Annotated[str, Field(strict=True, max_length=64)] = Field(
-        MEMORY_FIRST, description="Its name."
+        MEMORY_FIRST, description="Name of the workflow."
     )
     idempotency_key: Annotated[str, Field(strict=True)] | None = Field(
-        None, description="As the header `Idempotency-Key`; 1 to 255 printable characters."
+        None, description="Same as the header `Idempotency-Key`: 1 to 255 printable characters."
     )
     metadata: dict[str, Any] = Field(
-        default_factory=dict, description="Your own, at most 16 KB as JSON."
+        default_factory=dict, description="Any JSON object, at most 16 KB."
     )
     webhook_url: Annotated[str, Field(strict=True, min_length=1)] | None = Field(
-        None, description="Short for `webhook`."
+        None, description="Short form of `webhook`."
     )
-    webhook: WebhookOptions | None = Field(None, description="Whom to tell of its events.")
+    webhook: WebhookOptions | None = Field(None, description="Receives the events of the job.")
     auto_advance: bool = Field(
-        False, strict=True, description="Whether each step that completes starts the next one."
+        False, strict=True, description="Start the next step when a step completes."
     )
     namespace: NamespaceName = Field(
-        DEFAULT_NAMESPACE, description="Of the documents that `rag` reads: where it builds."
+        DEFAULT_NAMESPACE, description="Namespace of documents that the workflow adds to."
     )
     sources: list[Any] | None = Field(
-        None, description="Short for the options of the step `sources`, where there is one."
+        None, description="Short form of the options of the step `sources`."
     )
     steps: dict[str, dict[str, Any]] = Field(
         default_factory=dict, max_length=MOST_STEPS, description="Options of steps, by name."
     )
-    review: ReviewPolicy | None = Field(None, description="How its review goes.")
+    review: ReviewPolicy | None = Field(None, description="How proposals are reviewed.")
 
     _few_steps = limit_entries(MOST_STEPS, "steps")
 

@@ -1,4 +1,4 @@
-"""What answers about workflow jobs look like; the OpenAPI page is made from these."""
+"""Response models of the workflow API."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ _TIME = "2026-02-14T15:30:00Z"
 
 
 class PageView(BaseModel):
-    """Where a page stands in its list."""
+    """Pagination of a list."""
 
-    count: int = Field(description="Entries in this page.", examples=[100])
+    count: int = Field(description="Number of entries on this page.", examples=[100])
     has_more: bool = Field(examples=[True])
     next_cursor: str | None = Field(
-        description="Pass it as `cursor` for the next page; null where there is none.",
+        description="Pass it as `cursor` for the next page; null on the last page.",
         examples=["res_200"],
     )
     total: int | None = Field(
-        None, description="Entries in all; null where nobody has counted them.", examples=[128]
+        None, description="Number of all entries; null if unknown.", examples=[128]
     )
 
 
 class PaginationView(BaseModel):
-    """First pages of a job's lists, as their own routes begin."""
+    """Pagination of the first pages of a job's events and results."""
 
     events: PageView
     results: PageView
 
 
 class WebhookView(BaseModel):
-    """Who is told of the job's events, and how the last delivery went."""
+    """The webhook of a job, and its last delivery."""
 
     enabled: bool
     url: str | None = Field(examples=["https://example/callback"])
@@ -59,31 +59,33 @@ class WebhookView(BaseModel):
 
 
 class StepErrorView(ErrorItem):
-    """What went wrong in a step; more members tell where."""
+    """An error of a step; it may have more members."""
 
     model_config = ConfigDict(extra="allow")
 
 
 class StepperView(BaseModel):
-    """One step."""
+    """State of one step."""
 
     name: str = Field(examples=["index_extract"])
     status: StepStatus
     updated_at: str = Field(examples=[_TIME])
-    attempt: int = Field(description="How often it was executed.", examples=[1])
+    attempt: int = Field(description="Number of executions.", examples=[1])
     execution_id: str | None = Field(examples=["ex_9f2c41d0"])
-    error: StepErrorView | None = Field(description="Why it failed, if it did.", examples=[None])
+    error: StepErrorView | None = Field(description="Error of a failed step.", examples=[None])
 
 
 class UndoView(BaseModel):
-    """What can be taken back."""
+    """Operations that can be undone."""
 
-    depth: int = Field(description="How many operations, 25 at most.", examples=[5])
-    last_undo_token: str | None = Field(description="Of the last one.", examples=["undo_9f2c41d0"])
+    depth: int = Field(description="Number of operations, at most 25.", examples=[5])
+    last_undo_token: str | None = Field(
+        description="Token of the last operation.", examples=["undo_9f2c41d0"]
+    )
 
 
 class StepOutcomeView(BaseModel):
-    """What a complete step came to."""
+    """Result of a complete step."""
 
     summary: str = Field(examples=["Generated 128 proposals"])
     count: int = Field(examples=[128])
@@ -97,9 +99,9 @@ class WorkflowJobSummary(BaseModel):
     workflow: str = Field(examples=["memory_first_v2"])
     status: WorkflowStatus
     current_step: str = Field(
-        description="The step that runs, or else ran last.", examples=["index_extract"]
+        description="The running step, or the last one that ran.", examples=["index_extract"]
     )
-    progress: float = Field(description="0 to 1, which means completed.", examples=[0.42])
+    progress: float = Field(description="0 to 1; 1 means completed.", examples=[0.42])
     draft_state: DraftState
     started_at: str = Field(examples=[_TIME])
     updated_at: str = Field(examples=[_TIME])
@@ -108,15 +110,15 @@ class WorkflowJobSummary(BaseModel):
 
 
 class WorkflowJobView(WorkflowJobSummary):
-    """A job as it stands."""
+    """A workflow job."""
 
     webhook: WebhookView
-    stepper: list[StepperView] = Field(description="All steps, in their order.")
+    stepper: list[StepperView] = Field(description="All steps in order.")
     pagination: PaginationView
     undo: UndoView
     metadata: dict[str, Any] = Field(
-        description="The client's own members; `completed_steps`, `last_result_by_step`, and "
-        "where the workflow has such steps `source_count` and `proposal_count`.",
+        description="Members set by the client, `completed_steps` and `last_result_by_step`; "
+        "`source_count` and `proposal_count` if the workflow has such steps.",
         examples=[
             {
                 MetadataField.SOURCE_COUNT: 3,
@@ -128,34 +130,34 @@ class WorkflowJobView(WorkflowJobSummary):
 
 
 class JobStatusView(BaseModel):
-    """The answer to whoever made a job, or asks for it."""
+    """A workflow job, as returned by create and status."""
 
     success: bool = Field(True, examples=[True])
     job: WorkflowJobView
 
 
 class ItemView(BaseModel):
-    """Something that a step left."""
+    """An item that a step created."""
 
     id: str = Field(examples=["p_001"])
     type: str = Field(examples=["proposal"])
     status: ItemStatus
     payload: Any = Field(examples=[{"from": "DLQ", "to": "dead letter queue"}])
-    version: int = Field(description="Grows with each change.", examples=[3])
+    version: int = Field(description="Increases with each change.", examples=[3])
     undo_token: str | None = Field(
-        description="Undoes its last change; null where there is none.", examples=["undo_p_001"]
+        description="Undoes the last change; null if there is none.", examples=["undo_p_001"]
     )
 
 
 class BulkView(BaseModel):
-    """Whether many of the items can be decided on at once, and what was done so last."""
+    """Whether bulk decisions are supported, and the last one."""
 
     supported: bool
     last_operation: str | None = Field(examples=["approve_selected"])
 
 
 class OntologyEditsView(BaseModel):
-    """Whether items can be edited, and how many changes have not been applied."""
+    """Whether items can be edited, and the number of changes not applied yet."""
 
     supported: bool
     granular: bool
@@ -163,7 +165,7 @@ class OntologyEditsView(BaseModel):
 
 
 class ResultBody(BaseModel):
-    """What a step came to, and a page of its items."""
+    """Result of a step, with a page of its items."""
 
     summary: str = Field(examples=["Generated 128 proposals"])
     items: list[ItemView]
@@ -173,7 +175,7 @@ class ResultBody(BaseModel):
 
 
 class ResultView(BaseModel):
-    """The answer to whoever asks for results."""
+    """Results of a workflow job."""
 
     success: bool = Field(examples=[True])
     job_id: str = Field(examples=[_ID])
@@ -183,7 +185,7 @@ class ResultView(BaseModel):
 
 
 class ExecutionView(BaseModel):
-    """The answer to whoever executes a step."""
+    """Result of an execution."""
 
     success: bool = Field(examples=[True])
     job_id: str = Field(examples=[_ID])
@@ -194,10 +196,10 @@ class ExecutionView(BaseModel):
 
 
 class WorkflowEventView(BaseModel):
-    """Something that happened."""
+    """An event of a workflow job."""
 
-    id: str = Field(description="As in `Last-Event-ID` of the live stream.", examples=["12-0"])
-    seq: int = Field(description="Its number among the job's events.", examples=[12])
+    id: str = Field(description="For `Last-Event-ID` of the event stream.", examples=["12-0"])
+    seq: int = Field(description="Sequence number within the job.", examples=[12])
     type: WorkflowEvent | str
     at: str = Field(examples=[_TIME])
     step: str | None = Field(examples=["index_extract"])
@@ -214,7 +216,7 @@ class EventListView(BaseModel):
 
 
 class JobListView(BaseModel):
-    """A page of jobs, the newest first."""
+    """A page of workflow jobs, newest first."""
 
     success: bool = Field(True, examples=[True])
     jobs: list[WorkflowJobSummary]
@@ -225,7 +227,7 @@ _TOKEN = "undo_9f2c41d0"
 
 
 class StartedStepView(BaseModel):
-    """What went on by itself."""
+    """A step that was started automatically."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -234,36 +236,44 @@ class StartedStepView(BaseModel):
 
 
 class DecisionsView(BaseModel):
-    """What came of decisions, and how the review stands."""
+    """Result of decisions, and the state of the review."""
 
-    applied: int = Field(description="Items that are as they were wanted.", examples=[2])
-    failed: int = Field(description="Items that are not; see `errors`.", examples=[0])
-    undo_token: str | None = Field(description="Takes all of it back.", examples=[_TOKEN])
-    pending: int = Field(description="Items that are still undecided.", examples=[126])
-    completed: bool = Field(description="Whether the review has ended by it.")
-    started: StartedStepView | None = Field(description="The step that goes on after it.")
+    applied: int = Field(
+        description="Number of items that now have the requested status.", examples=[2]
+    )
+    failed: int = Field(description="Number of items that failed; see `errors`.", examples=[0])
+    undo_token: str | None = Field(description="Undoes the whole operation.", examples=[_TOKEN])
+    pending: int = Field(description="Number of undecided items.", examples=[126])
+    completed: bool = Field(description="Whether the review has ended.")
+    started: StartedStepView | None = Field(
+        description="The step that was started after the review."
+    )
 
 
 class BulkResponse(BaseModel):
-    """The answer to a bulk operation; where it is refused as a whole, `detail` says why."""
+    """Result of a bulk operation; `detail` is the reason if it was refused as a whole."""
 
-    success: bool = Field(description="Whether nothing failed.", examples=[True])
+    success: bool = Field(description="False if an item failed.", examples=[True])
     job_id: str = Field(examples=[_ID])
     step: str = Field(examples=["proposals"])
-    applied: int = Field(description="Items that are as they were wanted.", examples=[2])
-    failed: int = Field(description="Items that are not; see `errors`.", examples=[0])
+    applied: int = Field(
+        description="Number of items that now have the requested status.", examples=[2]
+    )
+    failed: int = Field(description="Number of items that failed; see `errors`.", examples=[0])
     items: list[ItemView] = Field(
-        description="Items that were decided on, the first 500; of a refusal, as they are."
+        description="The first 500 changed items; after a refusal, the current items."
     )
     errors: list[StepErrorView]
-    undo_token: str | None = Field(description="Takes all of it back.", examples=[_TOKEN])
-    pending: int = Field(description="Items that are still undecided.", examples=[126])
-    completed: bool = Field(description="Whether the review has ended by it.")
-    started: StartedStepView | None = Field(description="The step that goes on after it.")
+    undo_token: str | None = Field(description="Undoes the whole operation.", examples=[_TOKEN])
+    pending: int = Field(description="Number of undecided items.", examples=[126])
+    completed: bool = Field(description="Whether the review has ended.")
+    started: StartedStepView | None = Field(
+        description="The step that was started after the review."
+    )
 
 
 class ExecuteResponse(ExecutionView):
-    """The answer to an execute; what follows `errors` is there where a review got decisions."""
+    """Result of an execution; the members after `errors` are present for decisions in a review."""
 
     applied: int | None = None
     failed: int | None = None
@@ -274,7 +284,7 @@ class ExecuteResponse(ExecutionView):
 
 
 class EditResponse(BaseModel):
-    """The answer to an edit."""
+    """Result of an edit."""
 
     success: bool = Field(True, examples=[True])
     job_id: str = Field(examples=[_ID])
@@ -286,21 +296,21 @@ class EditResponse(BaseModel):
 
 
 class UndoResponse(BaseModel):
-    """The answer to an undoing."""
+    """Result of an undo."""
 
     success: bool = Field(True, examples=[True])
     job_id: str = Field(examples=[_ID])
     undo_token: str = Field(examples=[_TOKEN])
-    undone: list[str] = Field(description="Ids of the items.", examples=[["p_001"]])
-    items: list[ItemView] = Field(description="As they are now, the first 500.")
-    undo: UndoView = Field(description="What can still be taken back.")
+    undone: list[str] = Field(description="Ids of the reverted items.", examples=[["p_001"]])
+    items: list[ItemView] = Field(description="The first 500 reverted items.")
+    undo: UndoView = Field(description="Operations that can still be undone.")
     status: WorkflowStatus
     draft_state: DraftState
     errors: list[StepErrorView] = Field(default_factory=list)
 
 
 class CancelResponse(BaseModel):
-    """The answer to a cancel."""
+    """Result of a cancel."""
 
     success: bool = Field(True, examples=[True])
     job_id: str = Field(examples=[_ID])
@@ -308,20 +318,20 @@ class CancelResponse(BaseModel):
 
 
 def to_json_dict(view: BaseModel) -> dict[str, Any]:
-    """A view as JSON knows it."""
+    """A view as a dict of JSON values."""
     return view.model_dump(mode="json")
 
 
 class StepDefinitionView(BaseModel):
-    """One step, as it was declared."""
+    """Declaration of a step."""
 
     name: str = Field(examples=[SOURCES_STEP])
-    kind: StepKind = Field(description="Who does it: a worker, or a person.")
-    item_type: str = Field(description="What its items are called.", examples=["source"])
-    weight: float = Field(description="Its share of the whole, 0 to 1.", examples=[0.1])
-    proposes: bool = Field(description="Whether its items are there to be decided on.")
-    reviews: str | None = Field(description="Of a review: the step whose items are decided on.")
-    options_schema: Any = Field(description="JSON Schema of its options; null for any.")
+    kind: StepKind = Field(description="Whether a worker runs it, or a person reviews.")
+    item_type: str = Field(description="Prefix of its items' ids.", examples=["source"])
+    weight: float = Field(description="Share of the job's progress, 0 to 1.", examples=[0.1])
+    proposes: bool = Field(description="Whether its items are proposals.")
+    reviews: str | None = Field(description="For a review: the step whose items are reviewed.")
+    options_schema: Any = Field(description="JSON Schema of its options; null if any are accepted.")
 
 
 class WorkflowDefinitionView(BaseModel):
@@ -329,18 +339,18 @@ class WorkflowDefinitionView(BaseModel):
 
     name: str = Field(examples=[MEMORY_FIRST])
     description: str
-    steps: list[StepDefinitionView] = Field(description="In their order.")
+    steps: list[StepDefinitionView] = Field(description="Steps in order.")
 
 
 class DefinitionListView(BaseModel):
-    """Every workflow that is known, by name."""
+    """All workflows, by name."""
 
     success: bool = Field(True, examples=[True])
     workflows: list[WorkflowDefinitionView]
 
 
 def definition_list(known: Sequence[WorkflowDefinition]) -> bytes:
-    """The answer with all of them."""
+    """The response with all workflows, as JSON."""
     view = DefinitionListView(
         workflows=[
             WorkflowDefinitionView(
