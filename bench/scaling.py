@@ -68,47 +68,47 @@ def servers(count: int) -> Iterator[tuple[str, list[PartitionServer]]]:
             yield redis.url, [PartitionServer(partitions.home, redis.pipe, redis.process.pid)]
             return
         nodes = stack.enter_context(cluster(max(count, _MIN_MASTERS), 0))
-        places = []
+        partition_servers = []
         for keys in partitions.keys:
             owner = nodes.owner(nodes.slot_of(keys.queue))
             pipe = Pipe(("127.0.0.1", owner.port))
             stack.callback(pipe.close)
-            places.append(PartitionServer(keys, pipe, owner.pid))
-        yield nodes.url, places
+            partition_servers.append(PartitionServer(keys, pipe, owner.pid))
+        yield nodes.url, partition_servers
 
 
 def measure(count: int, jobs: int, warmup: int, slots_per_partition: int = SLOTS) -> Drained:
     """Runs as many workers as partitions; each worker reads all of them."""
     partitions = Partitions.create(JobKeys(), count)
-    with servers(count) as (url, places), ExitStack() as stack:
+    with servers(count) as (url, partition_servers), ExitStack() as stack:
         warm = [_batch(partitions, number, warmup, _WARMUP_TAG) for number in range(count)]
         full = [_batch(partitions, number, jobs, _MAIN_TAG) for number in range(count)]
-        for place in places:
-            create_group(place.pipe, place.keys)
+        for partition in partition_servers:
+            create_group(partition.pipe, partition.keys)
         workers = [
             stack.enter_context(
                 program("worker.echo_worker", env=_env(url, count, number, slots_per_partition))
             )
             for number in range(count)
         ]
-        _fill(places, warm)
-        _wait(places, warm, workers)
+        _fill(partition_servers, warm)
+        _wait(partition_servers, warm, workers)
         for worker in workers:
             worker.pause()
-        _fill(places, full)
-        server_pids = {place.server_pid for place in places}
+        _fill(partition_servers, full)
+        server_pids = {partition.server_pid for partition in partition_servers}
         worker_s, redis_s = _cpu([worker.pid for worker in workers]), _cpu(server_pids)
         started = time.perf_counter()
         for worker in workers:
             worker.resume()
-        _wait(places, full, workers)
+        _wait(partition_servers, full, workers)
         seconds = time.perf_counter() - started
         worker_s = _cpu([worker.pid for worker in workers]) - worker_s
         redis_s = _cpu(server_pids) - redis_s
         for worker in workers:
             worker.kill()
-        for place, batch in zip(places, full):
-            verify(place.pipe, batch, place.keys)
+        for partition, batch in zip(partition_servers, full):
+            verify(partition.pipe, batch, partition.keys)
     total = jobs * count
     return Drained(count, total / seconds, worker_s / total * 1e6, redis_s / total * 1e6)
 
@@ -201,23 +201,27 @@ def _batch(partitions: Partitions, number: int, count: int, tag: int) -> Batch:
 
 
 def _env(url: str, count: int, number: int, slots_per_partition: int) -> dict[str, str]:
-    places = str(slots_per_partition * count)
+    slots = str(slots_per_partition * count)
     return {
-        "REDIS_URL": url, "QUEUE_PARTITIONS": str(count), "MAX_INFLIGHT": places, "COUNT": places,
+        "REDIS_URL": url, "QUEUE_PARTITIONS": str(count), "MAX_INFLIGHT": slots, "COUNT": slots,
         "CONSUMER": f"bench-{number}", "LOG_LEVEL": "error", "LEASE_MS": "600000",
     }  # fmt: skip
 
 
-def _fill(places: list[PartitionServer], batches: list[Batch]) -> None:
-    for place, batch in zip(places, batches):
-        place.pipe.push(batch.packed)
+def _fill(partition_servers: list[PartitionServer], batches: list[Batch]) -> None:
+    for partition, batch in zip(partition_servers, batches):
+        partition.pipe.push(batch.packed)
 
 
-def _wait(places: list[PartitionServer], batches: list[Batch], workers: list[Program]) -> None:
-    for place, batch in zip(places, batches):
+def _wait(
+    partition_servers: list[PartitionServer], batches: list[Batch], workers: list[Program]
+) -> None:
+    for partition, batch in zip(partition_servers, batches):
         wait_until(
             "a partition to drain",
-            lambda place=place, batch=batch: is_drained(place.pipe, batch, place.keys),  # type: ignore[misc]
+            lambda partition=partition, batch=batch: is_drained(
+                partition.pipe, batch, partition.keys
+            ),  # type: ignore[misc]
             while_alive=workers[0],
             timeout_s=600,
             every_s=0.005,

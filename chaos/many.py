@@ -1,7 +1,7 @@
 """Several Redis servers: a Sentinel set or a Cluster of six nodes, and their faults.
 
-A failover may lose a worker's last writes: only the gateway waits for replicas. What clients were
-told must still hold afterwards.
+A failover may lose a worker's last writes: only the gateway waits for replicas. Every
+acknowledged request must still hold afterwards.
 """
 
 from __future__ import annotations

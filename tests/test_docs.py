@@ -100,13 +100,13 @@ def test_exactly_the_existing_settings_are_documented() -> None:
 @pytest.mark.parametrize("kind", [CommonSettings, GatewaySettings, WorkerSettings])
 def test_documented_defaults_are_the_real_ones(kind: type[CommonSettings]) -> None:
     for name, field in kind.model_fields.items():
-        said = documented()[name.upper()].strip("`")
+        documented_value = documented()[name.upper()].strip("`")
         if field.default_factory is not None:
-            assert said == "host-pid"
+            assert documented_value == "host-pid"
         elif field.default is None:
-            assert said == "unset"
+            assert documented_value == "unset"
         else:
-            assert said == (str(field.default) or "empty"), name
+            assert documented_value == (str(field.default) or "empty"), name
 
 
 NAMES = (
@@ -210,13 +210,13 @@ def keys_in_code() -> Iterator[tuple[str, str]]:
     ):
         for name, member in vars(type(keys)).items():
             called = member.fget if isinstance(member, property) else member
-            said = re.match(r"(VECTOR SET|[A-Z]+)\b", inspect.getdoc(called) or "")
-            if said is None or said[1] not in TYPES or name.startswith("_"):
+            documented_value = re.match(r"(VECTOR SET|[A-Z]+)\b", inspect.getdoc(called) or "")
+            if documented_value is None or documented_value[1] not in TYPES or name.startswith("_"):
                 continue
             if isinstance(keys, BullKeys) and ", ours:" not in (called.__doc__ or ""):
                 continue
             if isinstance(member, property):
-                yield getattr(keys, name), TYPES[said[1]]
+                yield getattr(keys, name), TYPES[documented_value[1]]
                 continue
             wanted = [
                 each
@@ -224,7 +224,7 @@ def keys_in_code() -> Iterator[tuple[str, str]]:
                 if each.name != "self" and each.default is each.empty
             ]
             values: list[Any] = [resolution if name == "ring" else "{}" for _ in wanted]
-            yield getattr(keys, name)(*values), TYPES[said[1]]
+            yield getattr(keys, name)(*values), TYPES[documented_value[1]]
     yield rag.namespaces_key(), TYPES["SET"]
     yield rag.upload_key("{}"), TYPES["STRING"]
 

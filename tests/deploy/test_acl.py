@@ -284,9 +284,9 @@ def test_only_channels_of_the_queue_are_allowed(installed_redis: InstalledRedis,
 
 
 def test_login_without_a_user_is_refused(installed_redis: InstalledRedis) -> None:
-    nobody = redis.Redis(unix_socket_path=str(installed_redis.socket))
-    with nobody, pytest.raises(redis.AuthenticationError):
-        nobody.ping()
+    anonymous = redis.Redis(unix_socket_path=str(installed_redis.socket))
+    with anonymous, pytest.raises(redis.AuthenticationError):
+        anonymous.ping()
 
 
 def test_writes_of_scripts_survive_a_restart(installed_redis: InstalledRedis) -> None:

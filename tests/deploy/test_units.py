@@ -70,9 +70,9 @@ def analyze(*words: str) -> str:
     finished = subprocess.run(
         ["systemd-analyze", "--no-pager", *words], capture_output=True, text=True, timeout=60
     )
-    said = finished.stdout + finished.stderr
-    assert finished.returncode == 0, said
-    return said
+    output = finished.stdout + finished.stderr
+    assert finished.returncode == 0, output
+    return output
 
 
 @pytest.fixture
@@ -106,10 +106,10 @@ def test_systemd_analyze_reports_an_unknown_directive(root: Path) -> None:
     ("name", "most"), [(REDIS, 1.5), (GATEWAY, 0.5), (ECHO, 0.5), (WORKER, 1.5), (MODEL, 1.0)]
 )
 def test_the_sandbox_is_tight(name: str, most: float) -> None:
-    said = analyze("security", "--offline=true", str(UNITS / name))
-    exposure = re.search(r"exposure level for \S+: ([\d.]+)", said)
-    assert exposure is not None, said
-    assert float(exposure[1]) <= most, said
+    output = analyze("security", "--offline=true", str(UNITS / name))
+    exposure = re.search(r"exposure level for \S+: ([\d.]+)", output)
+    assert exposure is not None, output
+    assert float(exposure[1]) <= most, output
 
 
 @pytest.mark.parametrize("name", [*SERVICES, SOCKET, TARGET, CLOSED])

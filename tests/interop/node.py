@@ -137,8 +137,8 @@ class Node:
         with self._news:
             while len(found := self.events(name, *kinds, job_id=job_id)) < count:
                 left_s = deadline - time.monotonic()
-                told = [(event.event, event.args) for event in self.events(name)]
-                assert left_s > 0, f"{count} {kinds} did not come: {told[-20:]}"
+                received = [(event.event, event.args) for event in self.events(name)]
+                assert left_s > 0, f"{count} {kinds} did not come: {received[-20:]}"
                 self._news.wait(min(left_s, 1.0))
         return found
 

@@ -137,10 +137,10 @@ class ImageStage:
 
     def entries(self, image_id: str) -> list[dict[str, str]]:
         found: Any = self.client.xrange("image:result")
-        told = [
+        entries = [
             {name.decode(): value.decode() for name, value in fields.items()} for _, fields in found
         ]
-        return [entry for entry in told if entry["image_id"] == image_id]
+        return [entry for entry in entries if entry["image_id"] == image_id]
 
     def spooled(self) -> list[str]:
         directory = self.data / "images" / "spool"

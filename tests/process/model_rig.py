@@ -62,14 +62,14 @@ class Rig:
 
     def chat(self, max_tokens: int, text: str = LONG_PROMPT, **more: Any) -> str:
         payload = {"text": text, "max_tokens": max_tokens, "temperature": 0, **more}
-        status, told = self.ask("/v1/jobs", {"task": "chat", "payload": payload})
-        assert status == 202, told
-        job_id: str = told["job_id"]
+        status, body = self.ask("/v1/jobs", {"task": "chat", "payload": payload})
+        assert status == 202, body
+        job_id: str = body["job_id"]
         return job_id
 
     def job(self, job_id: str) -> dict[str, Any]:
-        told: dict[str, Any] = self.ask(f"/v1/jobs/{job_id}")[1]
-        return told
+        body: dict[str, Any] = self.ask(f"/v1/jobs/{job_id}")[1]
+        return body
 
     def ended(self, job_id: str) -> dict[str, Any]:
         """The job after it has ended."""
@@ -96,8 +96,8 @@ class Rig:
 
 def deltas(events: list[Event], attempt: int) -> list[str]:
     """The deltas of an attempt's answer."""
-    said = [event["data"] for event in events if event["type"] == "message"]
-    pieces = [data for data in said if data["attempt"] == attempt]
+    messages = [event["data"] for event in events if event["type"] == "message"]
+    pieces = [data for data in messages if data["attempt"] == attempt]
     assert [data["n"] for data in pieces] == list(range(1, len(pieces) + 1))
     return [data["delta"] for data in pieces]
 

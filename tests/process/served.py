@@ -95,8 +95,8 @@ class Served:
     @property
     def announcement(self) -> dict[str, Any]:
         """The announcement."""
-        told: dict[str, Any] = json.loads((self.data / "model.json").read_text())
-        return told
+        announced: dict[str, Any] = json.loads((self.data / "model.json").read_text())
+        return announced
 
     def ready(self, timeout_s: float = LOADING_S) -> Served:
         """Waits until the server is announced."""

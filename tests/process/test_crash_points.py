@@ -315,16 +315,16 @@ def assert_ended_once(client: redis.Redis, job_id: str, ended: bytes) -> None:
     wait_until(lambda: client.exists(QUEUE) and client.xinfo_groups(QUEUE), TIMEOUT_S)
     wait_until(lambda: pending(client) == 0, TIMEOUT_S)
     assert status(client, job_id) == ended
-    told = types(client, job_id)
-    assert [kind for kind in told if kind in TERMINAL] == [ended]
-    assert told[-1] == ended
+    event_types = types(client, job_id)
+    assert [kind for kind in event_types if kind in TERMINAL] == [ended]
+    assert event_types[-1] == ended
     current = 0
     for _, fields in client.xrange(f"job:{job_id}:events"):
         attempt = json.loads(fields[b"data"]).get("attempt", 0)
         if fields[b"type"] == b"running":
             current = attempt
         elif fields[b"type"] == b"progress":
-            assert attempt == current, told
+            assert attempt == current, event_types
     assert len(client.hgetall(f"job:{job_id}")) == 9
     assert jobs(client) == [job_id]
     assert client.exists(f"job:{job_id}:lease", "jobs:stream:scheduled") == 0

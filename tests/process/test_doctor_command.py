@@ -322,9 +322,9 @@ def test_a_local_audit(server: RealServer, tmp_path: Path) -> None:
 
 
 def test_a_local_audit_without_a_usable_redis(server: RealServer, tmp_path: Path) -> None:
-    nobody = run("audit", "--local", cwd=tmp_path)
-    assert nobody.returncode == UNAVAILABLE
-    assert "no Redis is configured" in nobody.stderr
+    unconfigured = run("audit", "--local", cwd=tmp_path)
+    assert unconfigured.returncode == UNAVAILABLE
+    assert "no Redis is configured" in unconfigured.stderr
     gone = run("audit", "--redis", f"unix://{tmp_path}/none", cwd=tmp_path)
     assert gone.returncode == UNAVAILABLE
     assert len(gone.stderr.splitlines()) == 1

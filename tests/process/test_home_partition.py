@@ -57,8 +57,8 @@ class Monitor:
     def _listen(self) -> None:
         with contextlib.suppress(OSError, ValueError):
             while line := self._lines.readline():
-                _, _, said = line.partition(b"] ")
-                self.commands.add(tuple(_ARGUMENT.findall(said)))
+                _, _, arguments = line.partition(b"] ")
+                self.commands.add(tuple(_ARGUMENT.findall(arguments)))
 
     def close(self) -> None:
         with contextlib.suppress(OSError):  # it may be closed already

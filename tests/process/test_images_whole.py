@@ -77,9 +77,9 @@ def test_the_job_has_progress_events_and_the_result(stage: ImageStage) -> None:
     assert status == 202
     job_id = json.loads(body)["job_id"]
     image = stage.check_complete(image_id)
-    status, _, told = stage.request("GET", f"/v1/jobs/{job_id}/events")
+    status, _, stream = stage.request("GET", f"/v1/jobs/{job_id}/events")
     assert status == 200
-    lines = [line[6:] for line in told.decode().splitlines() if line.startswith("data: ")]
+    lines = [line[6:] for line in stream.decode().splitlines() if line.startswith("data: ")]
     data: list[Any] = [json.loads(line) for line in lines]
     stages = [each["data"]["stage"] for each in data if "stage" in (each.get("data") or {})]
     assert stages == [*STAGES][1:-1]

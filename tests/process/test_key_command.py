@@ -415,10 +415,10 @@ def test_gateways_with_partitions_find_the_key(
     start: Callable[..., GatewayProcess], redis_server: RealServer
 ) -> None:
     """The number of partitions is given, or found in the data of a gateway."""
-    told = run("create", "--name", "x", REDIS_URL=redis_server.url, QUEUE_PARTITIONS="4")
+    explicit = run("create", "--name", "x", REDIS_URL=redis_server.url, QUEUE_PARTITIONS="4")
     gateway = start(AUTH="required", QUEUE_PARTITIONS="4").wait_until_listening()
-    seen = run("create", "--name", "y", REDIS_URL=redis_server.url)
-    for made in (told, seen):
+    detected = run("create", "--name", "y", REDIS_URL=redis_server.url)
+    for made in (explicit, detected):
         request = urllib.request.Request(
             f"http://127.0.0.1:{gateway.port}/v1/whoami",
             headers={"Authorization": f"Bearer {made.stdout.strip()}"},

@@ -49,7 +49,7 @@ def files() -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
     """A directory with the modules of the documentation, and a gateway with an echo worker."""
     directory = tmp_path_factory.mktemp("manual")
     for name, text in files().items():
@@ -88,8 +88,8 @@ def run(directory: Path, address: str, *command: str) -> str:
 
 
 @pytest.mark.parametrize("snippet", snippets(), ids=lambda each: f"{each.page}-{each.text[:40]}")
-def test_documented_examples_work(place: tuple[Path, str], snippet: Snippet) -> None:
-    directory, address = place
+def test_documented_examples_work(site: tuple[Path, str], snippet: Snippet) -> None:
+    directory, address = site
     text = snippet.text.replace(_ADDRESS, address)
     if snippet.kind == "python":
         run(directory, address, sys.executable, "-c", text)
@@ -97,14 +97,14 @@ def test_documented_examples_work(place: tuple[Path, str], snippet: Snippet) -> 
     if shutil.which("curl") is None and "curl" in text:
         pytest.skip("curl is not installed")
     for line in text.splitlines():
-        said = run(directory, address, "bash", "-c", line.replace("curl -s", "curl -sS --fail"))
+        output = run(directory, address, "bash", "-c", line.replace("curl -s", "curl -sS --fail"))
         if line.startswith("curl"):
-            json.loads(said)
+            json.loads(output)
 
 
-def test_the_same_key_returns_the_same_job(place: tuple[Path, str]) -> None:
+def test_the_same_key_returns_the_same_job(site: tuple[Path, str]) -> None:
     """As the recipe claims."""
-    directory, address = place
+    directory, address = site
     if shutil.which("curl") is None:
         pytest.skip("curl is not installed")
     [text] = [each.text for each in snippets() if "Idempotency-Key" in each.text]
@@ -128,7 +128,7 @@ def test_the_documentation_has_tested_examples() -> None:
     ],
 )
 def test_documented_handlers_run(
-    place: tuple[Path, str],
+    site: tuple[Path, str],
     tmp_path: Path,
     module: str,
     task: str,
@@ -141,7 +141,7 @@ def test_documented_handlers_run(
     gateway = GatewayProcess(
         (sys.executable, "-m", "gateway"), tmp_path / "gateway.log", PORT="0", REDIS_URL=server.url
     )
-    worker = Process("worker", tmp_path / "worker.log", pythonpath=place[0], **own)
+    worker = Process("worker", tmp_path / "worker.log", pythonpath=site[0], **own)
     code = (
         "import json, sys\nfrom sluice import Sluice\n"
         "task, payload = sys.argv[1], json.loads(sys.argv[2])\n"
@@ -150,8 +150,8 @@ def test_documented_handlers_run(
     try:
         gateway.wait_until_listening()
         address = f"127.0.0.1:{gateway.port}"
-        said = run(tmp_path, address, sys.executable, "-c", code, task, json.dumps(payload))
-        assert json.loads(said) == outcome
+        output = run(tmp_path, address, sys.executable, "-c", code, task, json.dumps(payload))
+        assert json.loads(output) == outcome
     finally:
         worker.kill()
         gateway.close()

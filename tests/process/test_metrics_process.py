@@ -140,9 +140,9 @@ def test_a_run_adds_up(
     assert value(now, "gw_queue_depth") == value(now, "gw_queue_pending") == 0
     assert value(now, "gw_worker_slots", worker="w1") == 16
 
-    told = {name for name, _ in now} | {"up"}
-    lacking = {name for name in names_used() - told if not name.startswith(SENSOR_METRICS)}
-    assert lacking == set()
+    reported = {name for name, _ in now} | {"up"}
+    missing = {name for name in names_used() - reported if not name.startswith(SENSOR_METRICS)}
+    assert missing == set()
 
 
 def test_status_and_workers(client: httpx.Client, start: Callable[..., Process]) -> None:

@@ -123,8 +123,8 @@ def test_an_outage_of_the_model_server(
 
         wait_until(lambda: answers() >= 5)  # as of its next heartbeat
         with urllib.request.urlopen(f"{base}/metrics", timeout=20) as answer:
-            told = set(NAME.findall(answer.read().decode()))
-        assert {name for name in names_used() if name.startswith("gw_model_")} <= told
+            reported = set(NAME.findall(answer.read().decode()))
+        assert {name for name in names_used() if name.startswith("gw_model_")} <= reported
         processes.stop()
     finally:
         processes.close()

@@ -37,11 +37,11 @@ def test_a_curl_session_streams_real_tokens(rig: Rig) -> None:
         missing("curl is not installed")
     rig.worker("w")
     job_id = rig.chat(24)
-    told = subprocess.run(
+    output = subprocess.run(
         ["curl", "-sN", f"{rig.url}/v1/jobs/{job_id}/events"],
         capture_output=True, text=True, timeout=120, check=True,
     ).stdout  # fmt: skip
-    events = [line[7:] for line in told.splitlines() if line.startswith("event: ")]
+    events = [line[7:] for line in output.splitlines() if line.startswith("event: ")]
     assert events[:3] == ["hello", "queued", "running"]
     assert events[-1] == "done"
     assert events.count("message") >= 3
@@ -90,8 +90,8 @@ def test_a_cancel_during_an_answer_frees_the_slot(rig: Rig, real_model: Served) 
         events = until_delta(events, 3)
         assert real_model.busy >= 1
         asked = time.monotonic()
-        status, told = rig.ask(f"/v1/jobs/{job_id}/cancel", {"reason": "enough"})
-        assert status == 202, told
+        status, body = rig.ask(f"/v1/jobs/{job_id}/cancel", {"reason": "enough"})
+        assert status == 202, body
         wait_until(lambda: real_model.busy == 0, FREED_S)
         assert time.monotonic() - asked < FREED_S
         events += events

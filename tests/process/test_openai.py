@@ -13,8 +13,8 @@ import pytest
 from openai import OpenAI
 from pydantic import BaseModel
 
-from tests.gateway.features.openai.box import MODEL, Box, running_box
 from tests.gateway.processes import ROOT
+from tests.process.openai_rig import MODEL, OpenAIRig, running_rig
 
 pytestmark = pytest.mark.process
 
@@ -33,14 +33,14 @@ CLOCK: Any = {
 
 
 @pytest.fixture(scope="module")
-def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
-    with running_box(tmp_path_factory.mktemp("openai")) as made:
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAIRig]:
+    with running_rig(tmp_path_factory.mktemp("openai")) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def client(box: Box) -> Iterator[OpenAI]:
-    with OpenAI(base_url=box.url, api_key="none", timeout=30) as made:
+def client(rig: OpenAIRig) -> Iterator[OpenAI]:
+    with OpenAI(base_url=rig.url, api_key="none", timeout=30) as made:
         yield made
 
 
@@ -48,17 +48,17 @@ def user(text: str) -> Any:
     return [{"role": "user", "content": text}]
 
 
-def test_the_example_of_the_documentation(box: Box) -> None:
+def test_the_example_of_the_documentation(rig: OpenAIRig) -> None:
     text = (ROOT / "docs" / "openai.md").read_text()
     [example] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert "http://127.0.0.1:8080/v1" in example
     printed = io.StringIO()
     with redirect_stdout(printed):
-        exec(example.replace("http://127.0.0.1:8080/v1", box.url), {})
+        exec(example.replace("http://127.0.0.1:8080/v1", rig.url), {})
     assert printed.getvalue() == "good morning\n1 2 3 4 5"
 
 
-def test_chat(box: Box, client: OpenAI) -> None:
+def test_chat(rig: OpenAIRig, client: OpenAI) -> None:
     answer = client.chat.completions.create(
         model=MODEL,
         messages=[
@@ -77,7 +77,7 @@ def test_chat(box: Box, client: OpenAI) -> None:
     assert answer.usage.completion_tokens > 0
     assert answer.id.startswith("chatcmpl-")
     job_id = answer.id.removeprefix("chatcmpl-")
-    job = box.get(f"/v1/jobs/{job_id}")
+    job = rig.get(f"/v1/jobs/{job_id}")
     assert (job["task"], job["status"], job["result"]["text"]) == ("chat", "done", "hello there")
     assert answer.model_extra is not None
     assert answer.model_extra["sluice"]["job_id"] == job_id

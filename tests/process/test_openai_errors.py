@@ -11,7 +11,7 @@ import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
-from tests.gateway.features.openai.box import MODEL, Box, running_box
+from tests.process.openai_rig import MODEL, OpenAIRig, running_rig
 from tests.worker.processes import wait_until
 
 pytestmark = pytest.mark.process
@@ -23,14 +23,14 @@ TRIES = 3
 
 
 @pytest.fixture(scope="module")
-def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
-    with running_box(tmp_path_factory.mktemp("openai")) as made:
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAIRig]:
+    with running_rig(tmp_path_factory.mktemp("openai")) as made:
         yield made
 
 
 @pytest.fixture
-def client(box: Box) -> Iterator[OpenAI]:
-    with OpenAI(base_url=box.url, api_key="sk-local", timeout=30, max_retries=0) as made:
+def client(rig: OpenAIRig) -> Iterator[OpenAI]:
+    with OpenAI(base_url=rig.url, api_key="sk-local", timeout=30, max_retries=0) as made:
         yield made
 
 
@@ -69,14 +69,14 @@ def test_a_request_that_the_model_refuses(client: OpenAI, streamed: bool) -> Non
     assert "told to fail" in error.value.message
 
 
-def test_a_failed_job_is_not_retried(box: Box) -> None:
+def test_a_failed_job_is_not_retried(rig: OpenAIRig) -> None:
     """By default the SDK would retry."""
-    with OpenAI(base_url=box.url, api_key="x", timeout=30, max_retries=2) as client:
-        before = len(box.jobs())
+    with OpenAI(base_url=rig.url, api_key="x", timeout=30, max_retries=2) as client:
+        before = len(rig.jobs())
         with pytest.raises(openai.InternalServerError) as error:
             client.chat.completions.create(model=MODEL, messages=user("die after 3"))
         assert (error.value.status_code, error.value.code) == (502, "model_stream_broken")
-        assert len(box.jobs()) == before + 1
+        assert len(rig.jobs()) == before + 1
 
 
 def test_a_model_that_fails_during_the_stream(client: OpenAI) -> None:
@@ -94,8 +94,8 @@ def test_a_model_that_fails_during_the_stream(client: OpenAI) -> None:
 # -- disconnects -----------------------------------------------------------------------------
 
 
-async def test_a_disconnect_during_the_stream_cancels_the_job(box: Box) -> None:
-    async with AsyncOpenAI(base_url=box.url, api_key="x", timeout=30) as client:
+async def test_a_disconnect_during_the_stream_cancels_the_job(rig: OpenAIRig) -> None:
+    async with AsyncOpenAI(base_url=rig.url, api_key="x", timeout=30) as client:
         took_s = []
         for _ in range(TRIES):
             raw = await client.chat.completions.with_raw_response.create(
@@ -108,18 +108,18 @@ async def test_a_disconnect_during_the_stream_cancels_the_job(box: Box) -> None:
                     break
             left = time.monotonic()
             await stream.close()
-            assert await asyncio.to_thread(box.ended, job_id) == "canceled"
+            assert await asyncio.to_thread(rig.ended, job_id) == "canceled"
             took_s.append(time.monotonic() - left)
     assert min(took_s) < CANCELED_WITHIN_S
     # The request to the model server has ended, too.
-    assert wait_until(lambda: all(asked["over"] for asked in box.asked_of_model()))
-    assert box.asked_of_model()[-1]["hung_up"]
+    assert wait_until(lambda: all(asked["over"] for asked in rig.model_requests()))
+    assert rig.model_requests()[-1]["hung_up"]
 
 
-async def test_a_disconnect_while_waiting_cancels_the_job(box: Box) -> None:
+async def test_a_disconnect_while_waiting_cancels_the_job(rig: OpenAIRig) -> None:
     """By a client timeout and by cancellation; also while the job is queued."""
-    before = set(box.jobs())
-    async with AsyncOpenAI(base_url=box.url, api_key="x", timeout=30, max_retries=0) as client:
+    before = set(rig.jobs())
+    async with AsyncOpenAI(base_url=rig.url, api_key="x", timeout=30, max_retries=0) as client:
         asking = [
             asyncio.create_task(
                 client.chat.completions.create(model=MODEL, messages=user("count to 5000 slowly"))
@@ -128,7 +128,7 @@ async def test_a_disconnect_while_waiting_cancels_the_job(box: Box) -> None:
         ]
 
         def all_there() -> bool:
-            return len(set(box.jobs()) - before) == len(asking)
+            return len(set(rig.jobs()) - before) == len(asking)
 
         await asyncio.to_thread(wait_until, all_there)
         for task in asking:
@@ -138,20 +138,20 @@ async def test_a_disconnect_while_waiting_cancels_the_job(box: Box) -> None:
             await client.with_options(timeout=5).chat.completions.create(
                 model=MODEL, messages=user("count to 5000 slowly")
             )
-    jobs = set(box.jobs()) - before
+    jobs = set(rig.jobs()) - before
     assert len(jobs) == len(asking) + 1
     for job_id in jobs:
-        assert await asyncio.to_thread(box.ended, job_id) == "canceled"
+        assert await asyncio.to_thread(rig.ended, job_id) == "canceled"
     reasons = [
         fields[b"data"]
         for job_id in jobs
-        for _, fields in box.redis.client.xrange(f"job:{job_id}:events")  # type: ignore[union-attr]
+        for _, fields in rig.redis.client.xrange(f"job:{job_id}:events")  # type: ignore[union-attr]
         if fields[b"type"] in (b"canceling", b"canceled")
     ]
     assert any(b"the client has left" in reason for reason in reasons)
 
 
-def test_a_worker_dies_during_an_answer(box: Box, client: OpenAI) -> None:
+def test_a_worker_dies_during_an_answer(rig: OpenAIRig, client: OpenAI) -> None:
     """Another worker takes over; the client notices only a pause."""
     stream = client.chat.completions.create(
         model=MODEL, messages=user("count to 60 slowly"), stream=True
@@ -160,32 +160,32 @@ def test_a_worker_dies_during_an_answer(box: Box, client: OpenAI) -> None:
     for chunk in stream:
         chunks += chunk.choices[0].delta.content or ""
         if "20" in chunks and not job_id:
-            box.worker.kill()
-            box.worker = box.start_worker()
+            rig.worker.kill()
+            rig.worker = rig.start_worker()
             job_id = chunk.id.removeprefix("chatcmpl-")
     assert chunks == " ".join(map(str, range(1, 61)))
-    events: Any = box.redis.client.xrange(f"job:{job_id}:events")
+    events: Any = rig.redis.client.xrange(f"job:{job_id}:events")
     assert [fields[b"type"] for _, fields in events].count(b"running") == 2
 
 
 def test_a_gateway_stops_during_an_answer(tmp_path: Any) -> None:
-    with running_box(tmp_path) as box:
-        client = OpenAI(base_url=box.url, api_key="x", timeout=30, max_retries=0)
+    with running_rig(tmp_path) as rig:
+        client = OpenAI(base_url=rig.url, api_key="x", timeout=30, max_retries=0)
         stream = client.chat.completions.create(
             model=MODEL, messages=user("count to 100 slowly"), stream=True
         )
         for chunk in stream:
             if "5" in (chunk.choices[0].delta.content or ""):
                 break
-        box.gateway.process.terminate()
+        rig.gateway.process.terminate()
         with client, pytest.raises(openai.APIError) as error:
             list(stream)
         assert error.value.code == "gateway_stopping"
-        assert box.gateway.process.wait(20) == 0
-        [job_id] = box.jobs()
+        assert rig.gateway.process.wait(20) == 0
+        [job_id] = rig.jobs()
 
         def ended() -> Any:
-            status: Any = box.redis.client.hget(f"job:{job_id}", "status")
+            status: Any = rig.redis.client.hget(f"job:{job_id}", "status")
             return status if status not in (b"queued", b"running") else None
 
         assert wait_until(ended) == b"done"

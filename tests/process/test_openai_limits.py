@@ -17,7 +17,7 @@ from openai import OpenAI
 from common.access.record import KeySpec
 from common.access.store import KeyStore
 from common.redis.connection import async_client
-from tests.gateway.features.openai.box import MODEL, Box, running_box
+from tests.process.openai_rig import MODEL, OpenAIRig, running_rig
 from tests.worker.processes import wait_until
 
 pytestmark = pytest.mark.process
@@ -28,16 +28,16 @@ BACKLOG = 3
 class Keys:
     """Creates keys at a gateway that requires them."""
 
-    def __init__(self, box: Box) -> None:
+    def __init__(self, rig: OpenAIRig) -> None:
         async def first() -> str:
-            client = async_client(box.redis.url, connections=1)
+            client = async_client(rig.redis.url, connections=1)
             try:
                 spec = KeySpec("root", scopes=frozenset({"admin"}))
                 return (await KeyStore(client).create(spec)).key
             finally:
                 await client.aclose()
 
-        self._box = box
+        self._rig = rig
         self.admin = asyncio.run(first())
 
     def make(self, tenant: str = "shop", **spec: Any) -> str:
@@ -47,35 +47,35 @@ class Keys:
     def call(self, path: str, key: str, body: Any = None) -> Any:
         headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
         raw = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(f"{self._box.origin}{path}", raw, headers)
+        request = urllib.request.Request(f"{self._rig.origin}{path}", raw, headers)
         with urllib.request.urlopen(request, timeout=20) as answer:
             return json.load(answer)
 
     def client(self, retries: int = 0, **spec: Any) -> OpenAI:
         key = self.make(**spec)
-        return OpenAI(base_url=self._box.url, api_key=key, timeout=30, max_retries=retries)
+        return OpenAI(base_url=self._rig.url, api_key=key, timeout=30, max_retries=retries)
 
 
 @pytest.fixture(scope="module")
-def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAIRig]:
     directory = tmp_path_factory.mktemp("openai")
     few = {"AUTH": "required", "BACKPRESSURE_MAX_BACKLOG": str(BACKLOG)}
-    with running_box(directory, **few) as made:
+    with running_rig(directory, **few) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def keys(box: Box) -> Keys:
-    return Keys(box)
+def keys(rig: OpenAIRig) -> Keys:
+    return Keys(rig)
 
 
 def user(text: str) -> Any:
     return [{"role": "user", "content": text}]
 
 
-def test_wrong_keys(box: Box) -> None:
+def test_wrong_keys(rig: OpenAIRig) -> None:
     for key in ("none", "sluice_wrong"):
-        with OpenAI(base_url=box.url, api_key=key, max_retries=0) as client:
+        with OpenAI(base_url=rig.url, api_key=key, max_retries=0) as client:
             with pytest.raises(openai.AuthenticationError) as error:
                 client.chat.completions.create(model=MODEL, messages=user("hi"))
             assert error.value.code == "invalid_api_key"
@@ -97,12 +97,12 @@ def test_keys_without_the_scope(keys: Keys) -> None:
 
 def test_tenants(keys: Keys) -> None:
     mine, other = keys.make("shop"), keys.make("bakery")
-    with OpenAI(base_url=keys._box.url, api_key=mine, timeout=30) as client:
+    with OpenAI(base_url=keys._rig.url, api_key=mine, timeout=30) as client:
         answer = client.chat.completions.create(model=MODEL, messages=user("hi"))
-    place = f"/v1/jobs/{answer.id.removeprefix('chatcmpl-')}"
-    assert keys.call(place, mine)["status"] == "done"
+    path = f"/v1/jobs/{answer.id.removeprefix('chatcmpl-')}"
+    assert keys.call(path, mine)["status"] == "done"
     with pytest.raises(urllib.error.HTTPError, match="404"):
-        keys.call(place, other)
+        keys.call(path, other)
 
 
 def test_the_sdk_waits_for_the_rate_limit(keys: Keys) -> None:
@@ -119,7 +119,7 @@ def test_the_sdk_waits_for_the_rate_limit(keys: Keys) -> None:
         assert time.monotonic() - started < 60
 
 
-def test_the_sdk_waits_for_a_full_queue(box: Box, keys: Keys) -> None:
+def test_the_sdk_waits_for_a_full_queue(rig: OpenAIRig, keys: Keys) -> None:
     """There is capacity after one of the earlier jobs has ended."""
     stop = threading.Event()
 
@@ -131,12 +131,12 @@ def test_the_sdk_waits_for_a_full_queue(box: Box, keys: Keys) -> None:
                 if stop.is_set():
                     return
 
-    before = len(box.jobs())
+    before = len(rig.jobs())
     others = [threading.Thread(target=keep_busy) for _ in range(BACKLOG)]
     for other in others:
         other.start()
     try:
-        wait_until(lambda: len(box.jobs()) == before + BACKLOG)
+        wait_until(lambda: len(rig.jobs()) == before + BACKLOG)
         with keys.client() as client:
             with pytest.raises(openai.RateLimitError) as error:
                 client.chat.completions.create(model=MODEL, messages=user("hi"))
@@ -154,11 +154,11 @@ def test_the_sdk_waits_for_a_full_queue(box: Box, keys: Keys) -> None:
             other.join(20)
 
 
-def test_redis_is_unavailable(box: Box, keys: Keys) -> None:
+def test_redis_is_unavailable(rig: OpenAIRig, keys: Keys) -> None:
     """Must be the last test: Redis is gone afterwards."""
     with keys.client() as client:
         client.models.list()
-        box.redis.close()
+        rig.redis.close()
         with pytest.raises(openai.InternalServerError) as error:
             client.chat.completions.create(model=MODEL, messages=user("hi"))
         assert (error.value.status_code, error.value.code) == (503, "store_unavailable")

@@ -489,9 +489,12 @@ async def test_forwarded_addresses_need_a_trusted_proxy(
 ) -> None:
     gateway = start(FORWARDED_ALLOW_IPS=trusted)
     async with http_client(gateway.port) as client:
-        told = {"X-Forwarded-For": "203.0.113.9", "X-Request-Id": f"forwarded-by-{trusted}-"}
-        made = await client.post("/v1/keys", json={"name": "proxied"}, headers=told)
+        request_headers = {
+            "X-Forwarded-For": "203.0.113.9",
+            "X-Request-Id": f"forwarded-by-{trusted}-",
+        }
+        made = await client.post("/v1/keys", json={"name": "proxied"}, headers=request_headers)
         assert made.status_code == 201
         entries = (await client.get("/v1/trail")).json()["items"]
-    [entry] = [entry for entry in entries if entry["request_id"] == told["X-Request-Id"]]
+    [entry] = [entry for entry in entries if entry["request_id"] == request_headers["X-Request-Id"]]
     assert entry["remote"] == remote

@@ -29,9 +29,9 @@ PACKAGES = ("common", "worker")
 def other_version(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same worker with a modified script, which has another digest."""
     path = tmp_path_factory.mktemp("version")
-    for room in PACKAGES:
+    for package in PACKAGES:
         ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / room, path / room, ignore=ignored)
+        shutil.copytree(ROOT / package, path / package, ignore=ignored)
     changed = path / "common" / "jobs" / "lua" / "attempt" / "begin.lua"
     changed.write_text(f"-- Another version.\n{changed.read_text()}")
     return path
@@ -39,9 +39,9 @@ def other_version(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def digest(path: Path) -> str:
     """Digest of a version's script."""
-    told = "from common.jobs.scripts import CORE_SCRIPT; print(CORE_SCRIPT.sha)"
+    code = "from common.jobs.scripts import CORE_SCRIPT; print(CORE_SCRIPT.sha)"
     done = subprocess.run(
-        [sys.executable, "-c", told], cwd=path, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code], cwd=path, capture_output=True, text=True, check=True
     )
     return done.stdout.strip()
 

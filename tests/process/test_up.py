@@ -113,10 +113,10 @@ class Up:
 
     def run_script(self) -> list[dict[str, object]]:
         """Runs the copied lines; returns the data of the events."""
-        told = subprocess.run(
+        stream = subprocess.run(
             ["sh", "-c", self.script], capture_output=True, text=True, timeout=120, check=True
         ).stdout
-        return [json.loads(line[6:]) for line in told.splitlines() if line.startswith("data: ")]
+        return [json.loads(line[6:]) for line in stream.splitlines() if line.startswith("data: ")]
 
     def end(self) -> str:
         self.process.send_signal(signal.SIGINT)

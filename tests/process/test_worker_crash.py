@@ -172,7 +172,7 @@ def test_a_job_that_kills_its_workers_is_dead_lettered(
     assert types(client, job_id) == [b"queued", b"running", b"running", b"running", b"error"]
     error = json.loads(client.hget(f"job:{job_id}", "error"))
     assert error["kind"] == "attempts_exhausted"
-    [(_, letter)] = client.xrange("jobs:dlq")
-    assert letter[b"reason"] == b"attempts_exhausted"
-    assert json.loads(letter[b"fields"])["job_id"] == job_id
+    [(_, dead_letter)] = client.xrange("jobs:dlq")
+    assert dead_letter[b"reason"] == b"attempts_exhausted"
+    assert json.loads(dead_letter[b"fields"])["job_id"] == job_id
     assert client.xpending(QUEUE, GROUP)["pending"] == 0

@@ -1,4 +1,4 @@
-"""Real worker processes on real servers: jobs flow, and SIGTERM is a polite end."""
+"""Real worker processes on real servers: jobs run, and SIGTERM is a graceful stop."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def one_server(real_server: Callable[[str], RealServer]) -> RealServer:
 
 
 def post(client: redis.Redis, payload: str = '{"text":"hello"}', task: str = "chat") -> str:
-    """Enqueue by the letter of the contract."""
+    """Enqueues with the commands of the contract."""
     job_id, now = str(uuid.uuid4()), str(int(time.time() * 1000))
     fields = {"job_id": job_id, "task": task, "payload": payload}
     rest = {"created_ts": now, "updated_ts": now, "ttl_s": "600", "result": "", "error": ""}
@@ -53,7 +53,7 @@ def pending(client: redis.Redis) -> int:
 
 
 def handlers(tmp_path: Path, source: str) -> dict[str, str]:
-    """Environment that names a module of the user's own."""
+    """Environment with a custom handler module."""
     name = f"handlers_{uuid.uuid4().hex}"
     (tmp_path / f"{name}.py").write_text(textwrap.dedent(source))
     return {"worker_handlers": name, "pythonpath": str(tmp_path)}
@@ -113,7 +113,7 @@ def test_a_signal_lets_running_jobs_finish(
 
 
 @pytest.mark.parametrize("max_inflight", [1, 3], ids=["all-busy", "some-free"])
-def test_what_does_not_finish_in_time_is_handed_back(
+def test_a_job_that_does_not_finish_in_time_is_released(
     one_server: RealServer, spawn: Callable[..., Process], max_inflight: int
 ) -> None:
     client = one_server.client
@@ -129,10 +129,10 @@ def test_what_does_not_finish_in_time_is_handed_back(
     assert pending(client) == 1
 
 
-def test_a_plain_handler_that_does_not_return_does_not_keep_the_process(
+def test_a_blocked_thread_does_not_block_the_stop(
     one_server: RealServer, spawn: Callable[..., Process], tmp_path: Path
 ) -> None:
-    """Threads cannot be canceled, and an interpreter waits for them unless told otherwise."""
+    """Threads cannot be canceled, and by default the interpreter waits for them at exit."""
     client = one_server.client
     environment = handlers(
         tmp_path,
@@ -157,7 +157,7 @@ def test_a_plain_handler_that_does_not_return_does_not_keep_the_process(
     assert pending(client) == 1
 
 
-def test_never_more_than_max_inflight(
+def test_max_inflight_is_never_exceeded(
     server: RealServer, spawn: Callable[..., Process], tmp_path: Path
 ) -> None:
     client = server.client
@@ -204,7 +204,7 @@ def test_two_workers_share_the_work(server: RealServer, spawn: Callable[..., Pro
     assert pending(client) == 0
 
 
-def test_user_handlers_next_to_the_shipped_ones(
+def test_custom_handlers_next_to_the_built_in_ones(
     one_server: RealServer, spawn: Callable[..., Process], tmp_path: Path
 ) -> None:
     client = one_server.client
@@ -241,8 +241,8 @@ def test_user_handlers_next_to_the_shipped_ones(
     assert (refused["kind"], refused["message"][:7]) == ("invalid_payload", "payload")
 
 
-def test_a_worker_outlives_its_redis(spawn: Callable[..., Process]) -> None:
-    """Redis dies in the middle of a job and comes back empty-handed or not: work goes on."""
+def test_a_worker_survives_a_restart_of_redis(spawn: Callable[..., Process]) -> None:
+    """Redis dies during a job and restarts with or without its data: the worker continues."""
     server = RealServer(require_binary(REAL[0]), "--appendonly", "yes", "--appendfsync", "always")
     try:
         worker = spawn("worker.echo_worker", redis_url=server.url, block_ms=50, echo_delay_ms=300)
@@ -279,7 +279,7 @@ def test_a_worker_outlives_its_redis(spawn: Callable[..., Process]) -> None:
         ({"worker_handlers": "no.such.module"}, "WORKER_HANDLERS names 'no.such.module'"),
     ],
 )
-def test_bad_settings_are_one_clear_line(
+def test_invalid_settings_print_one_clear_line(
     spawn: Callable[..., Process], environment: dict[str, object], named: str
 ) -> None:
     worker = spawn("worker", **{"redis_url": "unix:///nonexistent", **environment})

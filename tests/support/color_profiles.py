@@ -156,9 +156,9 @@ def _profile(kind: bytes, space: bytes, between: bytes, tags: dict[bytes, bytes]
 
 def _rgb_profile(columns: Sequence[Sequence[float]], curve: bytes, name: bytes) -> bytes:
     tags = {b"desc": _description(name), b"cprt": _text(b"public domain"), b"wtpt": _xyz(D50)}
-    for at, letter in enumerate((b"r", b"g", b"b")):
-        tags[letter + b"XYZ"] = _xyz([row[at] for row in columns])
-        tags[letter + b"TRC"] = curve
+    for at, channel in enumerate((b"r", b"g", b"b")):
+        tags[channel + b"XYZ"] = _xyz([row[at] for row in columns])
+        tags[channel + b"TRC"] = curve
     return _profile(b"mntr", b"RGB ", b"XYZ ", tags)
 
 

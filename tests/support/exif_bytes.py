@@ -22,13 +22,13 @@ def exif(orientation: int = 1, thumbnail: bytes = b"") -> bytes:
     """A TIFF structure with image, camera and GPS data and a thumbnail."""
     # Offsets depend on lengths, but lengths do not depend on offsets.
     first = _directories(orientation, thumbnail, (0, 0, 0, 0))
-    places = []
+    offsets = []
     at = 8
     for directory in first:
-        places.append(at)
+        offsets.append(at)
         at += len(directory)
     return b"MM\0*" + struct.pack(">I", 8) + b"".join(
-        _directories(orientation, thumbnail, (places[1], places[2], places[3], at), places)
+        _directories(orientation, thumbnail, (offsets[1], offsets[2], offsets[3], at), offsets)
     ) + thumbnail  # fmt: skip
 
 
@@ -48,7 +48,7 @@ def _directories(
     orientation: int,
     thumbnail: bytes,
     pointers: tuple[int, int, int, int],
-    places: Sequence[int] = (8, 8, 8, 8),
+    offsets: Sequence[int] = (8, 8, 8, 8),
 ) -> list[bytes]:
     camera, gps_offset, small, picture = pointers
     main: list[Entry] = [
@@ -76,10 +76,10 @@ def _directories(
         (0x0202, _LONG, 1, struct.pack(">I", len(thumbnail))),
     ]
     return [
-        _directory(main, places[0], small if thumbnail else 0),
-        _directory(body, places[1]),
-        _directory(gps, places[2]),
-        _directory(second, places[3]),
+        _directory(main, offsets[0], small if thumbnail else 0),
+        _directory(body, offsets[1]),
+        _directory(gps, offsets[2]),
+        _directory(second, offsets[3]),
     ]
 
 

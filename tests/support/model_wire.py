@@ -87,9 +87,9 @@ class Reply:
             prompt = sum(
                 len(str(m.get("content")).split()) for m in request.body.get("messages", ())
             )
-            said = sum(isinstance(step, dict) for step in answer.steps)
-            usage = {"prompt_tokens": prompt, "completion_tokens": said}
-            usage["total_tokens"] = prompt + said
+            completion_tokens = sum(isinstance(step, dict) for step in answer.steps)
+            usage = {"prompt_tokens": prompt, "completion_tokens": completion_tokens}
+            usage["total_tokens"] = prompt + completion_tokens
         base = {"id": "chatcmpl-1", "created": 1, "model": model}
         if not answer.streams or not request.body.get("stream"):
             await self._in_one_piece(answer, base, usage)

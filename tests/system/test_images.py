@@ -32,8 +32,8 @@ def image_machine(machine: Machine) -> Machine:
 
 
 def ask(machine: Machine, arguments: str) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads(curl(machine, arguments))
-    return told
+    response: dict[str, Any] = json.loads(curl(machine, arguments))
+    return response
 
 
 def uploaded(machine: Machine) -> str:

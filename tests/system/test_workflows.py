@@ -21,8 +21,8 @@ def ask(machine: Machine, path: str, body: dict[str, Any] | None = None) -> dict
     data = ""
     if body is not None:
         data = f"-H 'Content-Type: application/json' -d {shlex.quote(json.dumps(body))}"
-    told: dict[str, Any] = json.loads(curl(machine, f"{shlex.quote(path)} {data}"))
-    return told
+    response: dict[str, Any] = json.loads(curl(machine, f"{shlex.quote(path)} {data}"))
+    return response
 
 
 def wait_for(machine: Machine, job_id: str, status: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A whole box for the official SDK: Redis, a scripted model server, a worker, a gateway."""
+"""Redis, a scripted model server, a worker and a gateway for tests with the official SDK."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ MODEL = "scripted-1"
 
 
 @dataclass
-class Box:
-    """What runs, and where."""
+class OpenAIRig:
+    """The running processes and their addresses."""
 
     redis: RealServer
     model_url: str
@@ -35,27 +35,26 @@ class Box:
 
     @property
     def url(self) -> str:
-        """As `base_url` wants it."""
+        """Value for `base_url`."""
         return f"{self.origin}/v1"
 
     def get(self, path: str) -> Any:
-        """Anything of the gateway's, without the SDK."""
+        """Sends a GET request without the SDK."""
         with urllib.request.urlopen(f"{self.origin}{path}", timeout=20) as answer:
             return json.load(answer)
 
-    def asked_of_model(self) -> list[dict[str, Any]]:
-        """What the model server was asked so far, and how that ended."""
+    def model_requests(self) -> list[dict[str, Any]]:
+        """Requests of the model server so far, and whether they have ended."""
         with urllib.request.urlopen(f"{self.model_url}/seen", timeout=20) as answer:
             found: list[dict[str, Any]] = json.load(answer)
         return found
 
     def jobs(self) -> list[str]:
-        """Ids of all jobs."""
         keys: Any = self.redis.client.keys("job:*")
         return [key.decode()[4:] for key in keys if key.count(b":") == 1]
 
     def ended(self, job_id: str, timeout_s: float = 20.0) -> str:
-        """How a job ended."""
+        """Waits until a job has ended; returns its status."""
 
         def status() -> str | None:
             found: str = self.get(f"/v1/jobs/{job_id}")["status"]
@@ -66,7 +65,7 @@ class Box:
 
 @contextmanager
 def model_server(directory: Path) -> Iterator[str]:
-    """A model server of our own; yields its URL."""
+    """Runs a scripted model server; yields its URL."""
     with (directory / "model.log").open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.support.model_server", "--port", "0"],
@@ -84,8 +83,8 @@ def model_server(directory: Path) -> Iterator[str]:
 
 
 @contextmanager
-def running_box(directory: Path, **settings: str) -> Iterator[Box]:
-    """A box whose gateway has these settings."""
+def running_rig(directory: Path, **settings: str) -> Iterator[OpenAIRig]:
+    """Starts everything; the gateway gets these settings."""
     with ExitStack() as stack:
         redis = RealServer(require_binary(BUNDLED))
         stack.callback(redis.close)
@@ -112,19 +111,21 @@ def running_box(directory: Path, **settings: str) -> Iterator[Box]:
         gateway = GatewayProcess(PYTHON_M, directory / "gateway.log", **named)
         stack.callback(gateway.close)
         gateway.wait_until_listening()
-        box = Box(redis, model_url, gateway, worker, start_worker)
-        wait_for_models(box)
-        yield box
+        rig = OpenAIRig(redis, model_url, gateway, worker, start_worker)
+        wait_for_models(rig)
+        yield rig
         assert "Traceback" not in gateway.log, gateway.log
 
 
-def wait_for_models(box: Box) -> None:
-    """Until a worker has told which models it asks."""
+def wait_for_models(rig: OpenAIRig) -> None:
+    """Waits until a heartbeat of a worker names the model."""
     key = "jobs:stream:workers"
 
-    def told() -> bool:
-        names: Any = box.redis.client.zrange(key, 0, -1)
-        beats: Any = [box.redis.client.get(f"jobs:stream:worker:{name.decode()}") for name in names]
-        return any(MODEL in json.loads(beat).get("embedder", "") for beat in beats if beat)
+    def is_reported() -> bool:
+        names: Any = rig.redis.client.zrange(key, 0, -1)
+        heartbeats: Any = [
+            rig.redis.client.get(f"jobs:stream:worker:{name.decode()}") for name in names
+        ]
+        return any(MODEL in json.loads(each).get("embedder", "") for each in heartbeats if each)
 
-    wait_until(told)
+    wait_until(is_reported)
