@@ -56,8 +56,8 @@ def post(machine: Machine, text: str = "hello", headers: str = "") -> dict[str, 
     """Posts a chat job; returns the response body."""
     body = shlex.quote(json.dumps({"task": "chat", "payload": {"text": text}}))
     answer = curl(machine, f"{URL}/v1/jobs -H 'Content-Type: application/json' {headers} -d {body}")
-    body: dict[str, Any] = json.loads(answer)
-    return body
+    job_record: dict[str, Any] = json.loads(answer)
+    return job_record
 
 
 def job(machine: Machine, job_id: str) -> dict[str, Any]:
