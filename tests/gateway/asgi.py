@@ -13,7 +13,7 @@ from urllib.parse import unquote
 from tests.gateway.sse import Block, Parser
 
 #: Long enough for a slow machine; never waited for in a test that passes.
-PATIENCE_S = 10.0
+TIMEOUT_S = 10.0
 
 Headers = dict[str, str] | Sequence[tuple[str, str]]
 
@@ -69,7 +69,7 @@ class Exchange:
         """The app's next message; fails when the app ends without one, or is too slow."""
         getting = asyncio.ensure_future(self._sent.get())
         await asyncio.wait(
-            {getting, self.task}, timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED
+            {getting, self.task}, timeout=TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED
         )
         if getting.done():
             return getting.result()
@@ -79,7 +79,7 @@ class Exchange:
             if not self._sent.empty():
                 return self._sent.get_nowait()
             raise AssertionError("the app returned without completing the answer")
-        raise AssertionError(f"nothing came within {PATIENCE_S} s")
+        raise AssertionError(f"nothing came within {TIMEOUT_S} s")
 
     async def start(self) -> Exchange:
         message = await self._message()
@@ -112,7 +112,7 @@ class Exchange:
     async def answer(self) -> Answer:
         await self.start()
         body = await self.body()
-        await asyncio.wait_for(self.task, PATIENCE_S)
+        await asyncio.wait_for(self.task, TIMEOUT_S)
         return Answer(self.status, self.headers, body)
 
     async def next(self) -> Block | None:
@@ -121,7 +121,7 @@ class Exchange:
             piece = await self.chunk()
             if piece is None:
                 self._parser.finish()
-                await asyncio.wait_for(self.task, PATIENCE_S)
+                await asyncio.wait_for(self.task, TIMEOUT_S)
                 return None
             self._parser.feed(piece)
         return self._parser.blocks.pop(0)
@@ -144,7 +144,7 @@ class Exchange:
     async def hang_up(self) -> None:
         """The client leaves; returns when the app has noticed."""
         self._hung_up.set()
-        await asyncio.wait_for(self.task, PATIENCE_S)
+        await asyncio.wait_for(self.task, TIMEOUT_S)
 
     async def abandon(self) -> None:
         self._hung_up.set()

@@ -38,7 +38,7 @@ from tests.support.backends import SYSTEM, Backend, RealServer, require_binary
 
 CHAT = {"task": "chat", "payload": {"text": "hello"}}
 #: How long something is tried against a Redis that may only be slow.
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 #: The same where the test knows that it is away.
 SHORT_S = 0.3
 
@@ -166,7 +166,7 @@ class BackendConnections:
         self.batchers: list[ScriptBatcher] = []
 
     def script_batcher(self, script: BatchScript) -> ScriptBatcher:
-        self.batchers.append(ScriptBatcher(self._backend.wire(), self._keys, script, PATIENCE_S))
+        self.batchers.append(ScriptBatcher(self._backend.wire(), self._keys, script, TIMEOUT_S))
         return self.batchers[-1]
 
     def connect(self, url: str = "", *, block_s: float = 0.0) -> CommandClient:
@@ -196,12 +196,12 @@ def make_gateway(
         ),
     )
     batchers = [
-        ScriptBatcher(writing[place], line.keys, CORE_SCRIPT, PATIENCE_S)
+        ScriptBatcher(writing[place], line.keys, CORE_SCRIPT, TIMEOUT_S)
         for place, line in zip(places, lines)
     ]
     lanes = [
         {
-            lane: ScriptBatcher(writing[place], line.keys.for_lane(lane), CORE_SCRIPT, PATIENCE_S)
+            lane: ScriptBatcher(writing[place], line.keys.for_lane(lane), CORE_SCRIPT, TIMEOUT_S)
             for lane in chosen.lane_names
         }
         for place, line in zip(places, lines)

@@ -21,7 +21,7 @@ PYTHON_M = (sys.executable, "-m", "gateway")
 UVICORN = (sys.executable, "-m", "uvicorn", "gateway.main:app")
 _LISTENING = re.compile(r"http://127\.0\.0\.1:(\d+)")
 #: On a busy machine a process takes its time to start.
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
 def free_port() -> int:
@@ -62,7 +62,7 @@ class GatewayProcess:
         return self
 
     def _wait(self, condition: Callable[[], object]) -> None:
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         while not condition():
             assert self.process.poll() is None, f"it ended: {self.log}"
             assert time.monotonic() < deadline, f"it does not listen: {self.log}"
@@ -72,13 +72,13 @@ class GatewayProcess:
         """Send a signal; returns the seconds until the process was gone."""
         started = time.monotonic()
         self.process.send_signal(number)
-        self.process.wait(PATIENCE_S)
+        self.process.wait(TIMEOUT_S)
         return time.monotonic() - started
 
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
-            self.process.wait(PATIENCE_S)
+            self.process.wait(TIMEOUT_S)
         self._log.close()
 
 
@@ -96,7 +96,7 @@ class RawStream:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET %b HTTP/1.1\r\nHost: localhost\r\n\r\n" % target.encode())
         stream = cls(reader, writer)
-        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE_S)
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), TIMEOUT_S)
         stream.status = int(head.split(b" ", 2)[1])
         assert b"transfer-encoding: chunked" in head.lower()
         return stream
@@ -104,7 +104,7 @@ class RawStream:
     async def next(self) -> Block | None:
         """The next block; None after a proper end of the chunked body."""
         while not self._parser.blocks:
-            size = await asyncio.wait_for(self._reader.readuntil(b"\r\n"), PATIENCE_S)
+            size = await asyncio.wait_for(self._reader.readuntil(b"\r\n"), TIMEOUT_S)
             chunk = await self._reader.readexactly(int(size, 16) + 2)
             if chunk == b"\r\n":
                 self._parser.finish()

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from tests.gateway.asgi import Answer
-from tests.gateway.processes import PATIENCE_S
+from tests.gateway.processes import TIMEOUT_S
 
 
 class Raw:
@@ -51,7 +51,7 @@ class Raw:
             await asyncio.sleep(every_s)
 
     async def _within(self, reading: Any) -> bytes:
-        read: bytes = await asyncio.wait_for(reading, PATIENCE_S)
+        read: bytes = await asyncio.wait_for(reading, TIMEOUT_S)
         return read
 
     def close(self) -> None:

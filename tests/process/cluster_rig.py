@@ -14,7 +14,7 @@ import httpx
 
 from common.contracts.jobs import TERMINAL, JobKeys
 from common.redis.partitions import Partitions
-from tests.gateway.processes import PATIENCE_S, PYTHON_M, GatewayProcess
+from tests.gateway.processes import PYTHON_M, TIMEOUT_S, GatewayProcess
 from tests.process.retrying_clients import RetryingClients
 from tests.topologies import Node, RedisCluster
 from tests.worker.processes import Process
@@ -70,7 +70,7 @@ class ClusterRig:
     @contextlib.asynccontextmanager
     async def connected(self) -> AsyncIterator[None]:
         """Opens a client in the current event loop."""
-        async with httpx.AsyncClient(base_url=self.url, timeout=PATIENCE_S) as client:
+        async with httpx.AsyncClient(base_url=self.url, timeout=TIMEOUT_S) as client:
             self.client = client
             yield
 

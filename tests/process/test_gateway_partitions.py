@@ -15,7 +15,7 @@ from common.contracts.jobs import JobKeys
 from common.redis.partitions import Partitions
 from tests.conftest import eventually
 from tests.gateway.conftest import CHAT
-from tests.gateway.processes import PATIENCE_S, PYTHON_M, GatewayProcess, RawStream
+from tests.gateway.processes import PYTHON_M, TIMEOUT_S, GatewayProcess, RawStream
 from tests.support.backends import BUNDLED, RealServer, require_binary
 from tests.topologies import RedisCluster, cluster
 
@@ -49,7 +49,7 @@ def server() -> Iterator[RealServer]:
 @contextlib.asynccontextmanager
 async def client_of(gateway: GatewayProcess) -> AsyncIterator[httpx.AsyncClient]:
     url = f"http://127.0.0.1:{gateway.port}"
-    async with httpx.AsyncClient(base_url=url, timeout=PATIENCE_S) as client:
+    async with httpx.AsyncClient(base_url=url, timeout=TIMEOUT_S) as client:
         yield client
 
 
@@ -129,7 +129,7 @@ async def _lose_a_master(start: Start, servers: RedisCluster) -> None:
         async def read_again() -> bool:
             return (await client.get(f"/v1/jobs/{gone}")).status_code == 200
 
-        await eventually(read_again, PATIENCE_S)
+        await eventually(read_again, TIMEOUT_S)
         finish(taker.client, partitions.keys_for_job(gone), gone)
         assert [block.event for block in await streams[1].rest()] == ["done"]
         for job_id in made:

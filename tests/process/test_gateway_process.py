@@ -19,8 +19,8 @@ import pytest
 from tests.conftest import eventually
 from tests.gateway.conftest import CHAT
 from tests.gateway.processes import (
-    PATIENCE_S,
     PYTHON_M,
+    TIMEOUT_S,
     UVICORN,
     GatewayProcess,
     RawStream,
@@ -80,7 +80,7 @@ def start(server: RealServer, tmp_path: Path) -> Iterator[Start]:
 
 def http_client(port: int) -> httpx.AsyncClient:
     """A client with a long timeout."""
-    return httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_S)
+    return httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=TIMEOUT_S)
 
 
 async def post(port: int, **headers: str) -> str:
@@ -137,7 +137,7 @@ def test_a_signal_at_start_ends_it_without_output(
         env=environment(PORT="0", REDIS_URL=server.url),
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_S,
     )
     output = ended.stdout + ended.stderr
     assert (ended.returncode, complaints(output)) == (0, [])
@@ -243,7 +243,7 @@ def curl(*args: str) -> subprocess.CompletedProcess[str]:
         ("curl", "-sS", "--max-time", "15", *args),
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_S,
     )
 
 
@@ -271,7 +271,7 @@ async def test_a_client_that_reads_after_sending_gets_its_413(start: Start, chun
     body = b'{"task":"chat","payload":{"t":"' + b"x" * 7_000_000 + b'"}}'
 
     def send() -> int:
-        connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=PATIENCE_S)
+        connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=TIMEOUT_S)
         try:
             headers = {"Content-Type": "application/json"}
             content = iter([body]) if chunked else body

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.gateway.processes import PATIENCE_S, PYTHON_M, UVICORN, environment
+from tests.gateway.processes import PYTHON_M, TIMEOUT_S, UVICORN, environment
 
 pytestmark = pytest.mark.process
 
@@ -46,7 +46,7 @@ def fail(command: tuple[str, ...], where: Path, **settings: str) -> tuple[int, s
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_S,
     )
     return finished.returncode, finished.stdout
 

@@ -19,8 +19,8 @@ import pytest
 from tests.conftest import eventually
 from tests.gateway.features.images.kit import BYTES, FORM, KEYS, PNG, form
 from tests.gateway.processes import (
-    PATIENCE_S,
     PYTHON_M,
+    TIMEOUT_S,
     UVICORN,
     GatewayProcess,
     RawStream,
@@ -62,7 +62,7 @@ def start(server: RealServer, tmp_path: Path) -> Iterator[Start]:
 
 
 def create(port: int, **body: Any) -> str:
-    answer = httpx.post(f"http://127.0.0.1:{port}/v1/images", json=body, timeout=PATIENCE_S)
+    answer = httpx.post(f"http://127.0.0.1:{port}/v1/images", json=body, timeout=TIMEOUT_S)
     assert answer.status_code == 201, answer.text
     image_id: str = answer.json()["image_id"]
     return image_id
@@ -70,7 +70,7 @@ def create(port: int, **body: Any) -> str:
 
 def put(port: int, image_id: str, data: bytes = BYTES, **headers: str) -> httpx.Response:
     target = f"http://127.0.0.1:{port}/v1/images/{image_id}/upload"
-    return httpx.put(target, content=data, headers={**PNG, **headers}, timeout=PATIENCE_S)
+    return httpx.put(target, content=data, headers={**PNG, **headers}, timeout=TIMEOUT_S)
 
 
 def head(image_id: str, length: int | None, **headers: str) -> bytes:
@@ -96,7 +96,7 @@ def is_free(server: RealServer, tmp_path: Path, image_id: str) -> bool:
 
 
 async def continued(connection: Raw) -> bytes:
-    line: bytes = await asyncio.wait_for(connection.reader.readuntil(b"\r\n\r\n"), PATIENCE_S)
+    line: bytes = await asyncio.wait_for(connection.reader.readuntil(b"\r\n\r\n"), TIMEOUT_S)
     return line
 
 
@@ -128,7 +128,7 @@ def test_a_client_that_reads_after_sending_gets_the_refusal(
     gateway = start(command)
     image_id = create(gateway.port)
     assert put(gateway.port, image_id).status_code == 202
-    connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=PATIENCE_S)
+    connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=TIMEOUT_S)
     for _ in range(2):
         connection.request("PUT", f"/v1/images/{image_id}/upload", bytes(size), PNG)
         answer = connection.getresponse()
@@ -144,7 +144,7 @@ def test_a_too_large_upload_gets_413(
 ) -> None:
     gateway = start(command, IMAGE_UPLOAD_HARD_MAX=str(4 * MIB))
     image_id = create(gateway.port)
-    connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=PATIENCE_S)
+    connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=TIMEOUT_S)
     connection.request("PUT", f"/v1/images/{image_id}/upload", bytes(6 * MIB), PNG)
     answer = connection.getresponse()
     assert (answer.status, json.loads(answer.read())["code"]) == (413, "body_too_large")
@@ -164,7 +164,7 @@ async def test_one_of_twenty_concurrent_uploads_is_accepted(start: Start, tmp_pa
     data = os.urandom(2 * MIB)
 
     async def upload(number: int) -> int:
-        async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
+        async with httpx.AsyncClient(timeout=TIMEOUT_S) as client:
             target = f"http://127.0.0.1:{ports[number % 2]}/v1/images/{image_id}/upload"
             return (await client.put(target, content=data, headers=PNG)).status_code
 
@@ -261,7 +261,7 @@ def test_memory_stays_flat_during_large_uploads(start: Start, tmp_path: Path) ->
         image_id = create(port)
         target = f"http://127.0.0.1:{port}/v1/images/{image_id}/upload"
         started = time.monotonic()
-        answer = httpx.put(target, content=content, headers=headers, timeout=PATIENCE_S)
+        answer = httpx.put(target, content=content, headers=headers, timeout=TIMEOUT_S)
         assert answer.status_code == 202, answer.text
         assert rss(gateway) - before < 40 * MIB, "the whole of it was kept in memory"
         print(f"{300 / (time.monotonic() - started):.0f} MiB/s")

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.processes import PATIENCE_S, PYTHON_M, UVICORN, GatewayProcess, environment
+from tests.gateway.processes import PYTHON_M, TIMEOUT_S, UVICORN, GatewayProcess, environment
 from tests.gateway.processes import free_port as any_port
 from tests.support.backends import BUNDLED, RealServer, require_binary
 from tests.worker.processes import wait_until
@@ -87,7 +87,7 @@ def ask(
         request.data = json.dumps(body).encode()
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(request, timeout=PATIENCE_S) as answer:
+        with opener.open(request, timeout=TIMEOUT_S) as answer:
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as error:
         return error.code, json.load(error)
@@ -162,7 +162,7 @@ def test_auth_off_is_refused_on_other_addresses(tmp_path: Path, command: tuple[s
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_S,
     )
     last = finished.stdout.splitlines()[-1]
     assert "AUTH=off" in last
@@ -423,7 +423,7 @@ def test_gateways_with_partitions_find_the_key(
             f"http://127.0.0.1:{gateway.port}/v1/whoami",
             headers={"Authorization": f"Bearer {made.stdout.strip()}"},
         )
-        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
             assert answer.status == 200
     keys: Any = redis_server.client.keys("*access:*")
     assert set(keys) >= {b"{0}:access:keys", b"{0}:access:trail"}

@@ -14,7 +14,7 @@ import pytest
 
 from tests.conftest import eventually
 from tests.gateway.conftest import CHAT, check_problem
-from tests.gateway.processes import PATIENCE_S, PYTHON_M, GatewayProcess
+from tests.gateway.processes import PYTHON_M, TIMEOUT_S, GatewayProcess
 from tests.gateway.raw import get, post, raw
 from tests.process.test_gateway_process import complaints, http_client
 from tests.support.backends import BUNDLED, RealServer, require_binary
@@ -440,7 +440,7 @@ async def test_shutdown_answers_requests_in_progress(start: Start) -> None:
             assert await connection.end() == b""
         assert await silent.end() == b""
     loop = asyncio.get_running_loop()
-    assert await loop.run_in_executor(None, gateway.process.wait, PATIENCE_S) == 0
+    assert await loop.run_in_executor(None, gateway.process.wait, TIMEOUT_S) == 0
     assert complaints(gateway.log) == []
 
 
@@ -470,11 +470,11 @@ async def test_shutdown_closes_keep_alive_connections_cleanly(start: Start) -> N
         raise AssertionError("it never ended")
 
     asking = [asyncio.create_task(keep_requesting()) for _ in range(20)]
-    await asyncio.wait_for(all_started.wait(), PATIENCE_S)
+    await asyncio.wait_for(all_started.wait(), TIMEOUT_S)
     gateway.process.send_signal(signal.SIGTERM)
     assert all(await asyncio.gather(*asking))
     loop = asyncio.get_running_loop()
-    assert await loop.run_in_executor(None, gateway.process.wait, PATIENCE_S) == 0
+    assert await loop.run_in_executor(None, gateway.process.wait, TIMEOUT_S) == 0
     assert complaints(gateway.log) == []
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from common.contracts.jobs import TERMINAL, WORKER_GROUP, JobKeys
 from tests.gateway.conftest import CHAT
-from tests.gateway.processes import PATIENCE_S, PYTHON_M, GatewayProcess
+from tests.gateway.processes import PYTHON_M, TIMEOUT_S, GatewayProcess
 from tests.process.retrying_clients import CLIENTS, RetryingClients
 from tests.topologies import LONG_TIMEOUT_MS, SentinelSet, sentinel_set, until
 from tests.worker.processes import Process
@@ -128,7 +128,7 @@ async def fail_over(
 ) -> tuple[Load, float]:
     """Runs load before, during and after the failover; returns it and the recovery time."""
     async with httpx.AsyncClient(
-        base_url=f"http://127.0.0.1:{gateway.port}", timeout=PATIENCE_S
+        base_url=f"http://127.0.0.1:{gateway.port}", timeout=TIMEOUT_S
     ) as client:
         load = Load(client, name)
         running = asyncio.create_task(load.run())
@@ -154,7 +154,7 @@ async def test_a_write_with_too_few_replicas_can_be_repeated(
 ) -> None:
     async def post(gateway: GatewayProcess) -> httpx.Response:
         url = f"http://127.0.0.1:{gateway.port}/v1/jobs"
-        async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
+        async with httpx.AsyncClient(timeout=TIMEOUT_S) as client:
             return await client.post(url, json=CHAT, headers={"Idempotency-Key": "again"})
 
     with sentinel_set(down_after_ms=LONG_TIMEOUT_MS) as servers:

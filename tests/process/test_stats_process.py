@@ -19,7 +19,7 @@ import redis
 from common.contracts.stats import ONE_SECOND, StatsKeys
 from tests.conftest import eventually
 from tests.gateway.conftest import CHAT
-from tests.gateway.processes import PATIENCE_S, PYTHON_M, GatewayProcess, RawStream
+from tests.gateway.processes import PYTHON_M, TIMEOUT_S, GatewayProcess, RawStream
 from tests.support.backends import SYSTEM, RealServer, require_binary
 from tests.worker.processes import Process, spawner, wait_until
 
@@ -100,12 +100,12 @@ def counted(server: RealServer, name: bytes = b"done") -> int:
 
 
 def post(gateway: GatewayProcess, count: int = 1) -> list[str]:
-    with httpx.Client(base_url=f"http://127.0.0.1:{gateway.port}", timeout=PATIENCE_S) as client:
+    with httpx.Client(base_url=f"http://127.0.0.1:{gateway.port}", timeout=TIMEOUT_S) as client:
         return [client.post("/v1/jobs", json=CHAT).json()["job_id"] for _ in range(count)]
 
 
 def stats(gateway: GatewayProcess) -> Any:
-    return httpx.get(f"http://127.0.0.1:{gateway.port}/v1/stats", timeout=PATIENCE_S).json()
+    return httpx.get(f"http://127.0.0.1:{gateway.port}/v1/stats", timeout=TIMEOUT_S).json()
 
 
 def sampled(server: RealServer, count: int = 2) -> None:
@@ -276,7 +276,7 @@ def test_a_pause_survives_restarts(
     gateway, worker = start(), work()
     worker.wait_for_line("takes jobs")
     url = f"http://127.0.0.1:{gateway.port}/v1/queues/jobs:stream"
-    paused = httpx.post(f"{url}/pause", json={"why": "tea"}, timeout=PATIENCE_S)
+    paused = httpx.post(f"{url}/pause", json={"why": "tea"}, timeout=TIMEOUT_S)
     assert paused.status_code == 200
     worker.wait_for_line("no new jobs are taken: the queue is paused: tea")
     gateway.stop()
@@ -287,7 +287,7 @@ def test_a_pause_survives_restarts(
     worker.wait_for_line("no new jobs are taken: the queue is paused: tea")
     [job_id] = post(gateway)
     url = f"http://127.0.0.1:{gateway.port}/v1"
-    with httpx.Client(base_url=url, timeout=PATIENCE_S) as client:
+    with httpx.Client(base_url=url, timeout=TIMEOUT_S) as client:
 
         def held() -> bool:
             workers = client.get("/workers").json()["workers"]

@@ -14,7 +14,7 @@ import redis
 
 from tests.process.test_worker_process import GROUP, QUEUE, handlers, post, status, types
 from tests.support.backends import RealServer
-from tests.worker.processes import PATIENCE_S, Process, wait_until
+from tests.worker.processes import TIMEOUT_S, Process, wait_until
 
 pytestmark = pytest.mark.process
 LEASE_MS = 900
@@ -107,7 +107,7 @@ def test_a_job_longer_than_its_lease_runs_once(
     for name in ("one", "other"):
         echo(spawn, server, name, two_leases_ms, LONG_LEASE_MS).wait_for_line("takes jobs")
     job_id = post(client)
-    wait_until(lambda: status(client, job_id) == b"done", two_leases_ms / 1000 + PATIENCE_S)
+    wait_until(lambda: status(client, job_id) == b"done", two_leases_ms / 1000 + TIMEOUT_S)
     assert attempts(client, job_id) == [1]
 
 
@@ -138,7 +138,7 @@ def test_a_job_that_blocks_the_cpu_past_its_lease_runs_once(
             **own,
         ).wait_for_line("takes jobs")  # fmt: skip
     job_id = post(client)
-    wait_until(lambda: status(client, job_id) == b"done", blocks_s + PATIENCE_S)
+    wait_until(lambda: status(client, job_id) == b"done", blocks_s + TIMEOUT_S)
     assert attempts(client, job_id) == [1]
     assert client.xpending(QUEUE, GROUP)["pending"] == 0
 

@@ -13,7 +13,7 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent.parent
 #: For what comes some time: a machine that is busy, or stands still, takes long for anything.
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
 class Process:
@@ -41,14 +41,14 @@ class Process:
     def log(self) -> str:
         return self._log.read_text(errors="replace")
 
-    def wait_for_line(self, text: str, timeout_s: float = PATIENCE_S) -> None:
+    def wait_for_line(self, text: str, timeout_s: float = TIMEOUT_S) -> None:
         wait_until(lambda: text in self.log or self.popen.poll() is not None, timeout_s)
         assert text in self.log, self.log
 
     def send_signal(self, number: int) -> None:
         self.popen.send_signal(number)
 
-    def wait(self, timeout_s: float = PATIENCE_S) -> int:
+    def wait(self, timeout_s: float = TIMEOUT_S) -> int:
         try:
             return self.popen.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -57,10 +57,10 @@ class Process:
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             self.popen.kill()
-        self.popen.wait(PATIENCE_S)
+        self.popen.wait(TIMEOUT_S)
 
 
-def wait_until(condition: Callable[[], Any], timeout_s: float = PATIENCE_S) -> Any:
+def wait_until(condition: Callable[[], Any], timeout_s: float = TIMEOUT_S) -> Any:
     """Poll until a condition holds."""
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):

@@ -1,4 +1,4 @@
-"""Connections to a real Sentinel set and a real Cluster find their server, and find it again."""
+"""Connections to a real Sentinel set and a real Cluster locate their server, also if it moves."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from tests.topologies import (
 pytestmark = pytest.mark.redis
 
 Command = Callable[..., Awaitable[Any]]
-#: How long a command is tried again after the server has changed.
-PATIENCE_S = 30.0
+#: Seconds that a command is retried after the server has changed.
+TIMEOUT_S = 30.0
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ async def every_way(url: str) -> AsyncIterator[dict[str, Command]]:
 
 
 async def patiently(command: Command, *args: Any) -> Any:
-    """The reply, once the trouble has passed."""
+    """Retry until the command succeeds."""
 
     async def repeat() -> Any:
         while True:
@@ -76,7 +76,7 @@ async def patiently(command: Command, *args: Any) -> Any:
             except TRANSIENT_ERRORS:
                 await asyncio.sleep(0.02)
 
-    return await asyncio.wait_for(repeat(), PATIENCE_S)
+    return await asyncio.wait_for(repeat(), TIMEOUT_S)
 
 
 # -- Sentinel ----------------------------------------------------------------------------------
@@ -89,7 +89,7 @@ async def test_every_connection_goes_to_the_master(sentinels: SentinelSet) -> No
             assert sentinels.master.client.get(way) == b"x"
 
 
-async def test_a_sentinel_that_is_away_is_passed_over(sentinels: SentinelSet) -> None:
+async def test_an_unavailable_sentinel_is_skipped(sentinels: SentinelSet) -> None:
     url = sentinels.url.replace("://", "://127.0.0.1:1,")
     async with every_way(url) as ways:
         for command in ways.values():
@@ -97,17 +97,17 @@ async def test_a_sentinel_that_is_away_is_passed_over(sentinels: SentinelSet) ->
     assert locate_sync(parse_address(url)).port == sentinels.master.port
 
 
-async def test_a_master_that_nobody_knows(sentinels: SentinelSet) -> None:
+async def test_an_unknown_master_name(sentinels: SentinelSet) -> None:
     async with every_way(sentinels.url.replace("mymaster", "hismaster")) as ways:
         for command in ways.values():
             with pytest.raises(exceptions.ConnectionError, match="knows no master 'hismaster'"):
                 await command("PING")
 
 
-async def test_a_replica_is_refused_for_a_master(
+async def test_a_replica_is_not_accepted_as_master(
     sentinels: SentinelSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A sentinel that was cut off may name the old one, which is a replica by now."""
+    """A partitioned sentinel may name the old master, which is a replica by now."""
     [replica] = sentinels.replicas
     answer = [b"127.0.0.1", str(replica.port).encode()]
     read = module._master
@@ -120,7 +120,7 @@ async def test_a_replica_is_refused_for_a_master(
     module.locator_for.cache_clear()
 
 
-async def test_users_of_servers_and_sentinels_differ(sentinels: SentinelSet) -> None:
+async def test_servers_and_sentinels_may_have_different_users(sentinels: SentinelSet) -> None:
     for node in sentinels.nodes:
         node.run("ACL", "SETUSER", "data", "on", ">data-word", "~*", "&*", "+@all")
     for sentinel in sentinels.sentinels:
@@ -147,16 +147,16 @@ async def test_connections_follow_a_demoted_master(sentinels: SentinelSet) -> No
             await command("PING")
         master = await asyncio.to_thread(sentinels.failover)
         for way, command in ways.items():
-            await asyncio.wait_for(_arrived(master, command, f"new-{way}"), PATIENCE_S)
+            await asyncio.wait_for(_arrived(master, command, f"new-{way}"), TIMEOUT_S)
 
 
 async def _arrived(master: Node, command: Command, key: str) -> None:
-    while master.client.get(key) is None:  # until it has heard of it, the old one takes it
+    while master.client.get(key) is None:  # the old master accepts writes until it is demoted
         await patiently(command, "SET", key, "x")
         await asyncio.sleep(0.02)
 
 
-def test_what_is_wrong_with_a_set_is_said(sentinels: SentinelSet) -> None:
+def test_problems_of_a_sentinel_set_are_reported(sentinels: SentinelSet) -> None:
     texts = [text for _, text in preflight._findings(sentinels.url)]
     assert [text for text in texts if "appendonly yes" in text] == texts
 
@@ -195,7 +195,7 @@ async def test_one_node_is_enough_to_find_the_others(nodes: RedisCluster) -> Non
                 assert await command("SET", "{5}:key", "x")
 
 
-def test_every_node_of_a_cluster_is_looked_at(nodes: RedisCluster) -> None:
+def test_every_node_of_a_cluster_is_checked(nodes: RedisCluster) -> None:
     nodes.nodes[1].client.config_set("maxmemory", "100mb")
     nodes.nodes[1].client.config_set("maxmemory-policy", "allkeys-lru")
     found = preflight._findings(nodes.url)
@@ -205,12 +205,12 @@ def test_every_node_of_a_cluster_is_looked_at(nodes: RedisCluster) -> None:
     assert len([text for _, text in found if "no replica" in text]) == 3
 
 
-def test_a_node_of_a_cluster_is_no_server_of_its_own(nodes: RedisCluster) -> None:
+def test_a_cluster_node_is_not_a_single_server(nodes: RedisCluster) -> None:
     found = preflight._findings(f"redis://{nodes.nodes[0].address}")
     assert any("redis+cluster://" in text for level, text in found if level == logging.ERROR)
 
 
-async def test_a_server_of_its_own_is_no_node_of_a_cluster(sentinels: SentinelSet) -> None:
+async def test_a_single_server_is_not_a_cluster_node(sentinels: SentinelSet) -> None:
     async with every_way(f"redis+cluster://{sentinels.master.address}") as ways:
         for command in ways.values():
             with pytest.raises(exceptions.ConnectionError, match="cluster support disabled"):

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.events import subscriber as watch_module
 from tests.conftest import eventually
-from tests.gateway.asgi import PATIENCE_S
+from tests.gateway.asgi import TIMEOUT_S
 from tests.gateway.conftest import Gateway, Make, settle
 
 NDJSON = {"accept": "application/x-ndjson"}
@@ -106,7 +106,7 @@ async def test_shutdown_frame_comes_after_queued_events(gateway: Gateway) -> Non
     await stream.event("queued")
     stream.take.clear()
     await gateway.emit(job_id, "message")
-    await asyncio.wait_for(stream.held_up.wait(), PATIENCE_S)
+    await asyncio.wait_for(stream.held_up.wait(), TIMEOUT_S)
     gateway.hub.close_streams()
     stream.take.set()
     assert [block.event for block in await stream.rest()] == ["message", "shutdown"]
@@ -142,7 +142,7 @@ async def test_client_that_leaves_before_the_first_byte_is_removed(
     job_id = await fake_gateway.create()
     exchange = fake_gateway.client.begin("GET", f"/v1/jobs/{job_id}/events", headers)
     exchange.take.clear()
-    await asyncio.wait_for(exchange.held_up.wait(), PATIENCE_S)
+    await asyncio.wait_for(exchange.held_up.wait(), TIMEOUT_S)
     exchange._hung_up.set()
     await asyncio.wait({exchange.task}, timeout=5)
     await settle()
@@ -158,7 +158,7 @@ async def test_client_that_leaves_during_a_send_is_removed(
     await stream.chunk()
     stream.take.clear()
     await fake_gateway.emit(job_id, "message")
-    await asyncio.wait_for(stream.held_up.wait(), PATIENCE_S)
+    await asyncio.wait_for(stream.held_up.wait(), TIMEOUT_S)
     stream._hung_up.set()
     await eventually(lambda: fake_gateway.hub.clients == 0, 5)
 

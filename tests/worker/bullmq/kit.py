@@ -19,7 +19,7 @@ from worker.monitoring.shutdown import StopSignals
 from worker.registry import Registry
 
 #: Less than the 30 s in which a worker would find by itself what it was not told of.
-PATIENCE_S = 25.0
+TIMEOUT_S = 25.0
 #: The machine may be busy with something else: of so many measurements the best counts.
 TRIES = 3
 _NUMBERS = itertools.count(1)
@@ -72,7 +72,7 @@ class Bull:
 
     async def event(self, job_id: str, *types: str) -> dict[str, str]:
         """Wait for the first event of a job of one of these types."""
-        last, deadline = "0", time.monotonic() + PATIENCE_S
+        last, deadline = "0", time.monotonic() + TIMEOUT_S
         while time.monotonic() < deadline:
             for _, entries in await self.redis.xread({self.keys.events: last}, block=500) or ():
                 last = entries[-1][0]
@@ -102,7 +102,7 @@ async def bull_on(backend: Backend) -> AsyncIterator[Bull]:
 
 async def eventually(holds: Any) -> None:
     """Wait until something holds that no event tells."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while not await holds():
         assert time.monotonic() < deadline
         await asyncio.sleep(0.01)

@@ -8,7 +8,7 @@ from typing import Any
 
 import redis
 
-from tests.worker.bullmq.kit import PATIENCE_S, Bull, eventually
+from tests.worker.bullmq.kit import TIMEOUT_S, Bull, eventually
 from worker.errors import AttemptLost, JobError
 from worker.execution.context import JobContext
 
@@ -22,7 +22,7 @@ async def test_a_handler_that_blocks_the_loop_keeps_its_lock(bull: Bull) -> None
     async def blocks(context: JobContext, data: Any) -> int:
         runs.append(1)
         client: Any = redis.Redis.from_url(bull.url)
-        lock, until, renewed = bull.keys.lock(context.job_id), time.monotonic() + PATIENCE_S, 0
+        lock, until, renewed = bull.keys.lock(context.job_id), time.monotonic() + TIMEOUT_S, 0
         left_ms = client.pttl(lock)
         while renewed < 4 and time.monotonic() < until:  # never awaits
             before_ms, left_ms = left_ms, client.pttl(lock)
@@ -52,7 +52,7 @@ async def test_a_lost_lock_stops_the_handler_and_nothing_is_written(bull: Bull) 
     await bull.event(job_id, "active")
     await bull.redis.set(bull.keys.lock(job_id), "somebody else")
     before = await bull.hash(job_id)
-    await asyncio.wait_for(stopped.wait(), PATIENCE_S)
+    await asyncio.wait_for(stopped.wait(), TIMEOUT_S)
     await crew.slots.wait_idle(5)
     assert await bull.hash(job_id) == before
     assert await bull.state(job_id) == "active"
@@ -117,7 +117,7 @@ async def test_a_running_job_is_canceled_by_message(bull: Bull) -> None:
 
     bull.work(bullmq_lock_ms=60_000, bullmq_lock_renew_ms=30_000)
     job_id = await bull.add("endless", attempts=3)
-    await asyncio.wait_for(began.wait(), PATIENCE_S)
+    await asyncio.wait_for(began.wait(), TIMEOUT_S)
     while not await bull.redis.publish(bull.keys.control, job_id):
         await asyncio.sleep(0.01)
     [found] = await bull.ended(job_id)

@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import Any
 
-from tests.worker.bullmq.kit import PATIENCE_S, Bull, eventually
+from tests.worker.bullmq.kit import TIMEOUT_S, Bull, eventually
 from worker.execution.context import JobContext
 from worker.monitoring.shutdown import StopSignals
 
@@ -28,7 +28,7 @@ async def test_running_jobs_finish_under_locks_that_are_renewed(bull: Bull) -> N
     async def long(context: JobContext, data: Any) -> int:
         runs.append(context.job_id)
         await is_stopping.wait()
-        lock, until, renewed = bull.keys.lock(context.job_id), time.monotonic() + PATIENCE_S, 0
+        lock, until, renewed = bull.keys.lock(context.job_id), time.monotonic() + TIMEOUT_S, 0
         left_ms = await bull.redis.pttl(lock)
         while renewed < 4 and time.monotonic() < until:
             await asyncio.sleep(0.02)
@@ -153,5 +153,5 @@ async def test_a_second_signal_hands_back_at_once(bull: Bull) -> None:
     signals = StopSignals()
     draining = asyncio.create_task(bull.doors[0].drain(signals))
     signals.force_requested.set()
-    await asyncio.wait_for(draining, PATIENCE_S)
+    await asyncio.wait_for(draining, TIMEOUT_S)
     assert await bull.state(job_id) == "waiting"

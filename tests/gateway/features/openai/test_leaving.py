@@ -15,7 +15,7 @@ from common.contracts.jobs import JobKeys
 from common.errors import StoreUnavailable
 from common.jobs.store import WorkerIdentity
 from gateway.features.openai.chat import stream
-from tests.gateway.asgi import PATIENCE_S, Exchange
+from tests.gateway.asgi import TIMEOUT_S, Exchange
 from tests.gateway.conftest import Gateway
 from tests.gateway.features.openai.kit import EMBEDDINGS, HELLO, STREAMED, begin, error_in, work
 from tests.support.backends import Backend
@@ -75,7 +75,7 @@ async def test_while_the_job_runs(gateway: Gateway, rigs: RigMaker, body: Any) -
     for _ in range(TRIES):
         slow.speaking.clear()
         asked = await work(gateway, body)
-        await asyncio.wait_for(slow.speaking.wait(), PATIENCE_S)
+        await asyncio.wait_for(slow.speaking.wait(), TIMEOUT_S)
         if body is STREAMED:
             await asked.exchange.start()
         started = time.monotonic()
@@ -153,7 +153,7 @@ async def test_a_client_that_takes_nothing_any_more(
     await asked.exchange.start()
     asked.exchange.take.clear()
     await asked.say(" there")
-    await asyncio.wait_for(asked.exchange.task, PATIENCE_S)
+    await asyncio.wait_for(asked.exchange.task, TIMEOUT_S)
     assert await asked.status() == "canceled"
     assert gateway.hub.clients == 0
 

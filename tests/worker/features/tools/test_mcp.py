@@ -39,7 +39,7 @@ from worker.features.tools.toolbox import ToolBox
 from worker.registry import WorkerServices
 
 HERE = Path(__file__).parent
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
 class Servers:
@@ -54,7 +54,7 @@ class Servers:
         return self.service.connections[name]
 
     async def up(self, name: str = "hand") -> None:
-        await eventually(lambda: not self.connection(name).unavailable_reason, PATIENCE_S)
+        await eventually(lambda: not self.connection(name).unavailable_reason, TIMEOUT_S)
 
     async def call(self, name: str, job: Job | None = None, /, **arguments: Any) -> Any:
         tool = self.toolbox.find(name)
@@ -109,7 +109,7 @@ async def pid_in(path: Path, other_than: int = 0) -> int:
         found = int(path.read_text()) if path.exists() else 0
         return found if found != other_than else 0
 
-    return int(await eventually(read_pid, PATIENCE_S))
+    return int(await eventually(read_pid, TIMEOUT_S))
 
 
 # -- tools ----------------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ async def test_a_server_is_given_its_own_environment_only(
 async def test_new_tools_are_noticed(begin: Any) -> None:
     servers = await begin(hand=by_hand())
     await servers.call("hand.grow")
-    await eventually(lambda: "hand.grown" in servers.toolbox.names(), PATIENCE_S)
+    await eventually(lambda: "hand.grown" in servers.toolbox.names(), TIMEOUT_S)
     assert await servers.call("hand.grown") == "big"
 
 
@@ -169,7 +169,7 @@ async def test_a_timed_out_call_is_canceled_on_the_server(begin: Any, tmp_path: 
     servers = await begin(hand=by_hand("kind", str(pid), timeout_s=0.3))
     with pytest.raises(ToolTimeout):
         await servers.call("hand.wait", path=str(tmp_path / "state"))
-    await eventually((tmp_path / "pid.canceled").exists, PATIENCE_S)
+    await eventually((tmp_path / "pid.canceled").exists, TIMEOUT_S)
     assert await servers.call("hand.add", a=1, b=1) == "2"
 
 
@@ -177,11 +177,11 @@ async def test_a_canceled_job_cancels_its_call(begin: Any, tmp_path: Path) -> No
     pid, state, job = tmp_path / "pid", tmp_path / "state", Job()
     servers = await begin(hand=by_hand("kind", str(pid)))
     calling = asyncio.create_task(servers.call("hand.wait", job, path=str(state)))
-    await eventually(state.exists, PATIENCE_S)
+    await eventually(state.exists, TIMEOUT_S)
     job.canceled.set()
     with pytest.raises(CallCanceled):
         await asyncio.wait_for(calling, 5)
-    await eventually((tmp_path / "pid.canceled").exists, PATIENCE_S)
+    await eventually((tmp_path / "pid.canceled").exists, TIMEOUT_S)
 
 
 # -- servers that end -----------------------------------------------------------------------------
@@ -218,7 +218,7 @@ async def test_tools_of_a_server_that_is_down_are_unavailable(begin: Any, tmp_pa
     servers = await begin(hand=by_hand("kind", str(path)))
     servers.connection()._server = by_hand("deaf")  # the next one never answers
     os.kill(await pid_in(path), signal.SIGKILL)
-    await eventually(lambda: servers.reading().state is McpState.DOWN, PATIENCE_S)
+    await eventually(lambda: servers.reading().state is McpState.DOWN, TIMEOUT_S)
     with pytest.raises(ToolUnavailable, match="MCP server hand is down"):
         await servers.call("hand.add", a=1, b=1)
 
@@ -240,7 +240,7 @@ async def test_a_broken_server_does_not_affect_others(
     monkeypatch.setattr(connection, "CONNECT_S", 2.0)
     servers = await begin(wait=False, broken=server, hand=by_hand())
     await servers.up("hand")
-    await eventually(lambda: servers.reading("broken").state is McpState.DOWN, PATIENCE_S)
+    await eventually(lambda: servers.reading("broken").state is McpState.DOWN, TIMEOUT_S)
     assert reason in servers.reading("broken").reason
     assert servers.reading("broken").reason
     with pytest.raises(ToolUnavailable, match="MCP server broken is down"):
@@ -270,11 +270,11 @@ async def test_a_current_server_over_stdio(begin: Any, tmp_path: Path) -> None:
     assert await servers.call("today.add", a=2, b=3) == {"result": 5}
     assert await servers.call("today.picture") == "see:\n[image image/png]"
     calling = asyncio.create_task(servers.call("today.wait", job, path=str(state)))
-    await eventually(state.exists, PATIENCE_S)
+    await eventually(state.exists, TIMEOUT_S)
     job.canceled.set()
     with pytest.raises(CallCanceled):
         await asyncio.wait_for(calling, 5)
-    await eventually(lambda: state.read_text() == "canceled", PATIENCE_S)
+    await eventually(lambda: state.read_text() == "canceled", TIMEOUT_S)
 
 
 async def test_a_current_server_over_http(begin: Any, free_port: int) -> None:
@@ -311,4 +311,4 @@ async def test_children_end_with_the_service(begin: Any, tmp_path: Path, manner:
     servers = await begin(wait=manner != "deaf", hand=by_hand(manner, str(path)))
     pid = await pid_in(path)
     await servers.service.close()
-    await eventually(lambda: not alive(pid), PATIENCE_S)
+    await eventually(lambda: not alive(pid), TIMEOUT_S)
