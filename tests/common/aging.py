@@ -33,7 +33,7 @@ return longest
 """
 
 
-class AgingRooms:
+class AgingWaitQueues:
     """Replaces `asyncio` in the code that touches wait queues.
 
     A sleep returns soon, while waiting messages age by the full time. So leases can be so long that
@@ -65,8 +65,8 @@ class AgingRooms:
 
 def hurry(
     patch: pytest.MonkeyPatch, scene: Scene, room: str, *, workers: int, wake_s: float
-) -> AgingRooms:
+) -> AgingWaitQueues:
     """Use simulated time from now on."""
-    wait_queues = AgingRooms(scene, room, workers, wake_s)
+    wait_queues = AgingWaitQueues(scene, room, workers, wake_s)
     patch.setattr("worker.queue.wait_queue.asyncio", wait_queues)
     return wait_queues

@@ -1,4 +1,4 @@
-"""Every operation of the scripts as a random history performs it: what it must say and change."""
+"""Operations of the job scripts in a random history, with their expected answers and effects."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from common.jobs.wait_queue import wait_queue_name
 from common.redis.scripts import Record, Reply
 from tests.common.history import GROUP, KEYS, LIMITED_TASK, PLACES, RUNNING, History, Model
 
-#: As many jobs may be scheduled.
+#: Maximum number of scheduled jobs.
 MOST_SCHEDULED = 2
 EVENT = ["note", "step", b"{}"]
 ROOMS = [wait_queue_name("chat"), wait_queue_name(LIMITED_TASK)]
-#: A message's id, and its job's.
+#: Message id and job id.
 Message = tuple[str, str]
 
 
 class Steps(History):
-    """Each operation, with what it must say and change according to the model."""
+    """Each operation, with the answer and effect that the model expects."""
 
     def __init__(self, client: redis.Redis) -> None:
         super().__init__(client)
-        #: What a rule may take up, newest first.
+        #: What a rule may act on, newest first.
         self.jobs: list[str] = []
         self.messages: list[Message] = []
         self.leases: list[Lease] = []
@@ -133,7 +133,7 @@ class Steps(History):
     # -- attempts ------------------------------------------------------------------------------
 
     def expected(self, job_id: str) -> Answer:
-        """What BEGIN must say of a job."""
+        """The expected answer of BEGIN."""
         model = self.models[job_id]
         if model.expired:
             return Answer.MISSING
@@ -170,7 +170,7 @@ class Steps(History):
             assert self.traces(job_id) == before
 
     def came_of_begin(self, lease: Lease, reply: Reply, expected: Answer) -> bool:
-        """Let the model know; returns whether the job has one event more."""
+        """Update the model; returns whether the job has one more event."""
         model = self.models[lease.job_id]
         if expected is Answer.RUN:
             model.attempts += 1
@@ -210,7 +210,7 @@ class Steps(History):
             assert self.traces(lease.job_id) == before
             return
         assert answer is (Answer.CANCELING if model.canceling else Answer.OK)
-        if model.limited:  # it has not stopped, whoever took its place
+        if model.limited:  # it is still running, even if another job has its slot
             model.revived = model.revived or lease.job_id not in self.places
             self.places.add(lease.job_id)
         model.live = True
@@ -243,14 +243,14 @@ class Steps(History):
             assert len(after[1]) == len(before[1]) + count
             model.emitted[lease.token] = known + count
             model.saved[name] = value
-        else:  # a dead attempt can never save
+        else:  # a finished attempt can never save
             assert answers == {Answer.GONE if model.expired else Answer.LOST}
             assert after == before  # I4
 
-    # -- waiting rooms -------------------------------------------------------------------------
+    # -- wait queues ---------------------------------------------------------------------------
 
     def waiting(self) -> list[str]:
-        """Ids of the messages in waiting rooms, oldest first."""
+        """Ids of the messages in wait queues, oldest first."""
         found = []
         for room in ROOMS:
             entries = self.client.xpending_range(KEYS.queue, GROUP, "-", "+", 1000, room)
@@ -258,7 +258,7 @@ class Steps(History):
         return sorted(found, key=lambda each: [int(part) for part in each.split("-")])
 
     def let_wait(self, message: Message) -> None:
-        """A worker has a message and no place for it."""
+        """A worker has a message but no slot for it."""
         message_id, job_id = message
         deliveries = self.deliveries(message_id)
         room = wait_queue_name(self.models[job_id].task)
@@ -321,7 +321,7 @@ class Steps(History):
         assert answer is (Answer.GONE if model.expired else lost)
 
     def hand_back(self, operation: str, lease: Lease, words: list[Any], count: int) -> bool:
-        """RETRY or RELEASE; returns whether the job is queued again by it."""
+        """RETRY or RELEASE; returns whether the job is queued again."""
         model, before = self.models[lease.job_id], self.traces(lease.job_id)
         record = self.report(operation, lease, words, count)
         answer = self.one(record).answer
@@ -361,7 +361,7 @@ class Steps(History):
             assert lease.message_id.encode() in [entry_id for entry_id, _ in found[1]]
             assert pending
 
-    # -- what nobody asked for -----------------------------------------------------------------
+    # -- events from outside -------------------------------------------------------------------
 
     def expire(self, job_id: str) -> None:
         model = self.models[job_id]
@@ -428,7 +428,7 @@ class Steps(History):
         assert self.client.xpending(KEYS.queue, GROUP)["pending"] == pending
 
     def settle(self) -> None:
-        """Were all jobs of one key: what counts is what has neither ended nor gone."""
+        """Treat all jobs as those of one key: only unfinished, existing ones count."""
         active = AccessKeys().active("k")
         self.client.zadd(active, dict.fromkeys(self.jobs, 1))
         over = {

@@ -1,4 +1,4 @@
-"""NEXT as a random history performs it: messages that are read and begun in one call."""
+"""FETCH_AND_BEGIN in a random history: messages that are read and begun in one call."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tests.common.operations import Steps
 
 
 class BusySteps(Steps):
-    """The same operations, and those of workers that have more to do than they can."""
+    """The same operations, and those of fully loaded workers."""
 
     def take_next(self, consumer: str, count: int, twice: bool) -> None:
-        """Read and begin in one call; those of the limited task are only read."""
+        """Read and begin in one call; messages of the limited task are only read."""
         group = next(each for each in self.client.xinfo_groups(KEYS.queue))
         last = group["last-delivered-id"].decode()
         coming = self.client.xrange(KEYS.queue, f"({last}", count=count)

@@ -1,4 +1,4 @@
-"""Tasks end when they are told to, whatever they do about it."""
+"""common.aio.cancel: tasks end even if they swallow a cancellation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def test_a_task_that_swallows_a_cancellation() -> None:
     assert swallowed == 2
 
 
-async def test_tasks_that_have_ended_before_or_end_in_an_error() -> None:
+async def test_tasks_that_have_ended_or_fail() -> None:
     async def fail() -> None:
         raise ValueError
 

@@ -1,4 +1,4 @@
-"""Codecs, the TTL rule and stream ids: whatever comes in, something sane comes out."""
+"""Codecs, the TTL rule and stream ids: any input gives a valid result."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ JSON = st.recursive(
 
 
 @given(JSON)
-def test_json_goes_round(value: Any) -> None:
+def test_json_round_trip(value: Any) -> None:
     raw = codec.dumps(value)
     assert codec.loads(raw) == value
     assert json.loads(raw) == value
@@ -55,14 +55,14 @@ def test_canonical_json_does_not_depend_on_order(value: Any) -> None:
     [object(), {1, 2}, b"bytes", "\ud800", {"a": "\udfff"}, lambda: None],
     ids=["object", "set", "bytes", "surrogate", "surrogate-inside", "function"],
 )
-def test_what_json_cannot_hold_is_a_type_error(value: object) -> None:
+def test_values_that_json_cannot_represent_are_a_type_error(value: object) -> None:
     with pytest.raises(TypeError):
         codec.dumps(value)
 
 
 @pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])
-def test_dumps_never_writes_what_is_no_json(odd: float) -> None:
-    """Also not when a big integer makes it take the slow way."""
+def test_dumps_never_writes_invalid_json(odd: float) -> None:
+    """Also not if a big integer selects the slow path."""
     for value in ({"a": odd}, {"a": odd, "b": 2**70}):
         try:
             raw = codec.dumps(value)
@@ -111,7 +111,7 @@ def test_payloads(raw: bytes, expected: dict[str, Any]) -> None:
 
 
 @given(st.dictionaries(st.binary(max_size=9), st.binary(max_size=30), max_size=9))
-def test_any_hash_is_some_job(fields: dict[bytes, bytes]) -> None:
+def test_any_hash_gives_a_job(fields: dict[bytes, bytes]) -> None:
     job = codec.Job.from_hash(fields)
     assert set(json.loads(job.to_json())) == {
         "job_id", "task", "payload", "status", "created_ts", "updated_ts", "ttl_s", "result",
@@ -120,7 +120,7 @@ def test_any_hash_is_some_job(fields: dict[bytes, bytes]) -> None:
 
 
 @given(st.binary(), st.binary(), st.binary(), st.binary())
-def test_any_entry_is_some_event(kind: bytes, ts: bytes, step: bytes, data: bytes) -> None:
+def test_any_entry_gives_an_event(kind: bytes, ts: bytes, step: bytes, data: bytes) -> None:
     fields = {b"type": kind, b"ts": ts, b"step": step, b"data": data}
     event = codec.Event.from_entry(b"1-1", fields)
     line = codec.dumps(event.body())
@@ -140,7 +140,7 @@ def test_any_entry_is_some_event(kind: bytes, ts: bytes, step: bytes, data: byte
         (b"\xff", {"_raw": "\ufffd"}),
     ],
 )
-def test_stored_json_is_shown_as_it_is(raw: bytes, shown: object) -> None:
+def test_stored_json_is_returned_unchanged(raw: bytes, shown: object) -> None:
     assert json.loads(codec.dumps({"x": codec.json_fragment(raw)})) == {"x": shown}
 
 

@@ -1,4 +1,4 @@
-"""Waiting for an answer, and whose fault it is when none has come."""
+"""common.aio.wait_for: timeouts that tolerate a stall of this process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ async def test_an_answer_in_time() -> None:
     assert await wait_for(5, answers()) == "here"
 
 
-async def test_none_in_time() -> None:
+async def test_no_answer_in_time() -> None:
     ended: list[BaseException] = []
 
     async def is_silent() -> None:
@@ -34,20 +34,20 @@ async def test_none_in_time() -> None:
     assert len(ended) == 1
 
 
-async def test_a_standstill_of_our_own_is_not_held_against_anybody() -> None:
-    """The answer lies in the socket, and the timer is heard first."""
+async def test_a_stall_of_this_process_is_not_a_timeout() -> None:
+    """The answer is in the socket, but the timer fires first."""
     loop = asyncio.get_running_loop()
     answered: asyncio.Future[str] = loop.create_future()
 
     async def is_answered() -> str:
-        loop.call_soon(time.sleep, 3 * STALL_THRESHOLD_S)  # the machine has no time for us
+        loop.call_soon(time.sleep, 3 * STALL_THRESHOLD_S)  # this process is stalled
         loop.call_later(2 * STALL_THRESHOLD_S, answered.set_result, "late")
         return await answered
 
     assert await wait_for(STALL_THRESHOLD_S, is_answered()) == "late"
 
 
-async def test_a_fault_is_handed_on() -> None:
+async def test_an_error_is_raised() -> None:
     async def fails() -> None:
         raise ValueError("no")
 
@@ -55,7 +55,7 @@ async def test_a_fault_is_handed_on() -> None:
         await wait_for(5, fails())
 
 
-async def test_who_waits_may_be_canceled() -> None:
+async def test_the_caller_may_be_canceled() -> None:
     begun = asyncio.Event()
     ended = asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""Counts in messages agree with their nouns."""
+"""plural: counts in messages agree with their nouns."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ def test_only_one_is_singular(count: int, words: str) -> None:
     assert plural(count, "job") == words
 
 
-def test_a_plural_of_another_form() -> None:
+def test_an_irregular_plural() -> None:
     assert plural(1, "entry is", "entries are") == "1 entry is"
     assert plural(3, "entry is", "entries are") == "3 entries are"
 
 
-def test_messages_use_it() -> None:
+def test_errors_use_it() -> None:
     assert str(QueueFull(1)) == "1 job is waiting or running"
     assert str(QueueFull(2)) == "2 jobs are waiting or running"

@@ -9,7 +9,7 @@ from common.contracts.jobs import JobKeys
 from common.contracts.queue import Answer
 from common.jobs.queue_stats import JobCounts
 from tests.common.features.workflows.kit import Flow
-from tests.common.jobs.scripts.gateway.test_redrive import letter_of, redrive_of
+from tests.common.jobs.scripts.gateway.test_redrive import dead_letter_of, redrive_of
 from tests.common.jobs.scripts.queue.test_dead_letter import fields_of, unknown
 from tests.common.kit import DONE, FAILED, GIVEN_UP, Scene, new_job
 from tests.support.backends import Backend
@@ -48,7 +48,7 @@ async def test_all_jobs_of_one_call_are_counted(scene: Scene) -> None:
 
 
 async def test_a_redriven_dead_letter_counts_as_accepted(scene: Scene) -> None:
-    letter = await letter_of(scene)
+    letter = await dead_letter_of(scene)
     before = await scene.store.counts()
     for _ in range(2):
         await scene.queue.redrive(redrive_of(scene, letter), 100)

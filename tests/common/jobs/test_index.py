@@ -15,7 +15,7 @@ from common.errors import QueueFull
 from common.jobs.scripts import read_core_lua
 from common.jobs.store import Claim, WorkerIdentity
 from tests.common.features.workflows.kit import Flow
-from tests.common.jobs.scripts.gateway.test_redrive import letter_of, redrive_of
+from tests.common.jobs.scripts.gateway.test_redrive import dead_letter_of, redrive_of
 from tests.common.jobs.scripts.queue.test_dead_letter import fields_of, unknown
 from tests.common.kit import Scene, new_job
 from tests.support.backends import Backend
@@ -38,7 +38,7 @@ async def indexed(scene: Scene) -> list[str]:
     return [name.decode() for name in await scene.client.zrange(scene.keys.index, 0, -1)]
 
 
-async def foreign_job(scene: Scene, **fields: str) -> tuple[str, str]:
+async def third_party_job(scene: Scene, **fields: str) -> tuple[str, str]:
     """A job of a third-party producer, and its message, already read."""
     if not await scene.client.exists(scene.keys.queue):
         await scene.group()
@@ -74,7 +74,7 @@ async def test_the_time_of_acceptance_stays(scene: Scene) -> None:
 
 
 async def test_a_redriven_dead_letter_is_indexed(scene: Scene) -> None:
-    wanted = redrive_of(scene, await letter_of(scene))
+    wanted = redrive_of(scene, await dead_letter_of(scene))
     await scene.queue.redrive(wanted, 100)
     assert wanted.job_id in await indexed(scene)
 
@@ -91,7 +91,7 @@ async def test_a_workflow_step_is_indexed(backend: Backend, keys: JobKeys) -> No
 
 
 async def test_a_third_party_job_is_indexed_when_it_begins(scene: Scene) -> None:
-    job_id, message_id = await foreign_job(scene, created_ts="1234")
+    job_id, message_id = await third_party_job(scene, created_ts="1234")
     assert await indexed(scene) == []
     assert (await scene.begin(job_id, message_id, "t1")).answer is Answer.RUN
     began = int((await scene.job(job_id))[b"updated_ts"])
@@ -126,7 +126,7 @@ async def test_only_the_newest_jobs_are_kept(small: Scene) -> None:
 
 async def test_third_party_jobs_do_not_exceed_the_limit(small: Scene) -> None:
     for number in range(2 * CAP):
-        job_id, message_id = await foreign_job(small)
+        job_id, message_id = await third_party_job(small)
         assert (await small.begin(job_id, message_id, f"t{number}")).answer is Answer.RUN
         assert len(await indexed(small)) == min(number + 1, CAP)
 

@@ -1,4 +1,4 @@
-"""The journal's own protocol: every field comes through, and logging never holds up the work."""
+"""The journal's native protocol: all fields arrive, and logging never blocks the process."""
 
 from __future__ import annotations
 
@@ -71,16 +71,16 @@ def parse(data: bytes) -> dict[str, str]:
 
 
 @pytest.fixture
-def place() -> Iterator[Path]:
-    """A directory with a name short enough for a socket."""
+def directory() -> Iterator[Path]:
+    """A directory with a path short enough for a socket."""
     folder = tempfile.mkdtemp(prefix="sluice-j-")
     yield Path(folder)
     shutil.rmtree(folder)
 
 
 @pytest.fixture
-def fake(place: Path) -> Iterator[FakeJournal]:
-    fake = FakeJournal(place / "socket")
+def fake(directory: Path) -> Iterator[FakeJournal]:
+    fake = FakeJournal(directory / "socket")
     yield fake
     fake.close()
 
@@ -96,7 +96,7 @@ def logger_to(path: str) -> Iterator[logging.Logger]:
     handler.close()
 
 
-def test_a_line_comes_with_all_its_fields(fake: FakeJournal) -> None:
+def test_a_line_has_all_its_fields(fake: FakeJournal) -> None:
     tokens = [(logs.job_id, logs.job_id.set("j1")), (logs.task, logs.task.set("chat"))]
     attempt = logs.attempt.set(2)
     try:
@@ -141,7 +141,7 @@ def test_several_lines_are_one_entry(fake: FakeJournal) -> None:
 
 
 @pytest.mark.parametrize("size", [300_000, 5_000_000])
-def test_what_is_too_long_for_a_datagram_travels_as_a_file(fake: FakeJournal, size: int) -> None:
+def test_an_entry_too_long_for_a_datagram_is_sent_as_a_file(fake: FakeJournal, size: int) -> None:
     with logger_to(fake.path) as log:
         log.info("%s", "x" * size)
     entry = fake.entry()
@@ -149,7 +149,7 @@ def test_what_is_too_long_for_a_datagram_travels_as_a_file(fake: FakeJournal, si
     assert entry["LOGGER"] == "worker.test"
 
 
-def test_a_file_that_was_sent_is_closed(fake: FakeJournal) -> None:
+def test_the_file_of_a_sent_entry_is_closed(fake: FakeJournal) -> None:
     with logger_to(fake.path) as log:
         before = len(os.listdir("/proc/self/fd"))
         log.info("%s", "x" * 300_000)
@@ -158,16 +158,18 @@ def test_a_file_that_was_sent_is_closed(fake: FakeJournal) -> None:
 
 
 def test_without_a_journal_lines_go_to_stderr(
-    place: Path, capfd: pytest.CaptureFixture[str]
+    directory: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with logger_to(str(place / "nobody")) as log:
+    with logger_to(str(directory / "nobody")) as log:
         log.error("one\ntwo")
         log.debug("three", extra=logs.job_extra("j1"))
     assert capfd.readouterr().err == "<3>one\n<3>two\n<7>three job_id=j1\n"
 
 
-def test_a_journal_that_comes_back_is_found(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    path = place / "socket"
+def test_a_restarted_journal_is_used_again(
+    directory: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = directory / "socket"
     with logger_to(str(path)) as log:
         first = FakeJournal(path)
         log.info("one")
@@ -183,10 +185,10 @@ def test_a_journal_that_comes_back_is_found(place: Path, capfd: pytest.CaptureFi
     assert capfd.readouterr().err == "<6>two\n<6>three\n"
 
 
-def test_a_journal_that_hangs_holds_up_nobody(
+def test_a_journal_that_hangs_does_not_block(
     fake: FakeJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither its socket nor a stderr that it reads too takes any more."""
+    """Neither its socket nor a stderr that it reads accepts any more."""
     read, write = os.pipe()
     os.set_blocking(write, False)
     with contextlib.suppress(BlockingIOError):
@@ -195,7 +197,7 @@ def test_a_journal_that_hangs_holds_up_nobody(
     os.set_blocking(write, True)
     monkeypatch.setattr(journal, "_STDERR", write)
     with logger_to(fake.path) as log:
-        for number in range(1000):  # far more than a socket queues
+        for number in range(1000):  # far more than a socket can queue
             log.info("line %d", number)
         came = 0
         fake.socket.setblocking(False)
@@ -213,28 +215,28 @@ def test_a_journal_that_hangs_holds_up_nobody(
     os.close(write)
 
 
-def test_levels_are_syslogs() -> None:
+def test_levels_are_mapped_to_syslog_priorities() -> None:
     levels = (logging.CRITICAL, logging.ERROR, logging.WARNING, logging.INFO, logging.DEBUG, 5)
     assert [journal.priority(level) for level in levels] == [2, 3, 4, 6, 7, 7]
 
 
-def test_auto_means_journal_only_where_stderr_is_the_journals(
-    fake: FakeJournal, place: Path, monkeypatch: pytest.MonkeyPatch
+def test_auto_selects_the_journal_only_if_stderr_is_one(
+    fake: FakeJournal, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with open(place / "log", "wb") as file:
+    with open(directory / "log", "wb") as file:
         monkeypatch.setattr(journal, "_STDERR", file.fileno())
         monkeypatch.setattr(journal, "SOCKET", fake.path)
         stat = os.fstat(file.fileno())
         monkeypatch.setenv("JOURNAL_STREAM", f"{stat.st_dev}:{stat.st_ino}")
         assert journal.stderr_is_journal(fake.path)
-        assert not journal.stderr_is_journal(str(place / "nobody"))
+        assert not journal.stderr_is_journal(str(directory / "nobody"))
         monkeypatch.setenv("JOURNAL_STREAM", f"{stat.st_dev}:{stat.st_ino + 1}")
         assert not journal.stderr_is_journal(fake.path)
         monkeypatch.delenv("JOURNAL_STREAM")
         assert not journal.stderr_is_journal(fake.path)
 
 
-def test_the_workers_lines_name_the_worker(
+def test_lines_of_a_worker_have_its_name(
     fake: FakeJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(JournalHandler.__init__, "__defaults__", (fake.path,))

@@ -1,4 +1,4 @@
-"""Log lines: what they name, what form they have, and that one cause does not fill the log."""
+"""Log lines: their context, their format, and throttling."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from common.settings.gateway import GatewaySettings
 
 
 class Lines(logging.Handler):
-    """Keeps what it is given."""
+    """Collects formatted lines."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ def lines() -> Lines:
 
 @pytest.fixture
 def root() -> Iterator[logging.Logger]:
-    """The root logger, given back as it was."""
+    """The root logger, restored afterwards."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     root.handlers = []
@@ -62,7 +62,7 @@ def guarded(
     return log, guard
 
 
-def test_lines_alike_are_counted_not_written(lines: Lines) -> None:
+def test_similar_lines_are_counted_instead_of_written(lines: Lines) -> None:
     log, guard = guarded(lines)
     for number in range(10):
         log.warning("redis: fault %d", number)
@@ -82,7 +82,7 @@ def test_lines_alike_are_counted_not_written(lines: Lines) -> None:
     assert lines.texts[-1] == "redis: fault 10"
 
 
-def test_what_was_held_back_is_told_by_itself(lines: Lines) -> None:
+def test_suppressed_lines_are_reported_after_the_window(lines: Lines) -> None:
     log, _ = guarded(lines, most=1, window_s=0.05)
     for _ in range(3):
         log.warning("alike")
@@ -90,7 +90,7 @@ def test_what_was_held_back_is_told_by_itself(lines: Lines) -> None:
     assert lines.texts == ["alike", "alike … 2 more like this in 0 s"]
 
 
-def test_what_was_held_back_is_told_at_the_end(lines: Lines) -> None:
+def test_suppressed_lines_are_reported_at_the_end(lines: Lines) -> None:
     log, guard = guarded(lines, most=1)
     log.warning("alike")
     log.warning("alike")
@@ -98,15 +98,15 @@ def test_what_was_held_back_is_told_at_the_end(lines: Lines) -> None:
     assert lines.texts[-1] == "alike … 1 more like this in 60 s"
 
 
-def test_every_request_has_its_line(lines: Lines) -> None:
+def test_the_access_log_is_not_throttled(lines: Lines) -> None:
     guard = ThrottlingHandler(lines, 1)
     for _ in range(5):
         guard.handle(logging.LogRecord("gateway.access", 20, "", 1, "GET / 200", None, None))
     assert len(lines.records) == 5
 
 
-def test_every_deed_has_its_line(lines: Lines) -> None:
-    """Whoever does a thing often must not keep the log from telling what he did next."""
+def test_the_audit_log_is_not_throttled(lines: Lines) -> None:
+    """Frequent actions must not be able to hide a later one."""
     guard = ThrottlingHandler(lines, 1)
     for number in range(5):
         deed = "trail: %s", (number,)
@@ -114,7 +114,7 @@ def test_every_deed_has_its_line(lines: Lines) -> None:
     assert lines.texts == [f"trail: {number}" for number in range(5)]
 
 
-def test_deeds_are_told_at_every_level(root: logging.Logger, monkeypatch: Any) -> None:
+def test_the_audit_log_is_written_at_every_level(root: logging.Logger, monkeypatch: Any) -> None:
     stderr = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stderr)
     logs.configure(GatewaySettings(log_level="error", log_format="text"))
@@ -124,7 +124,7 @@ def test_deeds_are_told_at_every_level(root: logging.Logger, monkeypatch: Any) -
     assert "other" not in stderr.getvalue()
 
 
-def test_no_library_tells_payloads(root: logging.Logger, monkeypatch: Any) -> None:
+def test_sse_starlette_never_logs_payloads(root: logging.Logger, monkeypatch: Any) -> None:
     stderr = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stderr)
     logs.configure(GatewaySettings(log_level="debug", log_format="text"))
@@ -134,9 +134,7 @@ def test_no_library_tells_payloads(root: logging.Logger, monkeypatch: Any) -> No
     assert "data" not in stderr.getvalue()
 
 
-def test_kinds_are_not_remembered_without_end(
-    lines: Lines, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_number_of_kinds_is_limited(lines: Lines, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_throttle, "MOST_KINDS", 5)
     log, guard = guarded(lines, most=2)
     for number in range(100):
@@ -147,7 +145,7 @@ def test_kinds_are_not_remembered_without_end(
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_lines_name_what_they_are_about(
+def test_lines_have_their_context(
     form: str, root: logging.Logger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stderr = io.StringIO()
@@ -182,7 +180,7 @@ def test_auto_is_text_on_a_terminal(root: logging.Logger, monkeypatch: pytest.Mo
     assert stderr.getvalue().endswith(" WARNING x: hello\n")
 
 
-def test_a_process_that_ends_tells_what_was_held_back() -> None:
+def test_a_process_reports_suppressed_lines_at_its_end() -> None:
     program = (
         "import logging\n"
         "from common.observability import logs; from common.process import runtime\n"

@@ -1,4 +1,4 @@
-"""W3C trace context: what is valid goes on as it is, what is not is as if it had not come."""
+"""W3C trace context: valid headers are passed on, invalid ones ignored."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ GOOD = f"00-{TRACE}-{SPAN}-01"
         (GOOD, GOOD),
         (f"00-{TRACE}-{SPAN}-00", f"00-{TRACE}-{SPAN}-00"),
         (f" {GOOD}\t", GOOD),
-        # A later version is read as far as we know it, and goes on as ours.
+        # A later version is read as far as it is known, and passed on as version 00.
         (f"cc-{TRACE}-{SPAN}-01", GOOD),
         (f"cc-{TRACE}-{SPAN}-01-what-the-future-brings", GOOD),
-        # Flags that mean nothing yet are not passed on.
+        # Undefined flags are not passed on.
         (f"00-{TRACE}-{SPAN}-fd", GOOD),
     ],
 )
-def test_a_valid_traceparent_is_carried(given: str, carried: str) -> None:
+def test_a_valid_traceparent_is_passed_on(given: str, carried: str) -> None:
     assert parse_trace(given) == TraceContext(carried)
 
 
@@ -55,7 +55,7 @@ def test_a_valid_traceparent_is_carried(given: str, carried: str) -> None:
         GOOD * 1000,
     ],
 )
-def test_a_broken_traceparent_is_ignored(given: str) -> None:
+def test_an_invalid_traceparent_is_ignored(given: str) -> None:
     assert parse_trace(given, ["a=1"]) is None
 
 
@@ -76,26 +76,26 @@ def test_a_broken_traceparent_is_ignored(given: str) -> None:
         (["a=" + "x" * 511], None),
     ],
 )
-def test_a_tracestate_is_carried_whole_or_not_at_all(
+def test_a_tracestate_is_passed_on_completely_or_not_at_all(
     headers: list[str], carried: str | None
 ) -> None:
     assert parse_trace(GOOD, headers) == TraceContext(GOOD, carried)
 
 
 @given(st.text(max_size=80), st.lists(st.text(max_size=40), max_size=3))
-def test_nothing_that_comes_is_a_fault(traceparent: str, tracestate: list[str]) -> None:
+def test_no_input_raises_an_error(traceparent: str, tracestate: list[str]) -> None:
     found = parse_trace(traceparent, tracestate)
     assert found is None or found == parse_trace(found.traceparent, [found.tracestate or ""])
 
 
-def test_a_trace_goes_through_opentelemetry_unharmed() -> None:
+def test_a_trace_survives_conversion_to_opentelemetry() -> None:
     trace = TraceContext(GOOD, "vendor=x,other=y")
     assert TraceContext.from_span(otel.NonRecordingSpan(trace.to_span_context())) == trace
     assert trace.to_span_context().is_remote
     assert trace.trace_id == TRACE
 
 
-def test_a_lease_keeps_a_trace() -> None:
+def test_a_trace_is_stored_in_the_lease() -> None:
     options = JobOptions(1.5, None, GOOD, "a=1")
     assert options.to_json() == (
         b'{"timeout_s":1.5,"traceparent":"%b","tracestate":"a=1"}' % GOOD.encode()
@@ -104,7 +104,7 @@ def test_a_lease_keeps_a_trace() -> None:
     assert JobOptions.from_json(b'{"traceparent":17,"tracestate":[]}') == JobOptions()
 
 
-def test_spans_are_made_only_where_somebody_collects_them() -> None:
+def test_spans_are_created_only_with_a_provider() -> None:
     assert tracing.tracer is None
     assert not tracing.use_global_provider()
     tracing.set_provider(TracerProvider())
@@ -125,7 +125,7 @@ def test_spans_are_made_only_where_somebody_collects_them() -> None:
         ({"OTEL_SDK_DISABLED": "TRUE", "OTEL_TRACES_EXPORTER": "otlp"}, ""),
     ],
 )
-def test_the_standard_variables_say_where_traces_go(
+def test_standard_variables_configure_the_exporter(
     env: dict[str, str], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("EXPORTER_OTLP_ENDPOINT", "EXPORTER_OTLP_TRACES_ENDPOINT", "TRACES_EXPORTER"):
@@ -146,7 +146,7 @@ def run(program: str, **env: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_process_sends_its_last_spans_before_it_ends() -> None:
+def test_a_process_exports_its_last_spans() -> None:
     ended = run(
         "tracing_setup.start('sluice-test')\n"
         "tracing.tracer.start_span('last').end()\n"
@@ -158,7 +158,7 @@ def test_a_process_sends_its_last_spans_before_it_ends() -> None:
     assert '"service.name": "sluice-test"' in ended.stdout
 
 
-def test_the_operators_name_for_the_service_wins() -> None:
+def test_the_configured_service_name_takes_precedence() -> None:
     ended = run(
         "tracing_setup.start('sluice-test')\n"
         "tracing.tracer.start_span('last').end()\n"
@@ -169,7 +169,7 @@ def test_the_operators_name_for_the_service_wins() -> None:
     assert '"service.name": "mine"' in ended.stdout
 
 
-def test_an_end_is_not_held_up_by_a_collector_that_hangs() -> None:
+def test_a_collector_that_hangs_does_not_block_the_end() -> None:
     ended = run(
         "tracing_setup.FLUSH_S = 0.2\n"
         "from opentelemetry.sdk.trace.export import ConsoleSpanExporter\n"
@@ -194,7 +194,7 @@ def test_an_end_is_not_held_up_by_a_collector_that_hangs() -> None:
         ("", {"OTEL_TRACES_EXPORTER": "pigeon"}, "must be otlp, console or none"),
     ],
 )
-def test_a_wrong_setup_keeps_no_process_from_starting(
+def test_an_invalid_setup_does_not_prevent_the_start(
     program: str, env: dict[str, str], said: str
 ) -> None:
     ended = run(f"{program}tracing_setup.start('x')\nassert tracing.tracer is None\n", **env)
@@ -202,7 +202,7 @@ def test_a_wrong_setup_keeps_no_process_from_starting(
     assert said in ended.stderr
 
 
-def test_without_a_wish_nothing_is_set_up() -> None:
+def test_without_configuration_nothing_is_set_up() -> None:
     ended = run(
         "tracing_setup.start('x')\n"
         "assert tracing.tracer is None\n"

@@ -1,4 +1,4 @@
-"""Readings of the box: a Jetson's, a laptop's, and that whatever is missing or odd is None."""
+"""Readings of a Jetson and a laptop; missing and invalid values are None."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ JETSON = {
     **zone(0, "cpu-thermal", "48968\n"),
     **zone(1, "gpu-thermal", "51250\n"),
     **zone(2, "cv0-thermal", "\n"),  # its block is switched off
-    **zone(3, "soc2-thermal", "-256000\n"),  # a sensor that is not there
+    **zone(3, "soc2-thermal", "-256000\n"),  # the sensor is missing
     **zone(10, "tj-thermal", "50500\n"),
     "sys/devices/platform/bus@0/17000000.gpu/load": "437\n",
     "var/lib/nvpmodel/status": "pmode:0001 fmode:quiet\n",
@@ -76,12 +76,12 @@ def test_a_laptop(tmp_path: Path) -> None:
     assert (readings.gpu_load, readings.power_mode) == (None, None)
 
 
-def test_a_box_that_tells_nothing(tmp_path: Path) -> None:
+def test_a_host_without_any_sensor(tmp_path: Path) -> None:
     assert Host(tmp_path).read() == HostReadings()
     assert Host(tmp_path / "nowhere").read() == HostReadings()
 
 
-def test_where_proc_is_hidden_the_cgroups_tell_the_pressure(tmp_path: Path) -> None:
+def test_without_proc_the_pressure_is_read_from_cgroups(tmp_path: Path) -> None:
     host = tree(tmp_path, {"sys/fs/cgroup/memory.pressure": PSI})
     assert host.read() == HostReadings(memory_pressure=1.25)
 
@@ -95,16 +95,16 @@ def test_where_proc_is_hidden_the_cgroups_tell_the_pressure(tmp_path: Path) -> N
         "sys/class/devfreq/17000000.ga10b/device/load",
     ],
 )
-def test_a_gpu_is_found_wherever_a_jetpack_has_it(tmp_path: Path, path: str) -> None:
+def test_the_gpu_is_found_for_every_jetpack(tmp_path: Path, path: str) -> None:
     assert tree(tmp_path, {path: "1000"}).read().gpu_load == 1.0
 
 
-def test_a_power_mode_without_a_name_is_a_number(tmp_path: Path) -> None:
+def test_an_unnamed_power_mode_is_a_number(tmp_path: Path) -> None:
     host = tree(tmp_path, {"var/lib/nvpmodel/status": "pmode:0002"})
     assert host.read().power_mode == "2"
 
 
-def test_junk_is_no_reading(tmp_path: Path) -> None:
+def test_invalid_values_are_not_readings(tmp_path: Path) -> None:
     host = tree(
         tmp_path,
         {
@@ -119,7 +119,7 @@ def test_junk_is_no_reading(tmp_path: Path) -> None:
     assert host.read() == HostReadings()
 
 
-def test_a_sensor_that_goes_is_left_out(tmp_path: Path) -> None:
+def test_a_vanished_sensor_is_left_out(tmp_path: Path) -> None:
     host = tree(tmp_path, JETSON)
     os.remove(tmp_path / "sys/class/thermal/thermal_zone1/temp")
     (tmp_path / "proc/meminfo").unlink()
@@ -128,16 +128,16 @@ def test_a_sensor_that_goes_is_left_out(tmp_path: Path) -> None:
     assert (readings.hottest, readings.available_bytes) == ("tj-thermal", None)
 
 
-def test_sensors_that_come_later_are_found(tmp_path: Path) -> None:
+def test_sensors_that_appear_later_are_found(tmp_path: Path) -> None:
     host = Host(tmp_path)
     tree(tmp_path, JETSON)
     assert host.read().hottest == "gpu-thermal"
 
 
-def test_this_very_box_is_read_in_no_time() -> None:
+def test_this_host_is_read_quickly() -> None:
     host = Host()
     best = min(_seconds(host) for _ in range(20))
-    assert best < 0.02  # a fraction of a millisecond, were the machine idle
+    assert best < 0.02  # a fraction of a millisecond on an idle machine
 
 
 def _seconds(host: Host) -> float:

@@ -1,4 +1,4 @@
-"""sd_notify: what systemd would read, and silence where there is nobody to read it."""
+"""sd_notify: the messages to systemd, and no effect without systemd."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def systemd(
         yield listening
 
 
-def test_a_message_arrives_whole(systemd: socket.socket) -> None:
+def test_a_message_arrives_completely(systemd: socket.socket) -> None:
     assert notify.enabled()
     assert notify.send(notify.READY, notify.status("3 running,\n 12 waiting \ud800"))
     assert systemd.recv(4096) == b"READY=1\nSTATUS=3 running, 12 waiting ?"
 
 
-def test_the_words_that_systemd_knows() -> None:
+def test_the_assignments_of_systemd() -> None:
     assert (notify.READY, notify.STOPPING, notify.WATCHDOG) == (
         "READY=1",
         "STOPPING=1",
@@ -52,12 +52,12 @@ def test_without_systemd_nothing_happens() -> None:
 
 
 @pytest.mark.parametrize("address", ["/nonexistent/notify", "relative", "/" + "x" * 200, "@"])
-def test_nobody_there_is_no_error(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_socket_is_not_an_error(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", address)
     assert not notify.send(notify.READY)
 
 
-def test_a_systemd_that_does_not_read_holds_nobody_up(
+def test_a_systemd_that_does_not_read_does_not_block(
     systemd: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(notify, "SEND_TIMEOUT_S", 0.01)
@@ -76,7 +76,7 @@ def test_a_systemd_that_does_not_read_holds_nobody_up(
         ({"WATCHDOG_USEC": "500000", "WATCHDOG_PID": "me"}, None),
     ],
 )
-def test_the_watchdogs_period(
+def test_the_watchdog_period(
     environment: dict[str, str], period_s: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in environment.items():

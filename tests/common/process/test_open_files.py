@@ -1,4 +1,4 @@
-"""A process makes room for as many open files as it may."""
+"""raise_file_limit raises the soft limit of open files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from common.process import usage
         ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), 9000, 9000, None),
     ],
 )
-def test_the_soft_limit_is_raised_as_far_as_the_hard_one(
+def test_the_soft_limit_is_raised_up_to_the_hard_limit(
     monkeypatch: pytest.MonkeyPatch,
     limits: tuple[int, int],
     wanted: int,

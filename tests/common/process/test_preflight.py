@@ -1,4 +1,4 @@
-"""What is wrong with a Redis is said at start, with the fix; one that will not do is refused."""
+"""Problems of a Redis are logged at start with the fix; an unsuitable one is refused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SOUND = {
 
 
 class Server:
-    """Answers INFO and CONFIG GET as told."""
+    """Answers INFO and CONFIG GET with given values."""
 
     def __init__(self, version: str = "7.0.15", role: str = "master", **settings: str) -> None:
         self._info = {"redis_version": version, "role": role}
@@ -41,7 +41,7 @@ def findings(**settings: str) -> list[preflight.Finding]:
     return preflight.check_server(Server(**settings))  # type: ignore[arg-type]
 
 
-def test_a_sound_server_is_passed_over_in_silence() -> None:
+def test_a_well_configured_server_has_no_findings() -> None:
     assert findings() == []
     assert findings(version="8.4.0", appendfsync="everysec") == []
     assert findings(maxmemory_policy="allkeys-lru") == []  # without maxmemory nothing is evicted
@@ -55,7 +55,7 @@ def test_eviction_is_an_error_that_names_the_fix(policy: str) -> None:
     assert "maxmemory-policy noeviction" in text
 
 
-def test_fewer_replicas_than_are_waited_for_are_an_error() -> None:
+def test_fewer_replicas_than_required_are_an_error() -> None:
     server: Any = Server()
     server.info()["connected_slaves"] = 1
     assert preflight.check_server(server, Topology.SENTINEL, 1) == []
@@ -77,7 +77,7 @@ def test_a_replica_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("version", ["6.0.16", "5.0.14", "2.8"])
-def test_a_server_that_is_too_old_is_refused(version: str) -> None:
+def test_a_too_old_server_is_refused(version: str) -> None:
     with pytest.raises(UnsuitableRedis, match=version) as refused:
         findings(version=version)
     assert refused.value.exit_code == EXIT_CONFIG
@@ -90,7 +90,7 @@ def server(request: pytest.FixtureRequest, real_server: Callable[[str], RealServ
 
 @pytest.fixture
 def changed(server: RealServer) -> Iterator[redis.Redis]:
-    """A real server whose settings may be changed, and are put back."""
+    """A real server whose settings are restored afterwards."""
     before = {name: server.client.config_get(name)[name] for name in SOUND}
     yield server.client
     for name, value in before.items():
@@ -106,7 +106,7 @@ def test_a_real_server_is_understood(changed: redis.Redis) -> None:
 
 
 @pytest.mark.parametrize("server", REAL, indirect=True)
-def test_a_server_that_keeps_its_settings_to_itself_is_taken_at_its_word(
+def test_a_server_that_hides_its_settings_is_an_info(
     server: RealServer,
 ) -> None:
     server.client.execute_command(
@@ -128,7 +128,7 @@ def test_a_server_that_keeps_its_settings_to_itself_is_taken_at_its_word(
 
 
 @pytest.mark.parametrize("server", REAL, indirect=True)
-def test_a_user_without_config_learns_from_info_and_tries_nothing_forbidden(
+def test_a_user_without_config_uses_info_only(
     changed: redis.Redis,
 ) -> None:
     changed.execute_command("ACL", "SETUSER", "plain", "on", ">secret", "-@all", "+info", "+client")
@@ -152,7 +152,7 @@ def test_a_user_without_config_learns_from_info_and_tries_nothing_forbidden(
         changed.execute_command("ACL", "DELUSER", "plain")
 
 
-async def test_a_server_that_does_not_answer_is_looked_at_when_it_does(
+async def test_a_server_that_does_not_answer_is_checked_later(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     answers = iter([redis.ConnectionError(), redis.ConnectionError(), Server(appendonly="no")])

@@ -1,4 +1,4 @@
-"""When work has to wait and when it may go on: bounds, hysteresis, reasons in words."""
+"""Pressure limits: when work has to wait and when it may resume, with reasons."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BOUNDS: dict[str, Any] = {
     "max_temperature_c": 80.0,
 }
 MB = 1 << 20
-#: Which reading, too much, still tense, calm again, and the reason at first.
+#: The reading; values that cross, stay near and clear the limit; and the first reason.
 CASES = [
     ("memory_pressure", 10.0, 8.0, 7.9, "memory pressure is 10.0 %, 10 % is the limit"),
     ("available_bytes", 999 * MB, 1099 * MB, 1100 * MB,
@@ -36,7 +36,7 @@ def gauge(**bounds: Any) -> PressureGauge:
     return PressureGauge(pressure_bounds(CommonSettings(**(bounds or BOUNDS))))
 
 
-def test_without_bounds_nothing_is_too_much() -> None:
+def test_without_limits_nothing_has_to_wait() -> None:
     assert pressure_bounds(CommonSettings()) == []
     none = PressureGauge([])
     assert not none.update(HostReadings(100.0, 0, 149.0, "x"), 0.0)
@@ -44,7 +44,7 @@ def test_without_bounds_nothing_is_too_much() -> None:
 
 
 @pytest.mark.parametrize(("name", "much", "tense", "calm", "reason"), CASES)
-def test_work_waits_until_the_box_was_calm_for_a_while(
+def test_work_waits_until_readings_were_calm_for_a_while(
     name: str, much: float, tense: float, calm: float, reason: str
 ) -> None:
     watched = gauge()
@@ -60,7 +60,7 @@ def test_work_waits_until_the_box_was_calm_for_a_while(
     assert watched.reasons == ()
 
 
-def test_a_breath_of_calm_is_not_enough() -> None:
+def test_a_short_calm_is_not_enough() -> None:
     watched = gauge()
     watched.update(replace(CALM, temperature_c=90.0), 0.0)
     watched.update(CALM, 1.0)
@@ -70,7 +70,7 @@ def test_a_breath_of_calm_is_not_enough() -> None:
     assert watched.update(CALM, 3.0 + CALM_S)
 
 
-def test_every_reason_is_named_and_each_has_to_go() -> None:
+def test_all_reasons_are_named_and_each_must_clear() -> None:
     watched = gauge()
     hot_and_full = replace(CALM, temperature_c=90.0, available_bytes=0)
     assert watched.update(hot_and_full, 0.0)
@@ -81,18 +81,18 @@ def test_every_reason_is_named_and_each_has_to_go() -> None:
     assert watched.reasons == ("gpu-thermal is at 91.0 °C, 80 °C is the limit",)
 
 
-def test_a_sensor_that_falls_silent_holds_up_nobody_for_ever() -> None:
+def test_a_sensor_without_readings_does_not_block_for_ever() -> None:
     watched = gauge()
     watched.update(replace(CALM, temperature_c=90.0), 0.0)
     assert not watched.update(HostReadings(), 1.0)
     assert watched.update(HostReadings(), 1.0 + CALM_S)
 
 
-def test_a_sensor_that_is_not_there_is_no_reason() -> None:
+def test_a_missing_sensor_is_not_a_reason() -> None:
     assert not gauge().update(HostReadings(), 0.0)
 
 
-def test_bounds_that_cannot_be_measured_are_named() -> None:
+def test_limits_without_a_sensor_are_named() -> None:
     bounds = pressure_bounds(CommonSettings(**BOUNDS))
     assert unmeasured_bounds(bounds, CALM) == ""
     assert unmeasured_bounds(bounds, replace(CALM, available_bytes=None)) == "MIN_AVAILABLE_MB"

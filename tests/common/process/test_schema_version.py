@@ -1,4 +1,4 @@
-"""Processes that share a Redis agree on how its jobs are kept, or do not start."""
+"""Processes of one Redis must agree on schema version and partitions, or do not start."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def written(client: redis.Redis, partitions: Partitions) -> object:
 
 
 @pytest.mark.parametrize("partitions", [ONE, FOUR])
-def test_the_first_writes_it_down_and_the_next_agrees(
+def test_the_first_process_writes_it_and_the_next_agrees(
     client: redis.Redis, partitions: Partitions
 ) -> None:
     schema_version.check_schema(client, partitions)
@@ -38,14 +38,14 @@ def test_the_first_writes_it_down_and_the_next_agrees(
     assert written(client, partitions) == expected
 
 
-def test_a_newer_bookkeeping_is_refused_with_the_fix(client: redis.Redis) -> None:
+def test_a_newer_schema_is_refused_with_the_fix(client: redis.Redis) -> None:
     client.set(ONE.home.schema, json.dumps({"version": SCHEMA_VERSION + 1, "partitions": 1}))
     with pytest.raises(UnsuitableRedis, match=r"version 2, .* supports 1; install") as refused:
         schema_version.check_schema(client, ONE)
     assert refused.value.exit_code == EXIT_CONFIG
 
 
-def test_an_older_one_is_not(client: redis.Redis) -> None:
+def test_an_older_schema_is_accepted(client: redis.Redis) -> None:
     client.set(ONE.home.schema, json.dumps({"version": SCHEMA_VERSION - 1, "partitions": 1}))
     schema_version.check_schema(client, ONE)
 
@@ -57,7 +57,7 @@ def test_another_number_of_partitions_is_refused(client: redis.Redis) -> None:
 
 
 @pytest.mark.parametrize(("first", "second"), [(ONE, FOUR), (FOUR, ONE)])
-def test_so_is_dividing_what_was_not_divided_and_the_other_way_round(
+def test_one_partition_and_several_exclude_each_other(
     client: redis.Redis, first: Partitions, second: Partitions
 ) -> None:
     schema_version.check_schema(client, first)
@@ -69,12 +69,12 @@ def test_so_is_dividing_what_was_not_divided_and_the_other_way_round(
 
 
 @pytest.mark.parametrize("odd", [b"", b"x", b"[]", b"{}", b'{"version":"9","partitions":null}'])
-def test_what_somebody_else_wrote_there_is_nobody_s_schema(client: redis.Redis, odd: bytes) -> None:
+def test_an_invalid_stored_schema_is_ignored(client: redis.Redis, odd: bytes) -> None:
     client.set(ONE.home.schema, odd)
     schema_version.check_schema(client, ONE)
 
 
-async def test_a_redis_that_answers_later_is_asked_then(
+async def test_a_redis_that_answers_later_is_checked_then(
     real_server: Callable[[str], RealServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = real_server("redis-bundled")
@@ -91,7 +91,7 @@ async def test_a_redis_that_answers_later_is_asked_then(
         schema_version.ensure_compatible(server.url, ONE)
 
 
-def test_whoever_may_not_ask_goes_on(real_server: Callable[[str], RealServer]) -> None:
+def test_without_permission_the_process_starts(real_server: Callable[[str], RealServer]) -> None:
     server = real_server("redis-bundled")
     server.client.set(ONE.home.schema, "x")
     server.client.delete(ONE.home.schema)

@@ -1,4 +1,4 @@
-"""The watchdog is fed while all is well, and only then; the status tells what goes on."""
+"""The watchdog is fed only while the process is healthy; the status text describes it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PERIOD_S = 30.0
 
 
 class Scene:
-    """A process that can be made ill, a clock that can be turned, and systemd's ears."""
+    """A process that can be made unhealthy, an adjustable clock, and received notifications."""
 
     def __init__(self, period_s: float | None = PERIOD_S) -> None:
         self.now = 1000.0
@@ -39,21 +39,21 @@ class Scene:
         return "12 waiting"
 
     async def after(self, seconds: float, **how: Any) -> bool:
-        """Let time pass and look; whether the watchdog was fed."""
+        """Advance the time and check; returns whether the watchdog was fed."""
         self.now += seconds
         fed = await self.watchdog.run_once(**how)
         assert (systemd.WATCHDOG in self.messages[-1]) == fed
         return fed
 
 
-async def test_a_healthy_process_feeds_and_tells() -> None:
+async def test_a_healthy_process_feeds_and_reports_its_status() -> None:
     scene = Scene()
     for _ in range(3):
         assert await scene.after(10)
     assert scene.messages == [("STATUS=3 running, 12 waiting", "WATCHDOG=1")] * 3
 
 
-async def test_a_loop_that_turns_late_does_not_feed_until_it_turns_in_time() -> None:
+async def test_a_late_event_loop_does_not_feed_until_it_recovers() -> None:
     scene = Scene()
     assert await scene.after(10, late_s=4.9)
     assert not await scene.after(10, late_s=5.1)
@@ -72,8 +72,8 @@ async def test_redis_must_have_answered_within_the_period() -> None:
     assert await scene.after(1)
 
 
-async def test_a_redis_that_never_answered_is_waited_for() -> None:
-    """A restart was just tried; one more, every minute of a long outage, would cure nothing."""
+async def test_a_redis_that_never_answered_is_not_required() -> None:
+    """The process was just restarted; another restart every minute would not help."""
     scene = Scene()
     scene.redis_answers = False
     for _ in range(100):
@@ -84,7 +84,7 @@ async def test_a_redis_that_never_answered_is_waited_for() -> None:
     assert not await scene.after(PERIOD_S + 1)
 
 
-async def test_a_redis_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_redis_that_hangs_does_not_block_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(period_s=0.06)
 
     async def hang() -> str:
@@ -96,7 +96,7 @@ async def test_a_redis_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPa
     assert not await scene.after(1)
 
 
-async def test_trouble_with_leases_stops_the_feeding() -> None:
+async def test_trouble_with_leases_stops_feeding() -> None:
     scene = Scene()
     scene.lease_trouble = "leases are not renewed"
     assert not await scene.after(10)
@@ -104,7 +104,7 @@ async def test_trouble_with_leases_stops_the_feeding() -> None:
     assert await scene.after(10)
 
 
-async def test_why_it_is_not_fed_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_reason_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     scene = Scene()
     caplog.set_level(logging.INFO)
     for lease_trouble in ("", "no lease", "no lease", "no lease", "", ""):
@@ -116,7 +116,7 @@ async def test_why_it_is_not_fed_is_said_once(caplog: pytest.LogCaptureFixture) 
     ]
 
 
-async def test_where_no_watchdog_waits_the_status_is_told_all_the_same(
+async def test_without_a_watchdog_the_status_is_still_sent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("WATCHDOG_USEC", raising=False)
@@ -125,7 +125,7 @@ async def test_where_no_watchdog_waits_the_status_is_told_all_the_same(
     assert scene.messages == [("STATUS=3 running, 12 waiting",)]
 
 
-async def test_a_stopping_process_asks_for_time_and_goes_on_feeding() -> None:
+async def test_a_stopping_process_asks_for_time_and_keeps_feeding() -> None:
     scene = Scene()
     scene.watchdog.notify_stopping()
     assert await scene.after(10)
@@ -135,7 +135,7 @@ async def test_a_stopping_process_asks_for_time_and_goes_on_feeding() -> None:
     ]
 
 
-async def test_ready_is_said_first_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ready_is_sent_first_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", "/nonexistent")
     scene = Scene(period_s=0.03)
     running = asyncio.create_task(scene.watchdog.run())
@@ -163,7 +163,7 @@ async def test_without_systemd_it_does_nothing(monkeypatch: pytest.MonkeyPatch) 
     assert scene.messages == []
 
 
-async def test_a_stop_in_the_middle_of_a_failing_look_leaves_no_complaint() -> None:
+async def test_stopping_during_a_failing_check_logs_nothing() -> None:
     begun, complaints = asyncio.Event(), []
 
     async def look() -> str:

@@ -1,4 +1,4 @@
-"""URLs of Sentinel sets and Clusters are taken apart strictly, and keep their passwords."""
+"""URLs of Sentinel sets and Clusters are parsed strictly, without exposing passwords."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_cluster_url() -> None:
     assert address.discovery_url(address.seeds[0]) == url
 
 
-def test_a_tag_says_whose_owner_is_meant() -> None:
+def test_a_tag_selects_the_owner_of_its_slot() -> None:
     assert url_for_tag(CLUSTER, "{3}:") == f"{CLUSTER}#{{3}}"
     assert url_for_tag(url_for_tag(CLUSTER, "{3}:"), "{5}") == f"{CLUSTER}#{{5}}"
     assert (
@@ -61,26 +61,26 @@ def test_a_tag_says_whose_owner_is_meant() -> None:
 @pytest.mark.parametrize(
     "url", ["redis://one:6379/0", "unix:///run/redis.sock", "redis+sentinel://one/mymaster"]
 )
-def test_a_tag_means_nothing_elsewhere(url: str) -> None:
+def test_a_tag_has_no_effect_elsewhere(url: str) -> None:
     assert url_for_tag(url, "{3}:") == url
     assert not is_cluster(url)
 
 
-def test_partitions_of_a_set_are_one_set() -> None:
+def test_partitions_share_one_set_of_servers() -> None:
     assert (
         parse_address(url_for_tag(CLUSTER, "{1}")).server_set
         == parse_address(url_for_tag(CLUSTER, "{2}")).server_set
     )
 
 
-def test_slots_are_those_of_redis() -> None:
+def test_slots_match_those_of_redis() -> None:
     """CLUSTER KEYSLOT of a real server."""
     assert keyslot("123456789") == 12739
     assert keyslot("foo{hash_tag}") == keyslot("hash_tag") == 2515
     assert keyslot("{}:not a tag") != keyslot("")
 
 
-def test_which_urls_are_of_several_hosts() -> None:
+def test_which_urls_have_several_hosts() -> None:
     assert is_multi_host(CLUSTER)
     assert is_cluster(CLUSTER)
     assert is_multi_host("rediss+sentinel://one/mymaster")

@@ -1,4 +1,4 @@
-"""The batcher: many callers, few calls; trouble is waited out and harms nobody."""
+"""ScriptBatcher: many callers share few calls; transient errors are retried."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.support.backends import Backend
 
 
 class CountingWire:
-    """Counts the records of each script call on their way to a real wire."""
+    """Counts the records of each script call on their way to a real connection."""
 
     def __init__(self, wire: Any) -> None:
         self._wire = wire
@@ -74,21 +74,21 @@ async def test_concurrent_callers_share_a_call(counted: Any) -> None:
     assert wire.calls == [few]
 
 
-async def test_many_are_shared_out_over_the_calls(counted: Any) -> None:
-    """Redis works on one half while the other half's replies are handed out."""
+async def test_many_records_are_divided_over_the_calls(counted: Any) -> None:
+    """Redis works on one half while the replies of the other half are handled."""
     batcher, wire = counted
     await asyncio.gather(*(batcher.call(trim()) for _ in range(40)))
     assert wire.calls == [20, 20]
 
 
-async def test_no_call_carries_more_than_its_share(counted: Any) -> None:
+async def test_the_number_of_records_per_call_is_limited(counted: Any) -> None:
     batcher, wire = counted
     await asyncio.gather(*(batcher.call(trim()) for _ in range(1000)))
     assert sum(wire.calls) == 1000
     assert max(wire.calls) <= module.MAX_RECORDS
 
 
-async def test_big_records_travel_apart(counted: Any) -> None:
+async def test_big_records_are_sent_separately(counted: Any) -> None:
     batcher, wire = counted
     size = module.MAX_BYTES // 2
     await asyncio.gather(*(batcher.call(trim(size)) for _ in range(12)))
@@ -96,8 +96,8 @@ async def test_big_records_travel_apart(counted: Any) -> None:
     assert max(wire.calls) <= 2
 
 
-async def test_a_later_caller_is_not_forgotten(counted: Any) -> None:
-    """Callers that come while all calls are under way leave with the next one."""
+async def test_a_later_caller_is_served_by_the_next_call(counted: Any) -> None:
+    """Callers that arrive while all calls are in progress are sent with the next one."""
     batcher, wire = counted
 
     async def one_after_another() -> None:
@@ -108,7 +108,7 @@ async def test_a_later_caller_is_not_forgotten(counted: Any) -> None:
     assert sum(wire.calls) == 400
 
 
-async def test_no_crossed_replies_in_a_cancellation_storm(scene: Scene) -> None:
+async def test_cancellations_do_not_mix_up_replies(scene: Scene) -> None:
     random.seed(7)
     jobs = [new_job() for _ in range(1000)]
     tasks = [asyncio.create_task(scene.store.enqueue(job, "workers", 10**6)) for job in jobs]
@@ -120,7 +120,7 @@ async def test_no_crossed_replies_in_a_cancellation_storm(scene: Scene) -> None:
     for index, (job, outcome) in enumerate(zip(jobs, outcomes)):
         if index % 2 == 0 or not isinstance(outcome, asyncio.CancelledError):
             assert outcome == (job.job_id, False)
-    # A canceled caller's job is whole or absent.
+    # The job of a canceled caller is complete or absent.
     queued = {fields[b"job_id"] for _, fields in await scene.client.xrange(scene.keys.queue)}
     found = await scene.client.keys(scene.keys.job("*"))
     start = len(scene.keys.job(""))
@@ -129,7 +129,7 @@ async def test_no_crossed_replies_in_a_cancellation_storm(scene: Scene) -> None:
     assert len(queued) >= 500
 
 
-async def test_scripts_that_were_flushed_are_loaded_again(real_scene: Scene) -> None:
+async def test_flushed_scripts_are_loaded_again(real_scene: Scene) -> None:
     await real_scene.post()
     for _ in range(3):
         await real_scene.client.script_flush()
@@ -158,7 +158,7 @@ async def lossy(real_backend: Backend, keys: JobKeys) -> AsyncIterator[tuple[Sce
 
 
 @pytest.mark.one_server
-async def test_a_lost_reply_does_not_double_a_job(lossy: tuple[Scene, Proxy]) -> None:
+async def test_a_lost_reply_does_not_duplicate_a_job(lossy: tuple[Scene, Proxy]) -> None:
     scene, proxy = lossy
     proxy.lose_replies = 1
     job = new_job()
@@ -169,7 +169,7 @@ async def test_a_lost_reply_does_not_double_a_job(lossy: tuple[Scene, Proxy]) ->
 
 
 @pytest.mark.one_server
-async def test_lost_replies_all_the_way_leave_one_of_everything(
+async def test_repeatedly_lost_replies_have_one_effect(
     lossy: tuple[Scene, Proxy],
 ) -> None:
     scene, proxy = lossy
@@ -192,7 +192,7 @@ async def test_lost_replies_all_the_way_leave_one_of_everything(
 
 
 @pytest.mark.one_server
-async def test_a_batch_whose_reply_was_lost_is_answered_one_for_one(
+async def test_a_batch_with_a_lost_reply_is_answered_completely(
     lossy: tuple[Scene, Proxy],
 ) -> None:
     scene, proxy = lossy
@@ -204,10 +204,10 @@ async def test_a_batch_whose_reply_was_lost_is_answered_one_for_one(
 
 
 @pytest.mark.one_server
-async def test_patience_counts_from_the_beginning(
+async def test_the_retry_time_counts_from_the_start(
     real_backend: Backend, keys: JobKeys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not from the first fault, which takes a silent connection seconds to show."""
+    """Not from the first error, which takes seconds to show on a dead connection."""
     monkeypatch.setattr(common.redis.pipelined, "REPLY_TIMEOUT_S", 60.0)
     async with Proxy(str(real_backend.url)) as proxy:
         wire = PipelinedConnection(proxy.url)
@@ -226,7 +226,7 @@ async def test_patience_counts_from_the_beginning(
 
 
 @pytest.mark.one_server
-async def test_silence_is_given_up_on(
+async def test_a_connection_without_replies_times_out(
     real_backend: Backend, keys: JobKeys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(common.redis.pipelined, "REPLY_TIMEOUT_S", 0.1)
@@ -248,7 +248,7 @@ async def test_silence_is_given_up_on(
         await wire.aclose()
 
 
-async def test_nobody_listens(keys: JobKeys) -> None:
+async def test_a_refused_connection_is_an_error(keys: JobKeys) -> None:
     wire = PipelinedConnection("unix:///nonexistent/redis.sock")
     batcher = ScriptBatcher(wire, keys, CORE_SCRIPT, retry_for_s=0.2)
     outcomes = await asyncio.wait_for(
@@ -258,7 +258,7 @@ async def test_nobody_listens(keys: JobKeys) -> None:
 
 
 class ByHand:
-    """A wire whose replies come when the test says."""
+    """A client whose replies arrive when the test decides."""
 
     ready = True
 
@@ -276,7 +276,7 @@ class ByHand:
 
 
 class Demoted(ByHand):
-    """The master it was opened to is a replica by now; the next one is a master."""
+    """Connected to a former master that is a replica by now; the next one is a master."""
 
     async def execute_command(self, *args: Any) -> Any:
         assert not self.ready
@@ -287,7 +287,7 @@ class Demoted(ByHand):
 
 
 async def test_a_script_that_ran_on_a_replica_is_sent_elsewhere(keys: JobKeys) -> None:
-    """Redis runs the script and refuses what it writes, so that the wire hears of no error."""
+    """Redis runs the script and refuses its writes, so the connection sees no error."""
     wire = Demoted()
     batcher = ScriptBatcher(wire, keys, CORE_SCRIPT, retry_for_s=5)
     answered = batcher.submit([trim()])
@@ -298,13 +298,13 @@ async def test_a_script_that_ran_on_a_replica_is_sent_elsewhere(keys: JobKeys) -
     await batcher.close()
 
 
-async def test_a_stall_of_our_own_is_no_silence_of_redis(keys: JobKeys) -> None:
-    """Replies that came meanwhile lie in the socket: they are read before anybody is told."""
+async def test_a_stall_of_this_process_is_not_a_timeout(keys: JobKeys) -> None:
+    """Replies that arrived meanwhile are in the socket: they are read before callers get errors."""
     wire = ByHand()
     batcher = ScriptBatcher(wire, keys, CORE_SCRIPT, retry_for_s=0.1)
     answered = batcher.submit([trim()])
     await asyncio.sleep(0)
-    time.sleep(0.1 + STALL_THRESHOLD_S + 0.1)  # the whole process stands still
+    time.sleep(0.1 + STALL_THRESHOLD_S + 0.1)  # this process is stalled
     for _ in range(3):
         await asyncio.sleep(0)
     assert not answered.done()
@@ -313,11 +313,11 @@ async def test_a_stall_of_our_own_is_no_silence_of_redis(keys: JobKeys) -> None:
     await batcher.close()
 
 
-async def test_after_a_stall_silence_is_given_up_on_all_the_same(keys: JobKeys) -> None:
+async def test_after_a_stall_a_missing_reply_still_times_out(keys: JobKeys) -> None:
     batcher = ScriptBatcher(ByHand(), keys, CORE_SCRIPT, retry_for_s=0.1)
     answered = batcher.submit([trim()])
     await asyncio.sleep(0)
-    time.sleep(0.1 + STALL_THRESHOLD_S + 0.1)  # the whole process stands still
+    time.sleep(0.1 + STALL_THRESHOLD_S + 0.1)  # this process is stalled
     with pytest.raises(StoreUnavailable):
         await asyncio.wait_for(answered, 10)
     await batcher.close()
@@ -326,7 +326,7 @@ async def test_after_a_stall_silence_is_given_up_on_all_the_same(keys: JobKeys) 
 # -- the end ----------------------------------------------------------------------------------
 
 
-async def test_close_fails_whoever_waits(keys: JobKeys) -> None:
+async def test_close_fails_waiting_callers(keys: JobKeys) -> None:
     wire = PipelinedConnection("unix:///nonexistent/redis.sock")
     batcher = ScriptBatcher(wire, keys, CORE_SCRIPT)
     waiting = [asyncio.ensure_future(batcher.call(trim())) for _ in range(300)]
@@ -337,15 +337,15 @@ async def test_close_fails_whoever_waits(keys: JobKeys) -> None:
 
 
 @pytest.mark.one_server
-async def test_close_fails_what_is_under_way_and_does_not_connect_again(
+async def test_close_fails_calls_in_progress_and_does_not_reconnect(
     lossy: tuple[Scene, Proxy],
 ) -> None:
-    """A call that Redis has not answered yet ends with the batcher, for good."""
+    """A call that Redis has not answered yet fails for good when the batcher is closed."""
     scene, proxy = lossy
     proxy.silent = True
     waiting = asyncio.ensure_future(scene.queue.trim())
     await asyncio.sleep(0)  # the flush is scheduled...
-    await asyncio.sleep(0)  # ...and has left
+    await asyncio.sleep(0)  # ...and was sent
     await scene.batcher.close()
     await scene.batcher._wire.aclose()
     with pytest.raises(StoreUnavailable):
@@ -355,10 +355,8 @@ async def test_close_fails_what_is_under_way_and_does_not_connect_again(
 
 
 @pytest.mark.parametrize("bad", [None, "\ud800"], ids=["none", "surrogate"])
-async def test_an_argument_that_cannot_be_sent_fails_its_caller_only(
-    scene: Scene, bad: Any
-) -> None:
-    """Or else one bad call takes the call slot of all others with it, for ever."""
+async def test_an_invalid_argument_fails_only_its_caller(scene: Scene, bad: Any) -> None:
+    """Otherwise one bad call would block the call slot of all others for ever."""
     await scene.queue.trim()
     for _ in range(module.MAX_CALLS + 1):
         with pytest.raises((SluiceError, TypeError, ValueError)):

@@ -1,4 +1,4 @@
-"""Who is asked where to go, in which order, and what is made of the answers."""
+"""Which servers are queried for the location, in which order, and how answers are used."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ DOWN = exceptions.ConnectionError("refused")
 
 
 def owned(*ranges: tuple[int, int, bytes, int]) -> list[Any]:
-    """CLUSTER SLOTS, without replicas."""
+    """A reply to CLUSTER SLOTS, without replicas."""
     return [[first, last, [host, port, b"id"]] for first, last, host, port in ranges]
 
 
 def ask(known: ServerLocator, answers: dict[str, Any]) -> list[str]:
-    """Play the servers; returns who was asked, in their order."""
+    """Play the servers; returns the queried ones in order."""
     asked: list[str] = []
     questions = known.queries()
     try:
@@ -43,14 +43,14 @@ def ask(known: ServerLocator, answers: dict[str, Any]) -> list[str]:
         return asked
 
 
-def test_sentinels_are_asked_in_turn_until_one_knows() -> None:
+def test_sentinels_are_queried_in_turn_until_one_answers() -> None:
     known = ServerLocator(SENTINEL)
     assert ask(known, {"b:2": None, "c:3": MASTER}) == ["a:1", "b:2", "c:3"]
     assert known.cached_owner(0) == Node("m", 6379)
-    assert ask(known, {"c:3": MASTER}) == ["c:3"]  # who answered is asked first
+    assert ask(known, {"c:3": MASTER}) == ["c:3"]  # the one that answered is queried first
 
 
-def test_whoever_named_the_wrong_one_is_asked_last() -> None:
+def test_a_source_of_a_wrong_answer_is_queried_last() -> None:
     known = ServerLocator(SENTINEL)
     ask(known, {"a:1": MASTER})
     known.invalidate(Node("somebody", 1))
@@ -61,7 +61,7 @@ def test_whoever_named_the_wrong_one_is_asked_last() -> None:
     assert known.cached_owner(0) == Node("n", 1)
 
 
-def test_an_answer_grows_old(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cached_answer_expires(monkeypatch: pytest.MonkeyPatch) -> None:
     known = ServerLocator(SENTINEL)
     monkeypatch.setattr(module, "CACHE_TTL_S", 0.0)
     ask(known, {"a:1": MASTER})
@@ -69,7 +69,7 @@ def test_an_answer_grows_old(monkeypatch: pytest.MonkeyPatch) -> None:
     assert known.require_owner(0) == Node("m", 6379)
 
 
-def test_why_nobody_knows_is_told_without_passwords() -> None:
+def test_the_error_has_the_reasons_but_no_passwords() -> None:
     known = ServerLocator(
         parse_address("redis+sentinel://u:hunter2@a:1,b:2/x?sentinel_password=hunter3")
     )
@@ -79,7 +79,7 @@ def test_why_nobody_knows_is_told_without_passwords() -> None:
     assert not isinstance(caught.value, exceptions.AuthenticationError)
 
 
-def test_a_wrong_password_everywhere_is_told_as_such() -> None:
+def test_a_password_wrong_everywhere_is_an_authentication_error() -> None:
     known = ServerLocator(CLUSTER)
     wrong = exceptions.AuthenticationError("WRONGPASS")
     with pytest.raises(exceptions.AuthenticationError):
@@ -89,7 +89,7 @@ def test_a_wrong_password_everywhere_is_told_as_such() -> None:
     assert not isinstance(caught.value, exceptions.AuthenticationError)
 
 
-def test_a_cluster_tells_the_owner_of_each_slot() -> None:
+def test_a_cluster_reports_the_owner_of_each_slot() -> None:
     known = ServerLocator(CLUSTER)
     slots = owned((0, 99, b"x", 1), (100, 16_383, b"y", 2))
     ask(known, {"a:1": slots})
@@ -105,7 +105,7 @@ def test_a_slot_may_have_no_owner() -> None:
         known.require_owner(100)
 
 
-def test_learnt_nodes_outlive_the_seeds() -> None:
+def test_discovered_nodes_are_queried_after_the_seeds() -> None:
     known = ServerLocator(CLUSTER)
     slots = [[0, 16_383, [b"x", 1, b"id"], [b"replica", 2, b"id"]]]
     ask(known, {"a:1": slots})
@@ -113,15 +113,15 @@ def test_learnt_nodes_outlive_the_seeds() -> None:
     assert ask(known, {"replica:2": slots})[-1] == "replica:2"
 
 
-def test_a_node_without_slots_or_name_is_passed_over() -> None:
+def test_a_node_without_slots_or_name_is_skipped() -> None:
     known = ServerLocator(CLUSTER)
     nameless = owned((0, 9, b"?", 1), (10, 16_383, b"", 7))
     assert ask(known, {"a:1": [], "b:2": nameless}) == ["a:1", "b:2"]
-    assert known.cached_owner(10) == Node("b", 7)  # it is where we asked
+    assert known.cached_owner(10) == Node("b", 7)  # the queried node itself
     assert known.cached_owner(9) is None
 
 
-def test_whom_a_moved_slot_is_said_to_be_with_is_asked_first() -> None:
+def test_the_target_of_a_moved_error_is_queried_first() -> None:
     known = ServerLocator(CLUSTER)
     ask(known, {"a:1": owned((0, 16_383, b"x", 1))})
     known.invalidate(Node("x", 1), Node("new", 9))
@@ -130,7 +130,7 @@ def test_whom_a_moved_slot_is_said_to_be_with_is_asked_first() -> None:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Every server answers with the same Cluster, slowly enough for others to want it too."""
+    """All servers report the same Cluster, slowly enough for concurrent lookups."""
     questions: list[str] = []
     slots = owned((0, 16_383, b"x", 1))
 
@@ -150,7 +150,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     module.locator_for.cache_clear()
 
 
-async def test_connections_that_open_together_ask_once(asked: list[str]) -> None:
+async def test_concurrent_connections_share_one_lookup(asked: list[str]) -> None:
     url = "redis+cluster://a:1,b:2"
     addresses = [parse_address(url_for_tag(url, f"{{{number}}}")) for number in range(20)]
     found = await asyncio.gather(*(locate(address) for address in addresses))
@@ -162,7 +162,7 @@ async def test_connections_that_open_together_ask_once(asked: list[str]) -> None
     assert len(asked) == 2
 
 
-async def test_one_who_gives_up_takes_nobody_with_it(asked: list[str]) -> None:
+async def test_a_canceled_lookup_does_not_cancel_others(asked: list[str]) -> None:
     address = parse_address("redis+cluster://a:1")
     assert address.slot == keyslot("0")
     first = asyncio.create_task(locate(address))

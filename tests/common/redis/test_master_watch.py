@@ -1,4 +1,4 @@
-"""A master that Sentinels have replaced is left, although it still answers."""
+"""Connections to a replaced master are closed, although it still answers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Connection:
 
 
 class Sentinel:
-    """Names a master, or nobody."""
+    """Reports a master, or none."""
 
     master: Node | None = OLD
     asked = 0
@@ -51,7 +51,7 @@ def sentinel(monkeypatch: pytest.MonkeyPatch) -> Sentinel:
     return sentinel
 
 
-async def test_only_connections_to_the_old_master_are_hung_up(sentinel: Sentinel) -> None:
+async def test_only_connections_to_the_old_master_are_closed(sentinel: Sentinel) -> None:
     old, new = Connection(), Connection(NEW)
     watch_master(ADDRESS, old)
     await eventually(lambda: sentinel.asked > 2)
@@ -63,7 +63,7 @@ async def test_only_connections_to_the_old_master_are_hung_up(sentinel: Sentinel
     new.is_connected = False
 
 
-async def test_where_no_sentinel_answers_nobody_is_hung_up(sentinel: Sentinel) -> None:
+async def test_without_a_sentinel_no_connection_is_closed(sentinel: Sentinel) -> None:
     connection = Connection()
     sentinel.master = None
     watch_master(ADDRESS, connection)
@@ -72,7 +72,7 @@ async def test_where_no_sentinel_answers_nobody_is_hung_up(sentinel: Sentinel) -
     connection.is_connected = False
 
 
-async def test_it_ends_with_the_last_connection_and_begins_with_the_next(
+async def test_the_watch_ends_with_the_last_connection(
     sentinel: Sentinel,
 ) -> None:
     before = asyncio.all_tasks()

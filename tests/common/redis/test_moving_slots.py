@@ -1,4 +1,4 @@
-"""A script on a slot that a Cluster is moving is done whole, or not at all and repeated."""
+"""A script on a slot that a Cluster is moving runs completely, or not at all and is repeated."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.topologies import LONG_TIMEOUT_MS, RedisCluster, cluster
 
 pytestmark = pytest.mark.redis
 KEYS = JobKeys().partition(3)
-#: As scripts of workflows do: writes, and then looks for a key that the call did not name.
+#: Like workflow scripts: writes, and then reads a key that the call did not name.
 SOURCE = (
     "redis.call('HINCRBY', KEYS[1], 'n', 1) redis.call('GET', KEYS[2] .. ':made') return {{'ok'}}"
 )
@@ -32,12 +32,12 @@ def nodes() -> Iterator[RedisCluster]:
         yield servers
 
 
-async def test_a_script_that_makes_names_is_refused_before_it_writes(nodes: RedisCluster) -> None:
+async def test_a_script_with_derived_keys_is_refused_before_it_writes(nodes: RedisCluster) -> None:
     slot = nodes.slot_of(KEYS.queue)
     source = nodes.owner(slot)
     target = next(node for node in nodes.masters if node is not source)
     every = (KEYS.counts, KEYS.stream, KEYS.dead_letters, KEYS.index)
-    for name in every:  # then Redis misses none of those that every call names
+    for name in every:  # so that Redis misses none of the keys that the call names
         source.client.hset(name, "n", "0")
     wire = PipelinedConnection(url_for_tag(nodes.url, KEYS.tag))
     hasty = ScriptBatcher(wire, KEYS, SCRIPT, retry_for_s=0.3)
@@ -59,6 +59,6 @@ async def test_a_script_that_makes_names_is_refused_before_it_writes(nodes: Redi
         await wire.aclose()
 
 
-def test_names_of_a_single_partition_are_as_they_were() -> None:
+def test_key_names_of_a_single_partition_are_unchanged() -> None:
     count, *rest = CORE_SCRIPT.pack(JobKeys(), [RECORD])
     assert (count, JobKeys().probe in rest) == (4, False)

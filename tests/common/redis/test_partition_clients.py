@@ -1,4 +1,4 @@
-"""Lines to partitions: whose client is whose, what comes of a job, and merging in one order."""
+"""Clients of partitions: which client serves which, queries about jobs, and merging of pages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def ids_of(partitions: Partitions, number: int, count: int) -> list[str]:
     return [next(fitting) for _ in range(count)]
 
 
-async def test_a_single_partition_has_one_line_and_one_client() -> None:
+async def test_a_single_partition_has_one_client() -> None:
     lines = PartitionClients.connect(Partitions.create(BASE), "redis://localhost:1", connections=2)
     assert [(line.number, line.keys) for line in lines] == [(0, BASE)]
     assert lines.for_job("anything") is lines.home
@@ -32,14 +32,14 @@ async def test_a_single_partition_has_one_line_and_one_client() -> None:
 
 
 @pytest.mark.parametrize("url", ["redis://localhost:1/0", "redis+sentinel://localhost:1/mymaster"])
-async def test_one_server_for_all_is_reached_by_one_client(url: str) -> None:
+async def test_partitions_on_one_server_share_a_client(url: str) -> None:
     lines = PartitionClients.connect(Partitions.create(BASE, 4), url, connections=2)
     assert len({id(line.client) for line in lines}) == 1
     assert [line.keys.tag for line in lines] == ["{0}:", "{1}:", "{2}:", "{3}:"]
     await lines.aclose()
 
 
-async def test_on_a_cluster_each_partition_finds_its_own_server() -> None:
+async def test_on_a_cluster_each_partition_has_its_own_server() -> None:
     lines = PartitionClients.connect(
         Partitions.create(BASE, 4), "redis+cluster://localhost:1", connections=2
     )
@@ -47,7 +47,7 @@ async def test_on_a_cluster_each_partition_finds_its_own_server() -> None:
     await lines.aclose()
 
 
-async def test_what_is_asked_of_jobs_comes_in_their_order() -> None:
+async def test_replies_are_in_the_order_of_the_jobs() -> None:
     here, there = Backend(FAKE), Backend(FAKE)
     partitions = Partitions.create(BASE, 3)
     clients = [here.client(), here.client(), there.client()]
@@ -81,7 +81,7 @@ def _broken(*args: Any, **options: Any) -> Any:
     raise StoreUnavailable("away")
 
 
-async def test_answers_and_troubles() -> None:
+async def test_answers_and_errors() -> None:
     async def says(word: str) -> str:
         return word
 
@@ -97,7 +97,7 @@ async def test_answers_and_troubles() -> None:
 
 
 class Pages:
-    """Numbers in descending order, a few at a time, with an empty page now and then."""
+    """Numbers in descending order, a few at a time, with an occasional empty page."""
 
     def __init__(self, numbers: list[int], rng: random.Random) -> None:
         self._numbers = sorted(numbers, reverse=True)
@@ -126,7 +126,7 @@ async def test_merging_keeps_order_and_loses_nothing(seed: int) -> None:
     assert merged.last == (found[-1] if found else None)
 
 
-async def test_no_further_is_read_than_is_needed() -> None:
+async def test_no_more_pages_are_read_than_needed() -> None:
     rng = random.Random(1)
     sources = [Pages(list(range(start, 10_000, 10)), rng) for start in range(10)]
     merged = MergedPages(sources, key=lambda number: number)
@@ -150,7 +150,7 @@ async def test_no_further_is_read_than_is_needed() -> None:
         ("+", 4, None),
     ],
 )
-def test_names_of_letters(text: str, partitions: int, name: DeadLetterId | None) -> None:
+def test_ids_of_dead_letters(text: str, partitions: int, name: DeadLetterId | None) -> None:
     found = parse_dead_letter_id(text, partitions)
     assert found == name
     if found is not None:

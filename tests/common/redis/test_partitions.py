@@ -1,4 +1,4 @@
-"""Which partition a job belongs to, and under which names its keys are."""
+"""Partitions: to which one a job belongs, and its key names."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from common.redis.partitions import Partitions
 from common.settings.worker import WorkerSettings
 
 
-def test_a_single_one_has_the_names_of_the_contract() -> None:
+def test_a_single_partition_has_the_names_of_the_contract() -> None:
     assert Partitions.create(JobKeys(), 1).keys == (JobKeys(),)
     assert WorkerSettings().keys == JobKeys()
 
 
-def test_every_key_of_a_partition_is_under_its_tag() -> None:
+def test_every_key_of_a_partition_has_its_tag() -> None:
     keys = Partitions.create(JobKeys(), 4).keys[3]
     names = [
         keys.queue, keys.dead_letters, keys.job("x"), keys.events("x"), keys.lease("x"),
@@ -33,7 +33,7 @@ def test_every_key_of_a_partition_is_under_its_tag() -> None:
     assert len(set(names)) == len(names)
 
 
-def test_the_home_is_the_first() -> None:
+def test_the_home_is_partition_0() -> None:
     settings = WorkerSettings(queue_partitions=8)
     assert settings.partitions.count == 8
     assert settings.keys == settings.partitions.home == settings.partitions.keys[0]
@@ -44,7 +44,7 @@ def test_the_home_is_the_first() -> None:
     ("job_id", "number"),
     [("00000000-0000-4000-8000-000000000000", 3), ("job", 0), ("{2}:", 2)],
 )
-def test_a_foreign_producer_works_out_the_same(job_id: str, number: int) -> None:
+def test_the_partition_of_an_id_is_part_of_the_contract(job_id: str, number: int) -> None:
     assert Partitions.create(JobKeys(), 4).number(job_id) == number
 
 
@@ -55,7 +55,7 @@ def test_jobs_are_spread_evenly() -> None:
     assert min(found.values()) > 700
 
 
-def test_an_id_is_drawn_until_it_fits() -> None:
+def test_an_id_is_drawn_until_it_fits_the_partition() -> None:
     partitions = Partitions.create(JobKeys(), 8)
     for number in range(8):
         job_id = partitions.draw_id(number, lambda: str(uuid.uuid4()))
@@ -63,11 +63,11 @@ def test_an_id_is_drawn_until_it_fits() -> None:
 
 
 @pytest.mark.parametrize("name", ["{0}:jobs", "{12}:jobs:stream"])
-def test_a_queue_is_not_called_like_one_of_a_partition(name: str) -> None:
+def test_a_queue_name_like_that_of_a_partition_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="name of a partition"):
         WorkerSettings(queue_stream_key=name)
 
 
 @pytest.mark.parametrize("name", ["{jobs}:stream", "jobs{0}:", "{}:x"])
-def test_other_braces_are_nobodys_business(name: str) -> None:
+def test_other_braces_are_allowed(name: str) -> None:
     assert WorkerSettings(queue_stream_key=name).keys.queue == name

@@ -1,4 +1,4 @@
-"""The wire: replies in order, every trouble a redis error, and a new connection after it."""
+"""PipelinedConnection: replies in order, every problem a Redis error, and reconnection."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]
 
 @asynccontextmanager
 async def fake_server(handler: Handler) -> AsyncIterator[str]:
-    """A TCP server that does what the test says; yields its URL."""
+    """A scripted TCP server; yields its URL."""
     writers: list[asyncio.StreamWriter] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -40,7 +40,7 @@ async def fake_server(handler: Handler) -> AsyncIterator[str]:
 async def answer_everything(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, until: bytes
 ) -> None:
-    """Answer each command, up to the one that holds `until`."""
+    """Answer each command, up to the one that contains `until`."""
     parser = hiredis.Reader()
     while data := await reader.read(4096):
         parser.feed(data)
@@ -55,12 +55,12 @@ async def wire(real_backend: Backend) -> PipelinedConnection:
     return real_backend.wire()  # type: ignore[return-value]
 
 
-async def test_replies_come_in_the_order_of_the_commands(wire: PipelinedConnection) -> None:
+async def test_replies_are_in_the_order_of_the_commands(wire: PipelinedConnection) -> None:
     replies = await asyncio.gather(*(wire.execute_command("ECHO", n) for n in range(2000)))
     assert replies == [str(n).encode() for n in range(2000)]
 
 
-async def test_send_hands_replies_and_errors_to_callbacks(wire: PipelinedConnection) -> None:
+async def test_send_passes_replies_and_errors_to_callbacks(wire: PipelinedConnection) -> None:
     assert not wire.ready
     await wire.execute_command("SET", "{0}a", "x")
     assert wire.ready
@@ -94,7 +94,7 @@ async def test_a_canceled_command_does_not_shift_replies(wire: PipelinedConnecti
     assert await wire.execute_command("ECHO", "next") == b"next"
 
 
-async def test_a_caller_canceled_while_connecting_harms_no_other(real_backend: Backend) -> None:
+async def test_a_caller_canceled_while_connecting_affects_no_other(real_backend: Backend) -> None:
     wire = real_backend.wire()
     first, second = (asyncio.create_task(wire.execute_command("ECHO", n)) for n in (1, 2))
     await asyncio.sleep(0)
@@ -102,7 +102,7 @@ async def test_a_caller_canceled_while_connecting_harms_no_other(real_backend: B
     assert await second == b"2"
 
 
-async def test_messages_and_replies_on_one_wire(real_backend: Backend) -> None:
+async def test_messages_and_replies_on_one_connection(real_backend: Backend) -> None:
     heard: asyncio.Queue[bytes] = asyncio.Queue()
     wire = real_backend.wire(on_message=heard.put_nowait)
     await wire.execute_command("SUBSCRIBE", "news")
@@ -121,7 +121,7 @@ async def test_refused_connections_are_transient_errors() -> None:
         await wire.aclose()
 
 
-async def test_a_killed_connection_is_told_to_everybody_and_replaced(
+async def test_a_killed_connection_fails_all_commands_and_is_replaced(
     wire: PipelinedConnection,
 ) -> None:
     await wire.execute_command("PING")
@@ -147,7 +147,7 @@ async def test_a_killed_connection_is_told_to_everybody_and_replaced(
         await other.aclose()
 
 
-async def test_a_restarted_server_is_found_again() -> None:
+async def test_a_restarted_server_is_used_again() -> None:
     server = RealServer(require_binary(SYSTEM))
     wire = PipelinedConnection(server.url)
     try:
@@ -205,7 +205,7 @@ async def test_a_server_that_accepts_and_never_answers(monkeypatch: pytest.Monke
         await wire.aclose()
 
 
-async def test_a_server_that_falls_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_stops_answering(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(common.redis.pipelined, "REPLY_TIMEOUT_S", 0.05)
 
     async def mute_on_echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -222,7 +222,7 @@ async def test_a_server_that_falls_silent(monkeypatch: pytest.MonkeyPatch) -> No
         await wire.aclose()
 
 
-async def test_a_blocking_command_may_take_its_time(
+async def test_a_blocking_command_may_take_longer(
     real_backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(common.redis.pipelined, "REPLY_TIMEOUT_S", 0.05)
@@ -230,8 +230,8 @@ async def test_a_blocking_command_may_take_its_time(
     assert await wire.execute_command("BLPOP", "{0}none", "0.2") is None
 
 
-async def test_a_server_that_hangs_up_after_the_greeting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However the end of the connection falls, the caller gets an error that may be retried."""
+async def test_a_server_that_closes_after_the_handshake(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whenever the connection ends, the caller gets a transient error."""
     monkeypatch.setattr(common.redis.pipelined, "REPLY_TIMEOUT_S", 0.2)
 
     async def greet_and_leave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -247,7 +247,7 @@ async def test_a_server_that_hangs_up_after_the_greeting(monkeypatch: pytest.Mon
         await wire.aclose()
 
 
-async def test_nonsense_instead_of_redis() -> None:
+async def test_a_server_that_does_not_speak_the_protocol() -> None:
     async def web_server(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
@@ -259,7 +259,7 @@ async def test_nonsense_instead_of_redis() -> None:
         await wire.aclose()
 
 
-async def test_aclose_tells_whoever_waits(wire: PipelinedConnection) -> None:
+async def test_aclose_fails_pending_commands(wire: PipelinedConnection) -> None:
     await wire.execute_command("PING")
     waiting = asyncio.create_task(wire.execute_command("BLPOP", "{0}none", 0))
     await asyncio.sleep(0)

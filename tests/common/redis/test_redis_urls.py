@@ -1,4 +1,4 @@
-"""Which URLs settings take: of one server, a Sentinel set, a Cluster; and what those rule out."""
+"""Redis URLs in settings: one server, a Sentinel set, a Cluster; and their restrictions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CLUSTER = "redis+cluster://u:hunter2@one:1,two:2"
 
 @pytest.mark.parametrize("kind", [GatewaySettings, WorkerSettings])
 @pytest.mark.parametrize("url", ["unix:///run/redis.sock", "rediss://one:6380/1", SENTINEL])
-def test_a_url_is_taken_as_it_is(
+def test_a_valid_url_is_unchanged(
     kind: type[GatewaySettings | WorkerSettings], url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("REDIS_URL", url)
@@ -40,7 +40,7 @@ def test_a_cluster_needs_partitions(
 @pytest.mark.parametrize(
     ("kind", "queues"), [(GatewaySettings, "BULLMQ_ADD_QUEUES"), (WorkerSettings, "BULLMQ_QUEUES")]
 )
-def test_bullmqs_queues_are_not_on_a_cluster(
+def test_bullmq_queues_cannot_be_on_a_cluster(
     kind: type[GatewaySettings | WorkerSettings], queues: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("REDIS_URL", CLUSTER)
@@ -73,7 +73,7 @@ def test_passwords_of_several_hosts_are_masked(url: str) -> None:
         assert "u:***@one:1,two:2" in shown
 
 
-def test_an_operator_may_name_several_hosts() -> None:
+def test_several_hosts_are_allowed_on_the_command_line() -> None:
     nobody = "redis+cluster://127.0.0.1:1"
     assert is_url(nobody)
     assert not is_url("redis+cluster://127.0.0.1:99999")

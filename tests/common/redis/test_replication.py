@@ -1,4 +1,4 @@
-"""Nobody is told of a change before replicas have it, nor at a repetition."""
+"""A reply is not delivered before replicas have the change, not even for a repetition."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TRIM = Record("trim", (KEYS.queue,), ())
 
 
 class ByHand:
-    """A wire whose replies come when the test says."""
+    """A client whose replies arrive when the test decides."""
 
     def __init__(self) -> None:
         self.ready = True
@@ -55,13 +55,13 @@ def wire() -> ByHand:
 
 
 def sent(wire: ByHand, command: str = "GET") -> list[Any]:
-    """Send a command over a wire that wants two replicas; the list gets the reply."""
+    """Send a command through a client that waits for two replicas; the list gets the reply."""
     replies: list[Any] = []
     ReplicatedClient(wire, KEYS, 2, 500).send((command,), replies.append)
     return replies
 
 
-def test_a_write_and_the_wait_go_along_at_once(wire: ByHand) -> None:
+def test_marker_and_wait_are_sent_together_with_the_command(wire: ByHand) -> None:
     replies = sent(wire)
     assert [args[0] for args in wire.sent] == ["GET", "SET", "WAIT"]
     assert wire.sent[1][1] == KEYS.replication_marker
@@ -81,7 +81,7 @@ def test_too_few_replicas_are_an_error(wire: ByHand) -> None:
 
 
 @pytest.mark.parametrize("place", range(3))
-def test_trouble_with_any_of_them_is_told_once(wire: ByHand, place: int) -> None:
+def test_an_error_of_any_command_is_delivered_once(wire: ByHand, place: int) -> None:
     replies = sent(wire)
     trouble = exceptions.ResponseError("OOM")
     answers: list[Any] = [b"value", b"OK", 2]
@@ -90,18 +90,18 @@ def test_trouble_with_any_of_them_is_told_once(wire: ByHand, place: int) -> None
     assert replies == [trouble]
 
 
-async def test_a_wire_that_is_not_connected_connects_first(wire: ByHand) -> None:
+async def test_a_disconnected_client_connects_first(wire: ByHand) -> None:
     wire.ready = False
     with pytest.raises(exceptions.ConnectionError):  # lost again
         await ReplicatedClient(wire, KEYS, 1, 500).execute_command("GET")
     assert wire.sent == [("PING",)]
 
 
-def test_nothing_stands_between_where_nobody_is_waited_for(wire: ByHand) -> None:
+def test_without_replicas_the_client_is_not_wrapped(wire: ByHand) -> None:
     assert with_replication(wire, KEYS, 0, 500) is wire
 
 
-async def test_callers_of_a_coalescer_are_told_at_once_and_the_next_call_leaves(
+async def test_callers_of_a_batcher_get_the_error_and_the_next_call_runs(
     wire: ByHand,
 ) -> None:
     batcher = ScriptBatcher(ReplicatedClient(wire, KEYS, 1, 500), KEYS, CORE_SCRIPT, 5.0)
@@ -127,8 +127,8 @@ def servers(request: pytest.FixtureRequest) -> Iterator[SentinelSet]:
         yield found
 
 
-async def test_what_another_wrote_is_waited_for_too(servers: SentinelSet) -> None:
-    """A repetition only reads, and Redis waits for writes of the connection that asks."""
+async def test_writes_of_other_connections_are_waited_for_too(servers: SentinelSet) -> None:
+    """A repetition only reads, and WAIT covers only writes of its own connection."""
     keys = JobKeys(queue=f"q-{os.urandom(4).hex()}")
     [replica] = servers.replicas
     other, asking = PipelinedConnection(servers.url), PipelinedConnection(servers.url)
@@ -148,7 +148,7 @@ async def test_what_another_wrote_is_waited_for_too(servers: SentinelSet) -> Non
         await asking.aclose()
 
 
-async def test_a_batch_gets_through_once_the_replica_is_back(servers: SentinelSet) -> None:
+async def test_a_batch_succeeds_once_the_replica_is_back(servers: SentinelSet) -> None:
     [replica] = servers.replicas
     wire = PipelinedConnection(servers.url)
     batcher = ScriptBatcher(ReplicatedClient(wire, KEYS, 1, 300), KEYS, CORE_SCRIPT, 5.0)

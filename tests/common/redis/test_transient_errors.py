@@ -1,4 +1,4 @@
-"""Faults of Redis that pass by themselves: nothing is written, nothing is lost, work goes on."""
+"""Transient errors of Redis: nothing is written or lost, and work continues."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.conftest import eventually
 
 @pytest.fixture
 def repeating(caplog: pytest.LogCaptureFixture) -> object:
-    """Waits until the batcher has met the fault."""
+    """Waits until the batcher has met the error."""
 
     async def wait() -> None:
         await eventually(lambda: "retrying" in caplog.text)
@@ -31,7 +31,7 @@ def repeating(caplog: pytest.LogCaptureFixture) -> object:
 
 
 async def impatient_for(scene: Scene) -> ScriptBatcher:
-    """One that soon gives up, though not on connecting and loading the script."""
+    """A batcher with a short retry time, already connected and with its script loaded."""
     wire = scene.backend.wire()
     patient = ScriptBatcher(wire, scene.keys, CORE_SCRIPT, retry_for_s=30.0)
     await QueueStore(scene.client, scene.keys, patient).trim()
@@ -39,7 +39,7 @@ async def impatient_for(scene: Scene) -> ScriptBatcher:
     return ScriptBatcher(wire, scene.keys, CORE_SCRIPT, retry_for_s=1.0)
 
 
-async def test_out_of_memory_is_told_in_time_and_leaves_nothing(real_scene: Scene) -> None:
+async def test_out_of_memory_is_reported_in_time_and_writes_nothing(real_scene: Scene) -> None:
     scene = real_scene
     impatient = await impatient_for(scene)
     store = JobStore(scene.client, scene.keys, impatient)
@@ -58,7 +58,7 @@ async def test_out_of_memory_is_told_in_time_and_leaves_nothing(real_scene: Scen
 async def test_new_jobs_wait_for_memory_and_running_ones_do_not(
     real_scene: Scene, repeating: object
 ) -> None:
-    """Or else nothing would end, and memory would never get free again."""
+    """Otherwise no job would end, and memory would never be freed."""
     scene = real_scene
     leases = [await scene.running(f"t{number}") for number in range(4)]
     ending, retried, released, canceled = leases
@@ -84,8 +84,8 @@ async def test_new_jobs_wait_for_memory_and_running_ones_do_not(
     assert await scene.types(ending.job_id) == types
 
 
-async def test_what_would_need_more_memory_leaves_no_trace(real_scene: Scene) -> None:
-    """A delayed job, a job that is due, a dead letter to redrive: all of it can wait."""
+async def test_operations_that_need_memory_write_nothing(real_scene: Scene) -> None:
+    """A delayed job, a due job, a dead letter to redrive: all of them can wait."""
     scene = real_scene
     impatient = await impatient_for(scene)
     store = JobStore(scene.client, scene.keys, impatient)
@@ -121,7 +121,7 @@ async def test_what_would_need_more_memory_leaves_no_trace(real_scene: Scene) ->
 
 
 @pytest.mark.one_server
-async def test_a_read_only_replica_is_waited_out(real_scene: Scene, repeating: object) -> None:
+async def test_a_read_only_replica_is_retried(real_scene: Scene, repeating: object) -> None:
     scene = real_scene
     await scene.post()
     await scene.client.execute_command("REPLICAOF", "127.0.0.1", "1")
@@ -135,7 +135,7 @@ async def test_a_read_only_replica_is_waited_out(real_scene: Scene, repeating: o
     assert await scene.client.xlen(scene.keys.queue) == 2
 
 
-async def test_a_server_busy_with_a_foreign_script_is_waited_out(
+async def test_a_server_busy_with_another_script_is_retried(
     real_scene: Scene, repeating: object
 ) -> None:
     scene = real_scene
@@ -169,7 +169,7 @@ async def test_a_server_busy_with_a_foreign_script_is_waited_out(
 
 
 @pytest.mark.one_server
-async def test_min_replicas_to_write_is_waited_out(real_scene: Scene, repeating: object) -> None:
+async def test_min_replicas_to_write_is_retried(real_scene: Scene, repeating: object) -> None:
     scene = real_scene
     await scene.client.config_set("min-replicas-to-write", "1")
     try:
@@ -196,7 +196,7 @@ async def test_min_replicas_to_write_is_waited_out(real_scene: Scene, repeating:
         "NOREPLICAS Not enough good replicas to write.",
     ],
 )
-def test_what_passes_by_itself(message: str) -> None:
+def test_transient_errors_are_recognised(message: str) -> None:
     assert is_transient(message)
 
 
@@ -210,11 +210,11 @@ def test_what_passes_by_itself(message: str) -> None:
         "user_script:3: attempt to index field 'OOM' (a nil value)",
     ],
 )
-def test_what_only_names_it_does_not(message: str) -> None:
+def test_errors_that_only_mention_them_are_not_transient(message: str) -> None:
     assert not is_transient(message)
 
 
-async def test_a_foreign_key_with_such_a_name_is_told_at_once(real_scene: Scene) -> None:
+async def test_a_key_named_like_an_error_is_reported_at_once(real_scene: Scene) -> None:
     scene = real_scene
     job = new_job(job_id="LOADING OOM BUSY")
     await scene.client.rpush(scene.keys.job(job.job_id), "foreign")

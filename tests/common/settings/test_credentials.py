@@ -1,4 +1,4 @@
-"""Secrets that systemd hands over as files, and secrets that no message gives away."""
+"""Secrets from systemd credentials, and messages without secrets."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_credential_is_read_without_its_last_newline(
     assert load_settings(kind).redis_url == URL
 
 
-def test_the_environment_wins_over_the_credential(
+def test_the_environment_takes_precedence_over_the_credential(
     credentials: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (credentials / "redis_url").write_text(URL)
@@ -43,7 +43,7 @@ def test_the_environment_wins_over_the_credential(
 
 
 @pytest.mark.parametrize("directory", ["", "/nonexistent", __file__])
-def test_without_credentials_nothing_is_said(
+def test_without_credentials_there_is_no_warning(
     directory: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", directory)  # a warning would fail the test
@@ -51,18 +51,18 @@ def test_without_credentials_nothing_is_said(
 
 
 @pytest.mark.parametrize("bad", ["", "reddis://:hunter2@localhost", "redis://:hunter2@h:99999"])
-def test_a_bad_credential_is_a_wrong_setting(bad: str, credentials: Path) -> None:
-    """Also an empty one: starting a Redis of our own instead would surprise everybody."""
+def test_an_invalid_credential_is_a_settings_error(bad: str, credentials: Path) -> None:
+    """Also an empty one: starting a private Redis instead would be a surprise."""
     (credentials / "redis_url").write_text(bad)
     with pytest.raises(SettingsError, match="REDIS_URL: ") as caught:
         load_settings(WorkerSettings)
     assert caught.value.exit_code == EXIT_CONFIG
     assert "hunter2" not in str(caught.value)
     assert caught.value.__cause__ is None
-    assert caught.value.__suppress_context__  # whose text holds the value
+    assert caught.value.__suppress_context__  # its text contains the value
 
 
-def test_a_credential_that_is_no_text_is_a_wrong_setting(credentials: Path) -> None:
+def test_an_undecodable_credential_is_a_settings_error(credentials: Path) -> None:
     (credentials / "redis_url").write_bytes(b"\xff\xfe")
     with pytest.raises(SettingsError, match="credentials"):
         load_settings(WorkerSettings)
@@ -81,7 +81,7 @@ def test_a_credential_that_is_no_text_is_a_wrong_setting(credentials: Path) -> N
         "redis://gateway@localhost:99999?PASSWORD=hunter2&db=1",
     ],
 )
-def test_no_form_of_url_gives_its_password_away(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_form_of_url_exposes_its_password(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REDIS_URL", url)
     with pytest.raises(SettingsError, match="REDIS_URL=") as caught:
         load_settings(GatewaySettings)

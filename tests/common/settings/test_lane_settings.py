@@ -1,4 +1,4 @@
-"""LANES, TENANT_LANES and TENANT_WEIGHTS: what they mean, and what is refused."""
+"""LANES, TENANT_LANES and TENANT_WEIGHTS: their meaning and their validation."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_lanes_are_named_once_and_in_one_order(
 
 @pytest.mark.parametrize("kind", BOTH)
 @pytest.mark.parametrize("odd", ["normal", "urgent", "high;low", "HIGH"])
-def test_what_is_no_lane_is_refused(
+def test_an_unknown_lane_is_refused(
     kind: type[CommonSettings], odd: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LANES", odd)

@@ -1,4 +1,4 @@
-"""Settings and logs: every bad variable is named, every line names its job."""
+"""Settings and logs: errors name every invalid variable, lines have their context."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_defaults_hold(kind: type[CommonSettings]) -> None:
     assert settings.keys.queue == "jobs:stream"
 
 
-def test_the_seeds_names_and_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_specified_names_and_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     assert load_settings(GatewaySettings).backpressure_max_backlog == 200
     names = {
         "REDIS_URL": "redis://127.0.0.1:6379/0", "QUEUE_STREAM_KEY": "q", "WORKER_GROUP": "g",
@@ -88,7 +88,7 @@ def test_the_seeds_names_and_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
         (WorkerSettings, "EMBEDDED_FSYNC", "never"),
     ],
 )
-def test_a_bad_variable_is_named_with_its_value(
+def test_an_invalid_variable_is_named_with_its_value(
     kind: type[CommonSettings], name: str, value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(name, value)
@@ -98,7 +98,7 @@ def test_a_bad_variable_is_named_with_its_value(
     assert "\n" not in str(caught.value)
 
 
-def test_all_bad_variables_are_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_invalid_variables_are_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COUNT", "none")
     monkeypatch.setenv("BLOCK_MS", "-5")
     with pytest.raises(SettingsError, match="COUNT") as caught:
@@ -122,7 +122,7 @@ def test_a_password_is_not_repeated_in_an_error(monkeypatch: pytest.MonkeyPatch)
     assert "hunter2" not in str(caught.value)
 
 
-def test_an_empty_variable_is_an_unset_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_variable_counts_as_unset(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REDIS_URL", "")
     monkeypatch.setenv("COUNT", "")
     assert load_settings(WorkerSettings).redis_url is None
@@ -157,14 +157,14 @@ def test_plain_lines() -> None:
 
 
 @pytest.mark.usefixtures("_names")
-def test_lines_name_their_job_and_request() -> None:
+def test_lines_have_their_job_and_request() -> None:
     assert logs.TextFormatter("%(message)s").format(record("x")) == "x job_id=j1 request_id=r1"
     line = json.loads(logs.JsonFormatter().format(record("x")))
     assert (line["job_id"], line["request_id"]) == ("j1", "r1")
 
 
 @pytest.mark.parametrize("odd", ["two\nlines", "\x00\x1b[31m", "\ud800", "ü"])
-def test_a_json_line_is_one_line_whatever_it_says(odd: str) -> None:
+def test_a_json_line_is_always_one_line(odd: str) -> None:
     line = logs.JsonFormatter().format(record(odd, ValueError(odd)))
     assert "\n" not in line
     assert "ValueError" in json.loads(line)["exception"]

@@ -1,4 +1,4 @@
-"""A worker's settings, as its process reads them: its own name, secrets hidden, faults told."""
+"""Settings of a worker process: its default name, hidden secrets, error messages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def run(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_worker_without_a_name_is_called_after_its_process() -> None:
+def test_the_default_name_of_a_worker_is_host_and_pid() -> None:
     script = (
         "import os; from common.settings.base import load_settings; "
         "from common.settings.worker import WorkerSettings; s = load_settings(WorkerSettings); "
@@ -42,7 +42,7 @@ def test_a_worker_without_a_name_is_called_after_its_process() -> None:
     assert names == [f"{socket.gethostname()}-{pid}"] * 2
 
 
-def test_what_follows_from_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_derived_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     environment = {
         "QUEUE_STREAM_KEY": "q", "LANES": "low,high", "TENANT_LANES": "2", "QUEUE_PARTITIONS": "3",
         "WORKER_HANDLERS": "a.b, c",
@@ -63,7 +63,7 @@ def test_secrets_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "very-secret" not in f"{settings!r} {settings} {vars(settings)}"
 
 
-def test_settings_stay_as_they_are() -> None:
+def test_settings_are_immutable() -> None:
     settings = load_settings(WorkerSettings)
     with pytest.raises(Exception, match="frozen"):
         settings.lanes = "high"  # type: ignore[misc]
@@ -80,7 +80,7 @@ def test_settings_stay_as_they_are() -> None:
     ],
 )
 @pytest.mark.parametrize("module", ["worker.main", "worker.echo_worker", "worker.bullmq.main"])
-def test_a_fault_is_told_once_as_ever(
+def test_a_settings_error_is_printed_once(
     module: str, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = run(f"from {module} import main; main()", **environment)

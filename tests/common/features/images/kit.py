@@ -157,7 +157,7 @@ class Gallery:
         assert (await self.fail(held)).answer is OK
         return held
 
-    async def foreign(self, fields: dict[str, str]) -> str:
+    async def third_party_entry(self, fields: dict[str, str]) -> str:
         """Add a third-party result entry, and read it with the group; returns its id."""
         results = self.keys.results
         groups: Any = []

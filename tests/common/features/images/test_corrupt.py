@@ -120,7 +120,7 @@ async def test_create_fails_if_a_key_has_the_wrong_type(gallery: Gallery, name: 
 
 
 async def test_no_dead_letter_is_written_if_a_key_has_the_wrong_type(gallery: Gallery) -> None:
-    entry_id = await gallery.foreign({"x": "y"})
+    entry_id = await gallery.third_party_entry({"x": "y"})
     await gallery.client.sadd(gallery.keys.dead_results, "something else")
     with pytest.raises(CorruptKey):
         await gallery.store.dead_letter_result(entry_id, {"x": "y"}, "odd", 1, GROUP)
@@ -192,7 +192,7 @@ async def test_without_memory_running_work_continues_and_ends(
 
 
 async def test_without_memory_a_result_is_dead_lettered(impatient: Gallery) -> None:
-    entry_id = await impatient.foreign({"x": "y"})
+    entry_id = await impatient.third_party_entry({"x": "y"})
     await impatient.client.config_set("maxmemory", "1")
     await impatient.store.dead_letter_result(entry_id, {"x": "y"}, "odd", 1, GROUP)
     assert await impatient.client.xlen(impatient.keys.dead_results) == 1

@@ -120,7 +120,9 @@ class ImageHistory(RuleBasedStateMachine):
     def somebody_else_tells(self, pick: int, seed: int) -> None:
         rng = random.Random(seed)
         if rng.random() < 0.5:
-            self.walk.somebody_tells(self.image(pick), rng.random() < 0.5, str(rng.randrange(3)))
+            self.walk.add_third_party_entry(
+                self.image(pick), rng.random() < 0.5, str(rng.randrange(3))
+            )
 
     @rule(pick=PICK, what=st.sampled_from(RUN_OUT))
     def time_passes(self, pick: int, what: str) -> None:

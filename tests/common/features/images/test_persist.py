@@ -24,9 +24,9 @@ from tests.common.features.images.kit import (
 )
 
 
-async def told(gallery: Gallery, fields: dict[str, str]) -> str:
+async def persist_entry(gallery: Gallery, fields: dict[str, str]) -> str:
     """Add a third-party entry and persist it; returns its id."""
-    entry_id = await gallery.foreign(fields)
+    entry_id = await gallery.third_party_entry(fields)
     assert (await gallery.store.persist(entry_id, fields, GROUP)).answer is OK
     return entry_id
 
@@ -36,7 +36,7 @@ async def test_a_result_becomes_the_record(gallery: Gallery, status: str) -> Non
     image_id = await gallery.create()
     await gallery.shorten(image_id)
     fields = result_fields(image_id) if status == "processed" else failure_fields(image_id)
-    entry_id = await told(gallery, fields)
+    entry_id = await persist_entry(gallery, fields)
     record = await gallery.record(image_id)
     assert {name: record[name] for name in fields} == fields
     assert (record["status"], record["result_entry_id"]) == (status, entry_id)
@@ -62,7 +62,7 @@ async def test_results_of_sluice_are_already_in_the_record(gallery: Gallery) -> 
 async def test_a_redelivery_changes_nothing_and_is_acknowledged(gallery: Gallery) -> None:
     image_id = await gallery.create()
     fields = result_fields(image_id)
-    entry_id = await told(gallery, fields)
+    entry_id = await persist_entry(gallery, fields)
     before = await gallery.snapshot()
     # Delivered again, as after a crash between the write and a separate acknowledgement.
     await gallery.client.xgroup_setid(gallery.keys.results, GROUP, "0")
@@ -78,7 +78,7 @@ async def test_a_repeated_result_with_equal_content_changes_nothing(gallery: Gal
     await gallery.succeed(held, "same")
     record = await gallery.record(held.image_id)
     fields = result_fields(held.image_id, "same")
-    entry_id = await gallery.foreign(fields)
+    entry_id = await gallery.third_party_entry(fields)
     assert (await gallery.store.persist(entry_id, fields, GROUP)).answer is ALREADY
     assert await gallery.record(held.image_id) == record
     assert (await gallery.client.xpending(gallery.keys.results, GROUP))["pending"] == 1  # Sluice's
@@ -87,13 +87,13 @@ async def test_a_repeated_result_with_equal_content_changes_nothing(gallery: Gal
 async def test_a_later_result_replaces_an_earlier_one(gallery: Gallery) -> None:
     image_id = await gallery.create()
     first, second = failure_fields(image_id), result_fields(image_id)
-    earlier, later = await gallery.foreign(first), await gallery.foreign(second)
+    earlier, later = await gallery.third_party_entry(first), await gallery.foreign(second)
     assert (await gallery.store.persist(later, second, GROUP)).answer is OK
     before = await gallery.snapshot()
     assert (await gallery.store.persist(earlier, first, GROUP)).answer is ALREADY
     assert await gallery.snapshot() == before
     assert await gallery.pending() == 0
-    third = await told(gallery, first)
+    third = await persist_entry(gallery, first)
     record = await gallery.record(image_id)
     assert (record["status"], record["result_entry_id"]) == ("failed", third)
     assert not {"sha256", "etag", "storage_key", "processed_at"} & set(record)
@@ -101,7 +101,7 @@ async def test_a_later_result_replaces_an_earlier_one(gallery: Gallery) -> None:
 
 async def test_a_result_without_an_image_is_acknowledged(gallery: Gallery) -> None:
     for fields in (result_fields("nobody"), failure_fields("nobody")):
-        entry_id = await gallery.foreign(fields)
+        entry_id = await gallery.third_party_entry(fields)
         before = await gallery.snapshot()
         assert (await gallery.store.persist(entry_id, fields, GROUP)).answer is MISSING
         assert await gallery.snapshot() == before
@@ -112,8 +112,8 @@ async def test_a_result_of_an_earlier_upload_is_not_used(gallery: Gallery) -> No
     """Whether the next upload has not begun, is in progress, waits for its job or has ended."""
     image_id = await gallery.create()
     fields = failure_fields(image_id)
-    failed = await told(gallery, fields)
-    late = await gallery.foreign(result_fields(image_id))  # that pipeline continued
+    failed = await persist_entry(gallery, fields)
+    late = await gallery.third_party_entry(result_fields(image_id))  # that pipeline continued
     await gallery.store.reopen(image_id)
     for step in ("open", "claimed", "processing", "ended"):
         if step == "claimed":
@@ -135,7 +135,7 @@ async def test_a_late_result_of_an_earlier_upload_is_not_used(
     held = await gallery.failed()
     await gallery.store.reopen(held.image_id)
     fields = result_fields(held.image_id)
-    entry_id = await gallery.foreign(fields)
+    entry_id = await gallery.third_party_entry(fields)
     before = await gallery.snapshot()
     assert (await gallery.store.persist(entry_id, fields, GROUP)).answer is ALREADY
     assert await gallery.snapshot() == before
@@ -145,14 +145,14 @@ async def test_a_third_party_upload_of_a_reopened_image_is_accepted(gallery: Gal
     held = await gallery.failed()
     await gallery.store.reopen(held.image_id)
     await gallery.client.set(gallery.keys.upload(held.image_id), "claimed", ex=3600)
-    await told(gallery, result_fields(held.image_id))
+    await persist_entry(gallery, result_fields(held.image_id))
     assert (await gallery.record(held.image_id))["status"] == "processed"
 
 
 async def test_a_third_party_result_can_end_a_running_job(gallery: Gallery) -> None:
     held = await gallery.processing()
     fields = result_fields(held.image_id)
-    await told(gallery, fields)
+    await persist_entry(gallery, fields)
     assert await gallery.under_way() == []
     assert await gallery.succeed(held) == (ALREADY, {"outcome": fields})
     assert (await gallery.store.advance(held, Stage.DECODING)).answer is ALREADY
@@ -161,7 +161,7 @@ async def test_a_third_party_result_can_end_a_running_job(gallery: Gallery) -> N
 async def test_a_result_ends_an_upload_in_progress(gallery: Gallery) -> None:
     image_id = await gallery.create()
     upload_id = await gallery.claim(image_id)
-    await told(gallery, result_fields(image_id))
+    await persist_entry(gallery, result_fields(image_id))
     assert (await gallery.store.extend_claim(image_id, upload_id, 1000)).answer is LOST
     assert (await gallery.store.release(image_id, upload_id)).answer is LOST
 
@@ -169,7 +169,7 @@ async def test_a_result_ends_an_upload_in_progress(gallery: Gallery) -> None:
 async def test_a_lost_reply_persists_once(doubting: Gallery) -> None:
     image_id = await doubting.create()
     fields = result_fields(image_id)
-    entry_id = await doubting.foreign(fields)
+    entry_id = await doubting.third_party_entry(fields)
     assert (await doubting.store.persist(entry_id, fields, GROUP)).answer is ALREADY
     assert (await doubting.record(image_id))["result_entry_id"] == entry_id
 
@@ -177,7 +177,7 @@ async def test_a_lost_reply_persists_once(doubting: Gallery) -> None:
 async def test_concurrent_consumers_write_a_result_once(gallery: Gallery) -> None:
     image_id = await gallery.create()
     fields = result_fields(image_id)
-    entry_id = await gallery.foreign(fields)
+    entry_id = await gallery.third_party_entry(fields)
     outcomes = await asyncio.gather(
         *(gallery.store.persist(entry_id, fields, GROUP) for _ in range(20))
     )
@@ -208,7 +208,7 @@ async def letters(gallery: Gallery) -> list[dict[str, str]]:
 
 async def test_an_invalid_entry_is_dead_lettered(gallery: Gallery) -> None:
     fields = {"image_id": "abc", "status": "odd"}
-    entry_id = await gallery.foreign(fields)
+    entry_id = await gallery.third_party_entry(fields)
     await gallery.store.dead_letter_result(entry_id, fields, "invalid status", 10, GROUP)
     [letter] = await letters(gallery)
     assert letter.pop("dlq_at").endswith("Z")
@@ -221,13 +221,13 @@ async def test_an_invalid_entry_is_dead_lettered(gallery: Gallery) -> None:
 
 
 async def test_a_lost_reply_writes_one_dead_letter(doubting: Gallery) -> None:
-    entry_id = await doubting.foreign({"x": "y"})
+    entry_id = await doubting.third_party_entry({"x": "y"})
     await doubting.store.dead_letter_result(entry_id, {"x": "y"}, "odd", 1, GROUP)
     assert len(await letters(doubting)) == 1
 
 
 async def test_concurrent_consumers_write_one_dead_letter(gallery: Gallery) -> None:
-    entry_id = await gallery.foreign({"x": "y"})
+    entry_id = await gallery.third_party_entry({"x": "y"})
     await asyncio.gather(
         *(
             gallery.store.dead_letter_result(entry_id, {"x": "y"}, "odd", 1, GROUP)
@@ -238,7 +238,7 @@ async def test_concurrent_consumers_write_one_dead_letter(gallery: Gallery) -> N
 
 
 async def test_an_entry_that_is_not_pending_is_not_dead_lettered(gallery: Gallery) -> None:
-    await gallery.foreign({"x": "y"})
+    await gallery.third_party_entry({"x": "y"})
     before = await gallery.snapshot()
     await gallery.store.dead_letter_result("1-1", {"x": "y"}, "odd", 1, GROUP)
     await gallery.store.dead_letter_result("1-1", {"x": "y"}, "odd", 1, "no-such-group")
@@ -251,7 +251,7 @@ async def test_dead_letters_are_trimmed(real_gallery: Gallery) -> None:
     for _ in range(3 * DEAD_RESULTS_KEPT):
         pipe.xadd(gallery.keys.dead_results, {"x": "y" * 50})
     await pipe.execute()
-    entry_id = await gallery.foreign({"x": "y"})
+    entry_id = await gallery.third_party_entry({"x": "y"})
     await gallery.store.dead_letter_result(entry_id, {"x": "y"}, "odd", 1, GROUP)
     kept: Any = await gallery.client.xlen(gallery.keys.dead_results)
     assert DEAD_RESULTS_KEPT <= kept < 2 * DEAD_RESULTS_KEPT

@@ -185,7 +185,7 @@ async def test_a_stored_image_is_deleted_by_its_own_key(gallery: Gallery) -> Non
     fields = {
         **failure_fields(held.image_id),
     }
-    entry_id = await gallery.foreign(fields)
+    entry_id = await gallery.third_party_entry(fields)
     await gallery.store.persist(entry_id, fields, GROUP)
     outcome = await gallery.store.delete(held.image_id)
     assert outcome.facts["storage_key"] == f"images/{held.image_id}.webp"

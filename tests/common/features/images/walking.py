@@ -262,7 +262,7 @@ class Walk:
 
     # -- others ----------------------------------------------------------------------------
 
-    def somebody_tells(self, image_id: str, failed: bool, content: str) -> None:
+    def add_third_party_entry(self, image_id: str, failed: bool, content: str) -> None:
         """Add an entry of a third-party pipeline, not read yet."""
         fields = failure_fields(image_id) if failed else result_fields(image_id, content)
         self.client.xadd(KEYS.results, fields)  # type: ignore[arg-type]

@@ -30,7 +30,7 @@ from tests.support.backends import Backend
 OK, ALREADY = WorkflowAnswer.OK, WorkflowAnswer.ALREADY
 
 
-async def story(flow: Flow) -> str:
+async def run_job(flow: Flow) -> str:
     """Run a job through all kinds of operations."""
     job_id = await flow.create(webhook=hooked())
     first = await flow.start(job_id, "first")
@@ -49,7 +49,7 @@ async def story(flow: Flow) -> str:
 
 
 async def test_lost_replies_do_not_change_the_result(doubting: Flow) -> None:
-    job_id = await story(doubting)
+    job_id = await run_job(doubting)
     assert job_id == f"wf_{DATE}_001"
     assert await doubting.types(job_id) == [
         "job.created", "step.started", "step.progress", "step.progress", "step.progress",

@@ -382,7 +382,7 @@ async def test_keys_of_other_applications_are_ignored(scene: Scene) -> None:
     assert (report.jobs_checked, report.violations_total) == (0, 0)
 
 
-async def test_a_hash_without_fields_is_reported(scene: Scene) -> None:
+async def test_a_hash_without_the_fields_of_a_job_is_reported(scene: Scene) -> None:
     await scene.client.hset(scene.keys.job("bare"), "x", "y")  # type: ignore[misc]
     assert await rules(scene) == {"bare": {Rule.WRONG_FIELDS, Rule.NO_TTL}}
 

@@ -62,7 +62,7 @@ async def test_enqueue_with_a_corrupt_idempotency_key(scene: Scene) -> None:
     assert await scene.snapshot() == before
 
 
-async def test_enqueue_does_not_affect_other_records(scene: Scene) -> None:
+async def test_a_failed_enqueue_affects_no_other_record(scene: Scene) -> None:
     jobs = [
         new_job(idempotency_key=f"k{n}", idempotency_ttl_s=60, fingerprint="f") for n in range(9)
     ]

@@ -169,7 +169,7 @@ async def test_each_attempt_counts_its_own_events(scene: Scene) -> None:
     assert data[-1] == b'{"text":"c"}'
 
 
-async def test_events_are_capped_and_the_last_one_stays(
+async def test_events_are_capped_but_not_the_terminal_one(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(common.jobs.scripts, "MAX_EVENTS_PER_JOB", 100)

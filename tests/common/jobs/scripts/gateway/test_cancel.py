@@ -247,7 +247,7 @@ async def test_a_repeated_begin_of_a_canceled_job_still_runs_it(scene: Scene) ->
 # -- workers without leases -----------------------------------------------------------------------
 
 
-async def run_by_a_foreign_worker(scene: Scene, job_id: str) -> None:
+async def run_by_third_party_worker(scene: Scene, job_id: str) -> None:
     """As the contract requires: status, then event."""
     await scene.client.hset(scene.keys.job(job_id), "status", "running")
     await scene.client.xadd(
@@ -262,7 +262,7 @@ async def test_a_job_of_a_third_party_worker_is_only_asked(
 ) -> None:
     """It may end the job at any time; an end by the script could make two."""
     job_id, _ = await scene.waiting(**wishes)
-    await run_by_a_foreign_worker(scene, job_id)
+    await run_by_third_party_worker(scene, job_id)
     for _ in range(2):
         assert (await scene.cancel(job_id)).answer is Answer.CANCELING
     assert await scene.types(job_id) == [b"queued", b"running", b"canceling"]
@@ -273,7 +273,7 @@ async def test_a_job_of_a_third_party_worker_is_only_asked(
 
 async def test_a_job_taken_over_from_a_third_party_ends_canceled(scene: Scene) -> None:
     job_id, message_id = await scene.waiting()
-    await run_by_a_foreign_worker(scene, job_id)
+    await run_by_third_party_worker(scene, job_id)
     await scene.cancel(job_id)
     assert (await scene.begin(job_id, message_id, "t1")).answer is Answer.TERMINAL
     await has_ended(scene, job_id, b"worker.cancel")
@@ -287,7 +287,7 @@ async def test_a_third_party_worker_may_have_taken_a_released_job(
     """The rest of the lease belongs to no attempt: its expiry means nothing."""
     lease = await scene.running()
     await (scene.retry(lease) if hand_back == "retry" else scene.release(lease))
-    await run_by_a_foreign_worker(scene, lease.job_id)
+    await run_by_third_party_worker(scene, lease.job_id)
     assert (await scene.cancel(lease.job_id)).answer is Answer.CANCELING
     assert b"canceled" not in await scene.types(lease.job_id)
 

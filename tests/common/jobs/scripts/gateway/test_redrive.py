@@ -12,7 +12,7 @@ from common.jobs.queue import DeadLetter, DeadLetterRedrive
 from tests.common.kit import GIVEN_UP, Scene
 
 
-async def letter_of(scene: Scene, **changes: object) -> DeadLetter:
+async def dead_letter_of(scene: Scene, **changes: object) -> DeadLetter:
     """A dead letter of a job whose attempts were used up."""
     lease = await scene.running(**changes)
     await scene.finish(lease, GIVEN_UP)
@@ -32,7 +32,7 @@ def redrive_of(scene: Scene, letter: DeadLetter, **changes: object) -> DeadLette
 
 
 async def test_created_writes_the_job_and_deletes_the_dead_letter(scene: Scene) -> None:
-    letter = await letter_of(scene, task="plan")
+    letter = await dead_letter_of(scene, task="plan")
     old = await scene.job(letter.job_id)
     wanted = redrive_of(scene, letter)
     assert wanted.job_id != letter.job_id
@@ -59,7 +59,7 @@ async def test_created_writes_the_job_and_deletes_the_dead_letter(scene: Scene) 
 
 
 async def test_a_repeat_after_a_lost_reply_changes_nothing(scene: Scene) -> None:
-    letter = await letter_of(scene)
+    letter = await dead_letter_of(scene)
     wanted = redrive_of(scene, letter)
     await scene.queue.redrive(wanted, 100)
     before = await scene.snapshot()
@@ -70,7 +70,7 @@ async def test_a_repeat_after_a_lost_reply_changes_nothing(scene: Scene) -> None
 
 
 async def test_twenty_concurrent_calls_create_one_job(scene: Scene) -> None:
-    letter = await letter_of(scene)
+    letter = await dead_letter_of(scene)
     wanted = redrive_of(scene, letter)
     length = await scene.client.xlen(scene.keys.queue)
     replies = await asyncio.gather(*(scene.queue.redrive(wanted, 100) for _ in range(20)))
@@ -79,7 +79,7 @@ async def test_twenty_concurrent_calls_create_one_job(scene: Scene) -> None:
 
 
 async def test_a_missing_dead_letter_creates_no_job(scene: Scene) -> None:
-    letter = await letter_of(scene)
+    letter = await dead_letter_of(scene)
     wanted = redrive_of(scene, letter)
     assert await scene.queue.purge([letter.id]) == 1
     before = await scene.snapshot()
@@ -92,7 +92,7 @@ async def test_a_missing_dead_letter_creates_no_job(scene: Scene) -> None:
 
 async def test_after_its_job_has_expired_the_dead_letter_is_missing(scene: Scene) -> None:
     """The first call deleted the dead letter: there is no second job, however late the call."""
-    letter = await letter_of(scene)
+    letter = await dead_letter_of(scene)
     wanted = redrive_of(scene, letter)
     await scene.queue.redrive(wanted, 100)
     await scene.client.delete(scene.keys.job(wanted.job_id), scene.keys.events(wanted.job_id))
@@ -100,16 +100,16 @@ async def test_after_its_job_has_expired_the_dead_letter_is_missing(scene: Scene
 
 
 async def test_other_dead_letters_stay(scene: Scene) -> None:
-    await letter_of(scene)
-    letter = await letter_of(scene)
-    await letter_of(scene)
+    await dead_letter_of(scene)
+    letter = await dead_letter_of(scene)
+    await dead_letter_of(scene)
     await scene.queue.redrive(redrive_of(scene, letter), 100)
     assert len(await scene.letters()) == 2
     assert letter.id not in {left.id for left in await scene.letters()}
 
 
 async def test_a_delayed_redrive_is_scheduled(scene: Scene) -> None:
-    letter = await letter_of(scene)
+    letter = await dead_letter_of(scene)
     length = await scene.client.xlen(scene.keys.queue)
     wanted = redrive_of(scene, letter, delay_ms=90_001)
     assert (await scene.queue.redrive(wanted, 100)).answer is Answer.CREATED
@@ -128,7 +128,7 @@ async def test_a_delayed_redrive_is_scheduled(scene: Scene) -> None:
 
 
 async def test_a_full_schedule_refuses_without_writing(scene: Scene) -> None:
-    letter = await letter_of(scene)
+    letter = await dead_letter_of(scene)
     await scene.client.zadd(scene.keys.scheduled, {"a": 1, "b": 2})
     before = await scene.snapshot()
     for limit in (0, 1, 2):
@@ -142,7 +142,7 @@ async def test_a_full_schedule_refuses_without_writing(scene: Scene) -> None:
 @pytest.mark.parametrize("waiting", [0, 5])
 async def test_without_a_delay_the_schedule_does_not_matter(scene: Scene, waiting: int) -> None:
     """`MAX_SCHEDULED=0` forbids delays, not redriving."""
-    letter = await letter_of(scene)
+    letter = await dead_letter_of(scene)
     if waiting:
         await scene.client.zadd(scene.keys.scheduled, {str(n): n for n in range(waiting)})
     reply = await scene.queue.redrive(redrive_of(scene, letter), 0)
@@ -156,7 +156,7 @@ async def test_the_new_id_depends_on_the_dead_letter_alone(scene: Scene) -> None
 
 async def test_dead_letters_are_listed_newest_first_in_pages(scene: Scene) -> None:
     for _ in range(5):
-        await letter_of(scene)
+        await dead_letter_of(scene)
     everything = [letter.id for letter in await scene.letters()]
     assert everything == sorted(everything, reverse=True)
     page = await scene.queue.dead_letters("+", 2)
@@ -185,10 +185,10 @@ RIGHTS = b'{"tenant":"shop","tools":["clock"]}'
 
 
 async def test_a_dead_letter_has_the_options_of_its_job(scene: Scene) -> None:
-    letter = await letter_of(scene, options=RIGHTS)
+    letter = await dead_letter_of(scene, options=RIGHTS)
     assert letter.options == RIGHTS
     await scene.queue.purge([letter.id])
-    assert (await letter_of(scene)).options == b""
+    assert (await dead_letter_of(scene)).options == b""
 
 
 async def test_a_dead_letter_of_an_exhausted_job_has_its_options(scene: Scene) -> None:
@@ -216,7 +216,7 @@ async def test_a_message_without_a_job_keeps_known_options(scene: Scene, left: s
 
 
 async def test_the_new_job_has_the_options(scene: Scene) -> None:
-    letter = await letter_of(scene, options=RIGHTS)
+    letter = await dead_letter_of(scene, options=RIGHTS)
     wanted = redrive_of(scene, letter, options=RIGHTS, delay_ms=30_000)
     assert (await scene.queue.redrive(wanted, 100)).answer is Answer.CREATED
     assert await scene.held(wanted.job_id) == {b"attempt": b"0", b"options": RIGHTS}
@@ -227,7 +227,7 @@ async def test_the_new_job_has_the_options(scene: Scene) -> None:
 
 
 async def test_no_job_is_created_if_options_cannot_be_written(scene: Scene) -> None:
-    letter = await letter_of(scene, options=RIGHTS)
+    letter = await dead_letter_of(scene, options=RIGHTS)
     wanted = redrive_of(scene, letter, options=RIGHTS)
     await scene.client.set(scene.keys.lease(wanted.job_id), "a string", ex=60)
     before = await scene.snapshot()

@@ -265,7 +265,7 @@ async def test_an_expired_job_is_removed_from_the_schedule(scene: Scene) -> None
 
 
 @pytest.mark.parametrize("status", ["done", "error", "canceled", "running"])
-async def test_an_ended_job_is_removed_from_the_schedule(scene: Scene, status: str) -> None:
+async def test_a_job_not_queued_any_more_leaves_the_schedule(scene: Scene, status: str) -> None:
     job_id = await due_job(scene)
     await scene.client.hset(scene.keys.job(job_id), "status", status)
     [outcome] = await scene.queue.promote([job_id])
