@@ -59,7 +59,7 @@ class ScriptedModel:
         reason = CANCELED if isinstance(line, Hang) else "stop"
         return Completion(text, reason, self.name, Usage(7, len(words)), "", (), 5, 50, 20.0)
 
-    def said(self, number: int) -> str:
+    def last_message(self, number: int) -> str:
         """The last message of a request; numbers count from 0."""
         return str(self.requests[number].messages[-1]["content"])
 

@@ -220,8 +220,8 @@ async def test_an_invalid_answer_is_requested_again(stage: StageMaker) -> None:
     }
     again = on.model.requests[1]
     assert again.messages[-2] == {"role": "assistant", "content": '{"name": "Eva", "age": -1}'}
-    assert 'at "/age": -1 is less than the minimum' in on.model.said(1)
-    assert '"additionalProperties":false' in on.model.said(1)
+    assert 'at "/age": -1 is less than the minimum' in on.model.last_message(1)
+    assert '"additionalProperties":false' in on.model.last_message(1)
     assert [type for type, _, _ in story].count("usage") == 1
 
 
@@ -264,7 +264,7 @@ async def test_an_object_without_a_schema(stage: StageMaker) -> None:
     on = stage("[1, 2]", '{"a": [1, 2, 18446744073709551616]}')
     result, _ = await on.run(text="a", response_format={"type": "json_object"})
     assert result["json"] == {"a": [1, 2, 18446744073709551616]}
-    assert "not a JSON object" in on.model.said(1)
+    assert "not a JSON object" in on.model.last_message(1)
 
 
 async def test_null_is_a_value_too(stage: StageMaker) -> None:

@@ -85,7 +85,7 @@ async def test_an_answer_without_code_is_requested_again(stage: StageMaker) -> N
     on = stage("I would use a loop for that.", fenced(PROGRAM))
     result, story = await on.run(prompt="a")
     assert result["code"] == PROGRAM
-    assert "contains no code" in on.model.said(1)
+    assert "contains no code" in on.model.last_message(1)
     assert joined(story, "worker.code") == result["text"]
     on = stage("I would use a loop for that.", "Really, a loop.")
     error = await on.fail(prompt="a")

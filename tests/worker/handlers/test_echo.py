@@ -116,12 +116,12 @@ async def test_monitor_the_worker_acks_last(real_rig: RigMaker) -> None:
 
     commands = await monitored(worker, work())
     job, events, lease = f"job:{job_id}", f"job:{job_id}:events", f"job:{job_id}:lease"
-    told = [
+    reported = [
         (command[0], command[1], "running" in command, "done" in command)
         for command in commands
         if command[1] != lease
     ]
-    assert told == [
+    assert reported == [
         ("HSET", job, True, False),
         ("XADD", events, True, False),
         ("XADD", events, False, False),

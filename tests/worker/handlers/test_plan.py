@@ -66,7 +66,7 @@ async def test_an_invalid_plan_is_requested_again(stage: StageMaker) -> None:
     on = stage(json.dumps(circle), json.dumps(TEA))
     result, story = await on.run(goal="tea")
     assert len(result["steps"]) == 3
-    assert "depend on each other" in on.model.said(1)
+    assert "depend on each other" in on.model.last_message(1)
     assert joined(story, "worker.plan") == result["text"] == json.dumps(TEA)
 
 

@@ -133,9 +133,9 @@ async def test_the_model_can_correct_invalid_arguments(fake_rig: RigMaker) -> No
     bench.names = ["twice"]
     worker, job_id, result = await run(fake_rig, bench)
     assert bench.arguments == [{"n": 2}]
-    told = bench.model.asked[1].messages[-1]["content"]
-    assert 'at "/n"' in told
-    assert told.endswith("Correct the arguments and call it again.")
+    reported = bench.model.asked[1].messages[-1]["content"]
+    assert 'at "/n"' in reported
+    assert reported.endswith("Correct the arguments and call it again.")
     [wrong, _] = await events(worker, job_id, "tool_result")
     assert wrong["error"]["kind"] == "tool_arguments_invalid"
     assert result["text"] == "4"
@@ -202,9 +202,9 @@ async def test_the_model_is_informed_about_an_unknown_tool(fake_rig: RigMaker) -
     bench = Bench(calls(("hammer", {})), calls(("calculator", {"expression": "1"})), says("ok"))
     await run(fake_rig, bench)
     for request in bench.model.asked[1:]:  # it exists, but was not offered
-        told = request.messages[-1]["content"]
-        assert "unknown_tool" in told
-        assert told.endswith("there are: effect")
+        reported = request.messages[-1]["content"]
+        assert "unknown_tool" in reported
+        assert reported.endswith("there are: effect")
 
 
 async def test_arguments_that_are_too_long_are_refused(fake_rig: RigMaker) -> None:

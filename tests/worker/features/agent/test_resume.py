@@ -107,11 +107,13 @@ async def test_a_crash_at_any_step_repeats_nothing(
         dead_in_intent = INTENTS.get(at) == step and after
         dead_in_result = INTENTS.get(at - 1) == step and not after
         assert made_times == (0 if dead_in_intent else 1)
-        [told] = [s for s in result["steps"] if (s["round"], s["id"]) == (int(step[0]), _id(step))]
+        [reported] = [
+            s for s in result["steps"] if (s["round"], s["id"]) == (int(step[0]), _id(step))
+        ]
         if dead_in_intent or dead_in_result:
-            assert told["error"]["kind"] == "tool_outcome_unknown"
+            assert reported["error"]["kind"] == "tool_outcome_unknown"
         else:
-            assert told["output"] == "once done"
+            assert reported["output"] == "once done"
     # A call with a key is repeated with the same key, only if its result was not saved.
     again = at == 6 and not after
     assert made.calls.count(f"{job_id}:agent.2.0") == (2 if again else 1)
@@ -130,8 +132,8 @@ async def test_messages_after_a_crash_equal_those_before_it(real_rig: RigMaker) 
     Dying(made, 6, after=True)  # the keyed call of the second round is done
     worker = real_rig(registry=made.registry)
     job_id, result = await run_twice(worker)
-    told = await events(worker, job_id, "tool_call", "tool_result")
-    assert [(data["round"], data["id"], data["attempt"]) for data in told] == [
+    reported = await events(worker, job_id, "tool_call", "tool_result")
+    assert [(data["round"], data["id"], data["attempt"]) for data in reported] == [
         *[(1, "c0", 1)] * 2,
         *[(1, "c1", 1)] * 2,
         *[(2, "c0", 1)] * 2,

@@ -100,10 +100,10 @@ async def test_many_texts_with_progress(worker_of: Rig) -> None:
     result, story = await result_of(worker_of, input=texts, dimensions=2)
     assert result["vectors"] == [[float(len(text)), 0.0] for text in texts]
     assert result["truncated"] == sum(len(text) > 9 for text in texts)
-    told = [data for type, step, data in story if (type, step) == ("progress", "worker.embed")]
-    assert 10 <= len(told) <= embed.PROGRESS_EVENTS
-    assert [data["done"] for data in told] == sorted({data["done"] for data in told})
-    assert all(data["total"] == 200 and data["attempt"] == 1 for data in told)
+    reported = [data for type, step, data in story if (type, step) == ("progress", "worker.embed")]
+    assert 10 <= len(reported) <= embed.PROGRESS_EVENTS
+    assert [data["done"] for data in reported] == sorted({data["done"] for data in reported})
+    assert all(data["total"] == 200 and data["attempt"] == 1 for data in reported)
 
 
 async def test_few_texts_without_progress(worker_of: Rig) -> None:
@@ -112,7 +112,7 @@ async def test_few_texts_without_progress(worker_of: Rig) -> None:
 
 
 @pytest.mark.parametrize(
-    ("payload", "told"),
+    ("payload", "reported"),
     [
         ({}, "input: Field required"),
         ({"input": ""}, "at least 1 character"),
@@ -131,13 +131,13 @@ async def test_few_texts_without_progress(worker_of: Rig) -> None:
     ],
 )
 async def test_invalid_payloads_are_refused(
-    fake_rig: RigMaker, embedder: Lengths, payload: dict[str, Any], told: str
+    fake_rig: RigMaker, embedder: Lengths, payload: dict[str, Any], reported: str
 ) -> None:
     registry = Registry()
     embed.add_handler(registry, embedder)
     error = await error_of(fake_rig(registry=registry), **payload)
     assert error["kind"] == "invalid_payload"
-    assert told in error["message"]
+    assert reported in error["message"]
     assert len(error["message"]) < 2000
 
 

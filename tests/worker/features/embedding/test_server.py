@@ -120,15 +120,15 @@ async def test_the_key_of_the_model_is_not_sent_elsewhere(
 async def test_many_texts_go_a_few_at_a_time(open_embedder: Opener, embeds: ModelServer) -> None:
     embedder, _ = await open_embedder(embed_url=embeds.url)
     texts = [f"text {number}" for number in range(2 * BATCH_SIZE + 5)]
-    told: list[int] = []
+    reported: list[int] = []
 
     async def on_done(done: int) -> None:
-        told.append(done)
+        reported.append(done)
 
     made = await embedder.embed_all(texts, None, on_done)
     assert made.vectors == [vector_of(text) for text in texts]
     assert made.tokens == 2 * len(texts)
-    assert told == [BATCH_SIZE, 2 * BATCH_SIZE]
+    assert reported == [BATCH_SIZE, 2 * BATCH_SIZE]
     assert [len(seen.body["input"]) for seen in embeds.requests] == [BATCH_SIZE, BATCH_SIZE, 5]
     assert await embedder.embed([]) == []
 
@@ -201,7 +201,7 @@ async def test_without_an_installed_model(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "reported"),
     [
         (
             {"embedder": "minilm"},
@@ -211,9 +211,9 @@ async def test_without_an_installed_model(folder: Path, tmp_path: Path) -> None:
     ],
 )
 def test_unavailable_embedders_are_refused(
-    folder: Path, tmp_path: Path, given: dict[str, Any], told: str
+    folder: Path, tmp_path: Path, given: dict[str, Any], reported: str
 ) -> None:
-    with pytest.raises(SettingsError, match=told):
+    with pytest.raises(SettingsError, match=reported):
         chosen(tmp_path, **given)
 
 

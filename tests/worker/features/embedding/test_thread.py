@@ -223,17 +223,17 @@ async def test_a_cancellation_stops_the_work(embedder: LocalEmbedder, model: Slo
 
 
 async def test_progress_is_reported(embedder: LocalEmbedder, model: SlowModel) -> None:
-    told: list[int] = []
+    reported: list[int] = []
 
     async def on_done(done: int) -> None:
-        told.append(done)
+        reported.append(done)
         model.allow(1)
 
     model.hold()
     model.allow(1)
     made = await embedder.embed_all([LONG] * 5, None, on_done)
     assert len(made.vectors) == 5
-    assert told == [1, 2, 3, 4]
+    assert reported == [1, 2, 3, 4]
 
 
 async def test_an_error_in_the_progress_callback_stops_the_work(

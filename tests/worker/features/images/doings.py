@@ -13,7 +13,7 @@ from worker.features.images import pixels
 from worker.features.images.pixels.types import ProcessingRequest, ProcessingResult
 
 
-def _beside(order: ProcessingRequest, name: str) -> Path:
+def _signal_file(order: ProcessingRequest, name: str) -> Path:
     """A file in the parent directory of the spool, for signals between test and process."""
     return Path(order.path).parent.parent / name
 
@@ -29,7 +29,7 @@ def crash(order: ProcessingRequest) -> ProcessingResult:
 
 def crash_once(order: ProcessingRequest) -> ProcessingResult:
     """Crash while decoding, the first time only."""
-    mark = _beside(order, "crashed")
+    mark = _signal_file(order, "crashed")
     if not mark.exists():
         mark.touch()
         crash(order)
@@ -55,17 +55,17 @@ def take_all_memory(order: ProcessingRequest) -> ProcessingResult:
 def wait_for_go(order: ProcessingRequest) -> ProcessingResult:
     """Continue when the test gives the signal."""
     note(Stage.VALIDATING)
-    _beside(order, f"began-{Path(order.path).name}").touch()
-    while not _beside(order, "go").exists():
+    _signal_file(order, f"began-{Path(order.path).name}").touch()
+    while not _signal_file(order, "go").exists():
         time.sleep(0.01)
     return pixels.process(order)
 
 
-def break_down(order: ProcessingRequest) -> ProcessingResult:
+def raise_unexpectedly(order: ProcessingRequest) -> ProcessingResult:
     """Fail with an unexpected exception."""
     raise RuntimeError("a mistake of ours")
 
 
-def find_no_room(order: ProcessingRequest) -> ProcessingResult:
+def fill_disk(order: ProcessingRequest) -> ProcessingResult:
     """Fail as on a full disk."""
     raise OSError(28, "No space left on device")

@@ -150,7 +150,7 @@ async def test_without_pillow_the_error_names_the_extra(
 
 
 async def test_an_unexpected_exception(fake_imagers: ImageMaker, instead: Instead) -> None:
-    instead(doings.break_down)
+    instead(doings.raise_unexpectedly)
     rig = await fake_imagers()
     record = await rig.failed(await rig.upload(photo()), "INTERNAL_ERROR")
     assert "a mistake of ours" in record.failure.error_message
@@ -159,7 +159,7 @@ async def test_an_unexpected_exception(fake_imagers: ImageMaker, instead: Instea
 async def test_a_full_disk_is_retried_and_then_reported(
     fake_imagers: ImageMaker, instead: Instead
 ) -> None:
-    instead(doings.find_no_room)
+    instead(doings.fill_disk)
     rig = await fake_imagers()
     record = await rig.failed(await rig.upload(photo()), "INTERNAL_ERROR")
     assert "No space left" in record.failure.error_message

@@ -62,7 +62,7 @@ class RecordingSink:
         self.pieces: list[tuple[str, Any]] = []
 
     @property
-    def said(self) -> str:
+    def received(self) -> str:
         return "".join(piece for kind, piece in self.pieces if kind == "text")
 
     async def text(self, delta: str) -> None:

@@ -33,7 +33,7 @@ async def test_a_streamed_answer(server: ModelServer, client_rig: ClientRig) -> 
     server.add_text("Hello there, friend.")
     notes = RecordingSink()
     answer = await client_rig.ask("one two", notes)
-    assert answer.text == notes.said == "Hello there, friend."
+    assert answer.text == notes.received == "Hello there, friend."
     assert len(notes.pieces) == 3
     assert answer.finish_reason == "stop"
     assert answer.model == "scripted-1"

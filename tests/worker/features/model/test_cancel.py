@@ -29,7 +29,7 @@ async def test_a_canceled_job_keeps_its_partial_answer(
     job.cancel()
     answer = await asking
     assert answer.canceled
-    assert answer.text.startswith(notes.said)
+    assert answer.text.startswith(notes.received)
     assert answer.usage.prompt_tokens == 30
     assert answer.usage.completion_tokens >= 5
     seen = server.requests[0]

@@ -65,7 +65,7 @@ async def test_temporary_failures_are_retried(
     server.add_text("hello there")
     notes = RecordingSink()
     answer = await client_rig.ask(sink=notes)
-    assert answer.text == notes.said == "hello there"
+    assert answer.text == notes.received == "hello there"
     assert len(server.requests) == 2
     assert client_rig.client.state is ModelState.READY
 
@@ -304,7 +304,7 @@ async def test_an_answer_that_breaks_off_is_not_retried(
     error = caught.value
     assert (error.kind, error.permanent) == ("model_stream_broken", False)
     assert not isinstance(error, TransientError)
-    assert notes.said == "one two"
+    assert notes.received == "one two"
     assert len(server.requests) == 1
 
 

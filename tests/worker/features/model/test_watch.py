@@ -166,8 +166,8 @@ async def _forbid(reply: object, path: str) -> None:
 
 
 def announce(directory: Path, server: ModelServer) -> None:
-    told = {"url": server.url, "model": "announced", "pid": 1}
-    (directory / "fresh").write_text(json.dumps(told))
+    reported = {"url": server.url, "model": "announced", "pid": 1}
+    (directory / "fresh").write_text(json.dumps(reported))
     (directory / "fresh").replace(directory / "model.json")
 
 

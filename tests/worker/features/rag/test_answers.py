@@ -55,8 +55,8 @@ async def test_the_model_answers_and_its_marks_become_citations(rag: RagMaker) -
     await worker.check_spans(result["citations"])
     # The answer was streamed, then the citations, all under the task's step.
     assert "".join(data["delta"] for data in ended.events("message")) == model.text
-    told = [{**citation, "attempt": 1} for citation in result["citations"]]
-    assert ended.events("citation") == told
+    reported = [{**citation, "attempt": 1} for citation in result["citations"]]
+    assert ended.events("citation") == reported
     steps = {step for kind, step, _ in ended.story if kind in ("message", "citation", "usage")}
     assert steps == {"worker.rag"}
     # The model got numbered sources and the question.

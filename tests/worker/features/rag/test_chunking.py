@@ -140,8 +140,8 @@ text
 
 def test_headings_and_the_path_to_a_position() -> None:
     found = headings(MARKED, marked=True)
-    told = [(heading.level, heading.title) for heading in found]
-    assert told == [(1, "Intro"), (1, "One"), (2, "One a"), (3, "Deep"), (1, "Two")]
+    reported = [(heading.level, heading.title) for heading in found]
+    assert reported == [(1, "Intro"), (1, "One"), (2, "One a"), (3, "Deep"), (1, "Two")]
     places = [0, MARKED.index("text"), MARKED.index("### Deep") + 1, len(MARKED)]
     assert paths(found, places) == ["", "One", "One > One a > Deep", "Two"]
     assert headings(MARKED, marked=False) == []

@@ -140,8 +140,8 @@ async def test_uploads_are_read_and_gone(rag: RagMaker) -> None:
     worker = await rag()
     body = "<title>Löwen</title><p>Der Löwe schläft.".encode()
     payload = {"op": "ingest", "upload": True, "document": {"id": "l", "media_type": "text/html"}}
-    told = {**payload, "upload": hashlib.sha256(body).hexdigest()}
-    job_id = await worker.submit(told, upload=body)
+    reported = {**payload, "upload": hashlib.sha256(body).hexdigest()}
+    job_id = await worker.submit(reported, upload=body)
     result = (await worker.end(job_id)).result
     assert (result["title"], result["chars"]) == ("Löwen", len("Der Löwe schläft."))
     assert not await worker.client.exists(worker.ns.upload(job_id))
@@ -150,7 +150,7 @@ async def test_uploads_are_read_and_gone(rag: RagMaker) -> None:
     assert (await worker.end(await worker.submit(titled, upload=body))).result[
         "title"
     ] == "Two lines"
-    assert (await worker.end(await worker.submit(told, upload=b"other"))).kind == "upload_gone"
+    assert (await worker.end(await worker.submit(reported, upload=b"other"))).kind == "upload_gone"
 
 
 async def test_what_the_gateway_reads(rag: RagMaker) -> None:

@@ -95,14 +95,14 @@ async def test_the_process_is_limited_from_within(
 async def test_a_cancellation_kills_the_process(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    told = tmp_path / "pid"
+    pid_file = tmp_path / "pid"
     boot = (
-        f"import os, time\nopen({str(told)!r}, 'w').write(str(os.getpid()) + '\\n')\ntime.sleep(99)"
+        f"import os, time\nopen({str(pid_file)!r}, 'w').write(str(os.getpid()) + '\\n')\ntime.sleep(99)"
     )
     monkeypatch.setattr(confine, "_BOOT", boot)
     apart = SandboxedParser()
     reading = asyncio.create_task(apart.extract(HTML, b"x", 10))
-    pid = int(await eventually(lambda: told.exists() and told.read_text().strip()))
+    pid = int(await eventually(lambda: pid_file.exists() and pid_file.read_text().strip()))
     reading.cancel()
     await asyncio.wait({reading})
     await eventually(lambda: not Path(f"/proc/{pid}").exists())
@@ -118,9 +118,9 @@ async def test_the_process_knows_no_secrets(monkeypatch: pytest.MonkeyPatch) -> 
         "_BOOT",
         "import json, os; print(json.dumps({{'fault': str(dict(os.environ))}}))",
     )
-    with pytest.raises(UnreadableDocument) as told:
+    with pytest.raises(UnreadableDocument) as caught:
         await SandboxedParser().extract(HTML, b"x", 10)
-    assert "secret" not in str(told.value)
+    assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("piece", ["<!", "<a ", "<", "&", "<div>"])

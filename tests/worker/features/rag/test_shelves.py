@@ -77,11 +77,11 @@ async def test_a_waiter_gets_progress_and_may_be_canceled(
         return await texts(self, keys, names)
 
     monkeypatch.setattr(RagStore, "texts", slow)
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
     heard = asyncio.Event()
 
     async def watch(done: int, total: int) -> None:
-        told.append((done, total))
+        reported.append((done, total))
         if total:
             heard.set()
 
@@ -92,7 +92,7 @@ async def test_a_waiter_gets_progress_and_may_be_canceled(
     impatient.cancel()
     gate.set()
     assert (await patient).loaded == 3
-    assert told[-1] == (0, 3)
+    assert reported[-1] == (0, 3)
 
 
 async def test_a_job_reports_the_progress_of_loading(
@@ -232,5 +232,5 @@ async def test_a_namespace_that_goes_while_it_is_opened(
 def test_a_long_heading_is_cut() -> None:
     text = "# " + "word " * 50_000 + "\n\nAnd so on."
     found = outline.headings(text, marked=True)
-    [told] = outline.paths(found, [len(text) - 5])
-    assert 0 < len(told) <= outline.HEADING_CHARS
+    [reported] = outline.paths(found, [len(text) - 5])
+    assert 0 < len(reported) <= outline.HEADING_CHARS

@@ -46,7 +46,7 @@ class FakeSource:
         self.unavailable_reason = ""
 
 
-def box(*names: str, selection: str = "all") -> ToolBox:
+def toolbox_with(*names: str, selection: str = "all") -> ToolBox:
     toolbox = ToolBox(selection)
     for name in names:
         toolbox.add(anything, name=name, description="x", parameters=ANYTHING)
@@ -125,14 +125,14 @@ def test_a_function_with_other_parameters_is_refused(function: Any) -> None:
 
 
 def test_two_tools_with_the_same_wire_name() -> None:
-    toolbox = box("files.read")
+    toolbox = toolbox_with("files.read")
     assert toolbox.find("files.read").wire_name == "files__read"
     with pytest.raises(ValueError, match="the same name in model requests"):
         toolbox.add(anything, name="files__read", description="x", parameters=ANYTHING)
 
 
 def test_a_later_tool_replaces_an_earlier_one() -> None:
-    toolbox = box("a", "a")
+    toolbox = toolbox_with("a", "a")
     assert toolbox.names() == ["a"]
 
 
@@ -140,21 +140,21 @@ def test_a_later_tool_replaces_an_earlier_one() -> None:
 
 
 def test_without_a_selection_all_are_there() -> None:
-    assert box("a", "b").names() == ["a", "b"]
-    assert box("a", "b", selection="none").names() == []
-    assert box("a", "b", selection=" b , ").names() == ["b"]
+    assert toolbox_with("a", "b").names() == ["a", "b"]
+    assert toolbox_with("a", "b", selection="none").names() == []
+    assert toolbox_with("a", "b", selection=" b , ").names() == ["b"]
 
 
 def test_tools_that_do_not_exist_are_named_at_the_start() -> None:
-    toolbox = box("a", "b", selection="a,c")
+    toolbox = toolbox_with("a", "b", selection="a,c")
     with pytest.raises(SettingsError, match=r"TOOLS names 'c'.*available: a, b, all and none"):
         toolbox.check()
     for fine in ("all", "none", "a", "a,b"):
-        box("a", "b", selection=fine).check()
+        toolbox_with("a", "b", selection=fine).check()
 
 
 def test_forbidden_and_missing_tools_are_indistinguishable() -> None:
-    toolbox = box("a", "b", "secret")
+    toolbox = toolbox_with("a", "b", "secret")
     allowed = frozenset({"a", "b"})
     assert toolbox.names(allowed) == ["a", "b"]
     assert toolbox.find("a", allowed).name == "a"
@@ -176,7 +176,7 @@ def test_reserved_tools_cannot_be_called() -> None:
 
 def test_an_empty_allow_list_allows_nothing() -> None:
     with pytest.raises(UnknownTool, match="available: none"):
-        box("a").find("a", frozenset())
+        toolbox_with("a").find("a", frozenset())
 
 
 def test_tools_of_a_source_come_and_go() -> None:

@@ -49,7 +49,7 @@ def _value(name: str, shape: Sequence[int]) -> bytes:
 def write_net(path: Path, size: int, outputs: Mapping[str, NetOutput]) -> Path:
     """A net for `[1, 3, size, size]` with these constant outputs, by name."""
     nodes = [_node("GlobalAveragePool", ["picture"], "mean")]
-    kept, told = [], []
+    kept, reported = [], []
     for name, (shape, values) in outputs.items():
         count = len(values)
         kept.append(_tensor(f"{name}.weight", (count, 3, 1, 1), [0.0] * (3 * count)))
@@ -57,13 +57,13 @@ def write_net(path: Path, size: int, outputs: Mapping[str, NetOutput]) -> Path:
         kept.append(_tensor(f"{name}.shape", (len(shape),), shape, _INT64))
         nodes.append(_node("Conv", ["mean", f"{name}.weight", f"{name}.bias"], f"{name}.flat"))
         nodes.append(_node("Reshape", [f"{name}.flat", f"{name}.shape"], name))
-        told.append(_value(name, shape))
+        reported.append(_value(name, shape))
     graph = (
         b"".join(_bytes(1, node) for node in nodes)
         + _bytes(2, "says-always-the-same")
         + b"".join(_bytes(5, tensor) for tensor in kept)
         + _bytes(11, _value("picture", (1, 3, size, size)))
-        + b"".join(_bytes(12, value) for value in told)
+        + b"".join(_bytes(12, value) for value in reported)
     )
     opset = _bytes(1, "") + _number(2, 11)
     path.write_bytes(_number(1, 7) + _bytes(7, graph) + _bytes(8, opset))

@@ -33,9 +33,9 @@ def test_a_face_is_found_where_it_is() -> None:
 def test_a_face_becomes_unrecognisable_and_the_rest_is_kept(how: Blur) -> None:
     image, before = astronaut(), astronaut()
     [found] = detect(centerface(), before)
-    name, told = find_and_blur(centerface(how), image)
+    name, reported = find_and_blur(centerface(how), image)
     assert name == "centerface"
-    assert told == [found.to_json()]
+    assert reported == [found.to_json()]
     assert detect(centerface(), image) == []
     box = with_margin(found, image.size)
     # Fine detail is gone: neighbouring pixels are similar, except at the edges of a few cells.
@@ -56,8 +56,8 @@ def detail(part: Image.Image) -> float:
 
 def test_blur_none_only_detects() -> None:
     image = astronaut()
-    _, told = find_and_blur(centerface(Blur.NONE), image)
-    assert len(told) == 1
+    _, reported = find_and_blur(centerface(Blur.NONE), image)
+    assert len(reported) == 1
     assert image.tobytes() == astronaut().tobytes()
 
 

@@ -31,9 +31,11 @@ def test_plates_as_detections(tmp_path: Path) -> None:
     choice = DetectorChoice(plate_model=str(path), size=SIZE)
     assert choice.name == "plates"
     image = striped(128, 64)  # half as large in the square
-    name, told = find_and_blur(choice, image)
+    name, reported = find_and_blur(choice, image)
     assert name == "plates"
-    assert told == [{"kind": "plate", "x": 16, "y": 32, "width": 32, "height": 16, "score": 0.9}]
+    assert reported == [
+        {"kind": "plate", "x": 16, "y": 32, "width": 32, "height": 16, "score": 0.9}
+    ]
     # A margin of a fifth on each side: 10..54 and 29..51.
     assert image.crop((10, 29, 54, 51)).getcolors(8 * 4) is not None
     left = {color for _, color in image.crop((0, 0, 128, 29)).getcolors(100) or ()}
@@ -88,9 +90,9 @@ def test_faces_and_plates_together(tmp_path: Path) -> None:
     rows = [8, 40, 24, 48, 0.9, 0]
     plates = write_net(tmp_path / "plates.onnx", SIZE, {"finds": ((1, 1, 6), rows)})
     choice = DetectorChoice(Detector.YUNET, str(faces), str(plates), SIZE, Blur.GAUSSIAN)
-    name, told = find_and_blur(choice, Image.new("RGB", (64, 64)))
+    name, reported = find_and_blur(choice, Image.new("RGB", (64, 64)))
     assert name == "yunet+plates"
-    assert [each["kind"] for each in told] == ["face", "plate"]
+    assert [each["kind"] for each in reported] == ["face", "plate"]
 
 
 def test_files_that_are_not_models_are_rejected(tmp_path: Path) -> None:

@@ -99,9 +99,11 @@ async def test_failures_beyond_the_limit_are_counted(fake_flows: FlowMaker, tmp_
     worker = await rig(fake_flows, tmp_path)
     missing = [{"type": "file", "path": f"{number:03d}{'é' * 250}.txt"} for number in range(199)]
     job_id = await job_with(worker, [text("good words"), *missing], max_source_failures=199)
-    *told, last = (await worker.step(job_id, SOURCES)).errors
-    assert [each["source"][:3] for each in told] == [f"{number:03d}" for number in range(len(told))]
-    assert last["message"].startswith(f"{199 - len(told)} more cannot be read")
+    *reported, last = (await worker.step(job_id, SOURCES)).errors
+    assert [each["source"][:3] for each in reported] == [
+        f"{number:03d}" for number in range(len(reported))
+    ]
+    assert last["message"].startswith(f"{199 - len(reported)} more cannot be read")
     assert len(await worker.payloads(job_id, SOURCES)) == 1
 
 

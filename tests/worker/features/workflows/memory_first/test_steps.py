@@ -40,12 +40,12 @@ async def test_from_sources_to_proposals(flows: FlowMaker) -> None:
     assert {item.status.value for item in items} == {"proposed"}
     payloads = [json.loads(item.payload) for item in items]
     assert [item.confidence for item in items] == [each["confidence"] for each in payloads]
-    told = {(each["kind"], each["from"], each["to"]) for each in payloads}
-    assert ("term_alias", "DLQ", "dead letter queue") in told
-    assert ("term_merge", "dead-letter queue", "dead letter queue") in told
-    assert ("term_merge", "web hook", "webhook") in told
-    assert ("term_case", "Github", "GitHub") in told
-    assert ("term_add", None, "worker") in told
+    reported = {(each["kind"], each["from"], each["to"]) for each in payloads}
+    assert ("term_alias", "DLQ", "dead letter queue") in reported
+    assert ("term_merge", "dead-letter queue", "dead letter queue") in reported
+    assert ("term_merge", "web hook", "webhook") in reported
+    assert ("term_case", "Github", "GitHub") in reported
+    assert ("term_add", None, "worker") in reported
 
 
 async def test_a_job_without_sources_goes_through(fake_flows: FlowMaker) -> None:
