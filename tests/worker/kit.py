@@ -47,7 +47,7 @@ class Rig(Scene):
         max_inflight: int = 4,
         count: int = 16,
         block_ms: int = 50,
-        line: Any = None,
+        reading: Any = None,
         task_limits: dict[str, int] | None = None,
         task_limits_global: dict[str, int] | None = None,
         terms: WorkerDefaults | None = None,
@@ -59,7 +59,7 @@ class Rig(Scene):
         connections = Connections(
             self.client,
             backend.wire(),
-            line or backend.wire(block_s=1.0),
+            reading or backend.wire(block_s=1.0),
             backend.sync_client(),
         )
         capacity = Capacity(

@@ -43,7 +43,7 @@ class Fleet:
         max_inflight: int = 4,
         block_ms: int = 100,
         task_limits: dict[str, int] | None = None,
-        lines: dict[int, Connections] | None = None,
+        connections: dict[int, Connections] | None = None,
         keys: Sequence[JobKeys] | None = None,
         weights: Sequence[int] | None = None,
         lanes: Sequence[str] = (),
@@ -57,7 +57,7 @@ class Fleet:
         terms = WorkerDefaults(worker.max_attempts, backoff=Backoff(0.01, max_s=0.05))
         consumers = [
             QueueConsumer(
-                (lines or {}).get(number) or lines_to(scene.backend),
+                (connections or {}).get(number) or connections_to(scene.backend),
                 scene.keys,
                 worker,
                 registry,
@@ -140,7 +140,7 @@ class Fleet:
         return sum([await scene.pending() for scene in self.scenes])
 
 
-def places_of(backend: Backend, count: int) -> list[Backend]:
+def partition_backends(backend: Backend, count: int) -> list[Backend]:
     """Where each partition is: on a Cluster somewhere else each, on one server all in one place."""
     if backend.url is None or not is_cluster(backend.url):
         return [backend] * count
@@ -148,7 +148,7 @@ def places_of(backend: Backend, count: int) -> list[Backend]:
     return [Backend(backend.name, url_for_tag(backend.url, tag)) for tag in tags]
 
 
-def lines_to(backend: Backend) -> Connections:
+def connections_to(backend: Backend) -> Connections:
     """Lines of a crew's own."""
     return Connections(
         backend.client(), backend.wire(), backend.wire(block_s=1.0), backend.sync_client()

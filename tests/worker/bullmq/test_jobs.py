@@ -263,7 +263,9 @@ async def test_a_handler_that_cancels_itself_ends_only_its_job(bull: Bull) -> No
 
 
 @pytest.mark.parametrize(
-    ("value", "reason"), [(object(), "not valid JSON"), ("x" * 2000, "2002 bytes")], ids=("odd", "long")
+    ("value", "reason"),
+    [(object(), "not valid JSON"), ("x" * 2000, "2002 bytes")],
+    ids=("odd", "long"),
 )
 async def test_results_that_cannot_be_taken_fail_for_good(
     bull: Bull, value: Any, reason: str

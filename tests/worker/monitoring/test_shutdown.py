@@ -342,7 +342,7 @@ async def test_a_read_that_is_given_up_keeps_no_message(
 ) -> None:
     """It may block at Redis for longer than the worker lives, and be handed a job nobody hears."""
     monkeypatch.setattr(worker.monitoring.shutdown, "LAST_READ_S", 0.1)
-    rigged = real_rig(block_ms=60_000, line=real_backend.wire(block_s=60.0))
+    rigged = real_rig(block_ms=60_000, reading=real_backend.wire(block_s=60.0))
     heir = real_rig(identity=HEIR)
     rigged.start()
 

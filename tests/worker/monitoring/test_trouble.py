@@ -294,21 +294,21 @@ async def test_a_role_outlives_what_nobody_foresaw(
     monkeypatch.setattr("common.jobs.queue.LONGEST_WAIT_S", 0.01)
     rigged = fake_rig()
     await rigged.group()
-    crew = rigged.consumer
+    consumer = rigged.consumer
     breaks: Breaks
     if role == "recovery":
-        breaks = crew.recovery.run_once = Breaks(crew.recovery.run_once)  # type: ignore[assignment, method-assign]
-        running = asyncio.create_task(crew.recovery.run())
+        breaks = consumer.recovery.run_once = Breaks(consumer.recovery.run_once)  # type: ignore[assignment, method-assign]
+        running = asyncio.create_task(consumer.recovery.run())
     elif role == "deferred":
-        breaks = crew.deferred.run_once = Breaks(crew.deferred.run_once)  # type: ignore[assignment, method-assign]
-        running = asyncio.create_task(crew.deferred.run(crew.admission.offer))
+        breaks = consumer.deferred.run_once = Breaks(consumer.deferred.run_once)  # type: ignore[assignment, method-assign]
+        running = asyncio.create_task(consumer.deferred.run(consumer.admission.offer))
     elif role == "janitor":
-        janitor = QueueCleaner(crew.queue, "workers", every_s=0.01)
-        breaks = crew.queue.trim = Breaks(crew.queue.trim)  # type: ignore[assignment, method-assign]
+        janitor = QueueCleaner(consumer.queue, "workers", every_s=0.01)
+        breaks = consumer.queue.trim = Breaks(consumer.queue.trim)  # type: ignore[assignment, method-assign]
         running = asyncio.create_task(janitor.run())
     else:
-        breaks = crew.queue.due_jobs = Breaks(crew.queue.due_jobs)  # type: ignore[assignment, method-assign]
-        running = asyncio.create_task(crew.promoter.run())
+        breaks = consumer.queue.due_jobs = Breaks(consumer.queue.due_jobs)  # type: ignore[assignment, method-assign]
+        running = asyncio.create_task(consumer.promoter.run())
     try:
         await eventually(lambda: breaks.calls > 2 or running.done())
         assert not running.done()

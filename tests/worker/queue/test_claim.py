@@ -1,4 +1,4 @@
-"""The intake: which messages may run, and what becomes of all others."""
+"""The claimer: which messages may run, and how all others are settled."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.worker.kit import Rig, RigMaker
 from worker.queue.messages import Message
 
 
-async def letters(worker: Rig) -> list[tuple[bytes, dict[str, str]]]:
+async def dead_letters(worker: Rig) -> list[tuple[bytes, dict[str, str]]]:
     entries = await worker.client.xrange(worker.keys.dead_letters)
     return [(fields[b"reason"], orjson.loads(fields[b"fields"])) for _, fields in entries]
 
@@ -36,12 +36,12 @@ async def test_a_message_becomes_an_attempt(ready: Rig) -> None:
     [{b"task": b"chat"}, {b"job_id": b""}, {b"\xff": b"\xfe\x00"}],
     ids=["none", "empty", "junk"],
 )
-async def test_a_message_without_a_job_id_is_put_aside(
+async def test_a_message_without_a_job_id_is_dead_lettered(
     ready: Rig, fields: dict[bytes, bytes]
 ) -> None:
     await ready.client.xadd(ready.keys.queue, fields)
     assert await ready.claimer.claim(await ready.messages()) == []
-    [(reason, kept)] = await letters(ready)
+    [(reason, kept)] = await dead_letters(ready)
     assert reason == b"message_without_job_id"
     assert list(kept) == [name.decode(errors="replace") for name in fields]
     assert await ready.pending() == 0
@@ -55,10 +55,10 @@ async def test_a_message_that_was_deleted_meanwhile(ready: Rig) -> None:
     assert await ready.pending() == 0
 
 
-async def test_a_message_without_a_hash_is_put_aside(ready: Rig) -> None:
+async def test_a_message_without_a_hash_is_dead_lettered(ready: Rig) -> None:
     await ready.client.xadd(ready.keys.queue, {"job_id": "nobody", "task": "?", "payload": "{}"})
     assert await ready.claimer.claim(await ready.messages()) == []
-    [(reason, kept)] = await letters(ready)
+    [(reason, kept)] = await dead_letters(ready)
     assert reason == b"job_missing_or_expired"
     assert kept["job_id"] == "nobody"
     assert await ready.pending() == 0
@@ -74,29 +74,31 @@ async def test_extra_and_missing_fields_do_not_matter(ready: Rig) -> None:
     assert (attempt.task, attempt.payload) == ("", b"")
 
 
-async def test_an_odd_job_id_harms_nobody(ready: Rig) -> None:
+async def test_an_odd_job_id_does_no_harm(ready: Rig) -> None:
     for job_id in (b"\xff\xfe", b"a b\r\n", b"x" * 10_000, b"*", b"{}"):
         await ready.client.xadd(ready.keys.queue, {b"job_id": job_id})
     [good] = await ready.post()
     attempts = await ready.claimer.claim(await ready.messages())
     assert [attempt.lease.job_id for attempt in attempts] == [good]
-    assert len(await letters(ready)) == 5
+    assert len(await dead_letters(ready)) == 5
 
 
-async def test_one_rotten_job_does_not_spoil_the_batch(ready: Rig) -> None:
+async def test_one_corrupt_job_does_not_fail_the_batch(ready: Rig) -> None:
     jobs = await ready.post(5)
     await ready.client.delete(ready.keys.job(jobs[2]))
     await ready.client.set(ready.keys.job(jobs[2]), "a string")
     attempts = await ready.claimer.claim(await ready.messages())
     assert [attempt.lease.job_id for attempt in attempts] == jobs[:2] + jobs[3:]
-    [(reason, _)] = await letters(ready)
+    [(reason, _)] = await dead_letters(ready)
     assert reason == b"job_keys_corrupt"
     assert await ready.pending() == 4
 
 
 @pytest.mark.parametrize("bad", ["no-id", "no-hash", "corrupt"])
-async def test_dead_letters_that_cannot_be_written_harm_no_good_job(ready: Rig, bad: str) -> None:
-    """The bad message stays pending; its neighbours must run, begun or not."""
+async def test_dead_letters_that_cannot_be_written_do_not_stop_other_jobs(
+    ready: Rig, bad: str
+) -> None:
+    """The bad message stays pending; the others in the batch run."""
     await ready.client.set(ready.keys.dead_letters, "not a stream")
     first = await ready.post(2)
     if bad == "no-id":
@@ -111,7 +113,7 @@ async def test_dead_letters_that_cannot_be_written_harm_no_good_job(ready: Rig, 
     assert [attempt.lease.job_id for attempt in attempts] == first + second
 
 
-async def test_a_job_that_runs_elsewhere_is_left_alone(ready: Rig) -> None:
+async def test_a_job_that_runs_in_another_worker_is_skipped(ready: Rig) -> None:
     lease = await ready.running("other")
     before = await ready.snapshot()
     fields = {b"job_id": lease.job_id.encode(), b"task": b"chat", b"payload": b"{}"}
@@ -125,10 +127,10 @@ async def test_a_job_that_has_ended_is_acked(ready: Rig) -> None:
     fields = {b"job_id": lease.job_id.encode(), b"task": b"chat", b"payload": b"{}"}
     assert await ready.claimer.claim([Message.read(lease.message_id, fields)]) == []
     assert await ready.pending() == 0
-    assert await letters(ready) == []
+    assert await dead_letters(ready) == []
 
 
-async def test_every_try_has_a_token_of_its_own(ready: Rig) -> None:
+async def test_every_claim_has_its_own_token(ready: Rig) -> None:
     await ready.post(10)
     messages = await ready.messages()
     halves = await asyncio.gather(

@@ -1,4 +1,4 @@
-"""Redis 8.4 reads and claims in one command: used where the server can, and nowhere else."""
+"""Redis 8.4 can read and claim in one command, which the reader uses if the server supports it."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from tests.worker.kit import Rig, RigMaker
 
 
 class NewerServer:
-    """The reader's connection to a server that says it is of some version.
+    """The reader's connection to a server that reports a given version.
 
-    From 8.4 on its reads take the CLAIM option, and entries come with how long they were idle
-    and how often they were delivered.
+    From 8.4 on its reads accept the CLAIM option, and entries have their idle time and the number
+    of deliveries.
     """
 
-    def __init__(self, line: Any, info: bytes | Exception) -> None:
-        self._connection = line
+    def __init__(self, connection: Any, info: bytes | Exception) -> None:
+        self._connection = connection
         self.info = info
         self.reads: list[tuple[Any, ...]] = []
         self.asked = 0
-        #: Entries of silent workers that the next read claims.
+        #: Entries with an expired lease that the next read claims.
         self.claimable: list[list[Any]] = []
 
     async def execute_command(self, *args: Any) -> Any:
@@ -49,7 +49,7 @@ class NewerServer:
         await self._connection.aclose()
 
 
-def talking_to(rigged: Rig, info: bytes | Exception) -> NewerServer:
+def connect_reader(rigged: Rig, info: bytes | Exception) -> NewerServer:
     server = NewerServer(rigged.reader._connection, info)
     rigged.reader._connection = server
     return server
@@ -60,9 +60,9 @@ def version(text: str) -> bytes:
 
 
 @pytest.mark.parametrize("number", ["8.4.0", "8.4.1", "8.10.0", "9.0.0", "10.0.255"])
-async def test_a_newer_server_is_asked_to_claim(fake_rig: RigMaker, number: str) -> None:
+async def test_a_newer_server_claims_with_a_read(fake_rig: RigMaker, number: str) -> None:
     rigged = fake_rig()
-    server = talking_to(rigged, version(number))
+    server = connect_reader(rigged, version(number))
     await rigged.group()
     jobs = await rigged.post(3)
     rigged.start()
@@ -74,9 +74,9 @@ async def test_a_newer_server_is_asked_to_claim(fake_rig: RigMaker, number: str)
         assert await rigged.types(job_id) == [b"queued", b"running", b"message", b"done"]
 
 
-async def test_what_a_read_claimed_is_run(fake_rig: RigMaker) -> None:
+async def test_messages_claimed_by_a_read_are_run(fake_rig: RigMaker) -> None:
     rigged = fake_rig()
-    server = talking_to(rigged, version("8.4.0"))
+    server = connect_reader(rigged, version("8.4.0"))
     await rigged.group()
     left = await rigged.post(2)
     messages = await rigged.messages()  # a worker that died
@@ -95,9 +95,9 @@ async def test_what_a_read_claimed_is_run(fake_rig: RigMaker) -> None:
     await rigged.all_acked()
 
 
-async def test_a_claimed_entry_that_was_deleted_is_no_trouble(fake_rig: RigMaker) -> None:
+async def test_a_claimed_entry_that_was_deleted_is_skipped(fake_rig: RigMaker) -> None:
     rigged = fake_rig()
-    server = talking_to(rigged, version("8.4.0"))
+    server = connect_reader(rigged, version("8.4.0"))
     server.claimable = [[b"1-1", None, 31_000, 7]]
     [job_id] = await rigged.post()
     rigged.start()
@@ -118,9 +118,9 @@ async def test_a_claimed_entry_that_was_deleted_is_no_trouble(fake_rig: RigMaker
     ],
     ids=["7.0", "8.3", "valkey", "odd", "empty", "junk", "forbidden", "unknown"],
 )
-async def test_others_are_not(fake_rig: RigMaker, info: bytes | Exception) -> None:
+async def test_an_older_server_does_not(fake_rig: RigMaker, info: bytes | Exception) -> None:
     rigged = fake_rig()
-    server = talking_to(rigged, info)
+    server = connect_reader(rigged, info)
     [job_id] = await rigged.post()
     rigged.start()
     assert await rigged.settled(job_id) == b"done"
@@ -129,8 +129,8 @@ async def test_others_are_not(fake_rig: RigMaker, info: bytes | Exception) -> No
     assert server.asked == 1
 
 
-async def test_the_servers_of_these_tests_read_plainly(real_rig: RigMaker) -> None:
-    """Whatever they are, the reader finds out for itself, and jobs flow."""
+async def test_the_reader_works_with_every_server_of_the_tests(real_rig: RigMaker) -> None:
+    """The reader detects the version, and jobs run."""
     rigged = real_rig()
     rigged.start()
     [job_id] = await rigged.post()
@@ -140,13 +140,13 @@ async def test_the_servers_of_these_tests_read_plainly(real_rig: RigMaker) -> No
     assert bool(rigged.reader._claim) == is_new
 
 
-async def test_a_server_that_is_replaced_is_asked_again(
+async def test_the_version_is_read_again_after_an_error(
     fake_rig: RigMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After trouble it may be another one, an older replica for instance."""
+    """After an error the server may be another one, such as an older replica."""
     monkeypatch.setattr("worker.queue.reader._FIRST_BACKOFF_S", 0.01)
     rigged = fake_rig()
-    server = talking_to(rigged, version("8.4.0"))
+    server = connect_reader(rigged, version("8.4.0"))
     rigged.start()
     await eventually(lambda: any("CLAIM" in read for read in server.reads))
     server.info = version("7.0.15")
@@ -162,12 +162,12 @@ async def test_a_server_that_is_replaced_is_asked_again(
     assert await rigged.settled(job_id) == b"done"
 
 
-async def test_trouble_while_asking_is_waited_out(
+async def test_an_error_while_reading_the_version_is_retried(
     fake_rig: RigMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("worker.queue.reader._FIRST_BACKOFF_S", 0.01)
     rigged = fake_rig()
-    server = talking_to(rigged, exceptions.ConnectionError("away"))
+    server = connect_reader(rigged, exceptions.ConnectionError("away"))
     rigged.start()
     [job_id] = await rigged.post()
     await eventually(lambda: server.asked > 1)

@@ -1,4 +1,4 @@
-"""Never more than MAX_INFLIGHT, whoever brings the messages."""
+"""Never more than MAX_INFLIGHT jobs run, no matter how their messages were taken."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from worker.errors import TransientError
 LIMIT = 3
 
 
-class Crowd:
-    """Counts who is inside at the same time."""
+class RunningCount:
+    """A handler that counts how many jobs run at the same time."""
 
     def __init__(self) -> None:
         self.inside = 0
@@ -40,18 +40,18 @@ async def test_reader_recovery_and_deferred_together_never_exceed_the_limit(
     rig: RigMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("worker.queue.recovery.LONGEST_WAIT_S", 0.03)
-    crowd = Crowd()
+    crowd = RunningCount()
     rigged = rig(crowd.handle, max_inflight=LIMIT, count=16)
     await rigged.group()
     left = await rigged.post(25)
-    ids = await rigged.take(25, "dead")  # recovery's, and idle for long already
+    ids = await rigged.take(25, "dead")  # taken over by the recovery: idle for long
     await rigged.client.xclaim(
         rigged.keys.queue, "workers", "dead", 0, ids, idle=60_000, justid=True
     )
     own = await rigged.post(15)
-    await rigged.take(15, "c1")  # of an earlier process of the same name
+    await rigged.take(15, "c1")  # pending of an earlier process with the same name
     flaky = await rigged.post(15, payload=b'{"flaky":1}')  # deferred
-    fresh = await rigged.post(25)  # the reader's
+    fresh = await rigged.post(25)  # read by the reader
     rigged.start(recover=True)
     fresh += await rigged.post(10)
     assert await rigged.ended([*left, *own, *flaky, *fresh]) == {b"done"}
@@ -64,9 +64,9 @@ async def test_reader_recovery_and_deferred_together_never_exceed_the_limit(
     assert rigged.slots._reserved == 0
 
 
-async def test_an_offer_beyond_the_free_places_waits(rig: RigMaker) -> None:
-    """Reader and recovery may both have asked for the same place."""
-    crowd = Crowd()
+async def test_an_offer_beyond_the_free_slots_waits(rig: RigMaker) -> None:
+    """Reader and recovery may both have counted on the same slot."""
+    crowd = RunningCount()
     rigged = rig(crowd.handle, max_inflight=2)
     await rigged.group()
     jobs = await rigged.post(6)
@@ -81,7 +81,7 @@ async def test_an_offer_beyond_the_free_places_waits(rig: RigMaker) -> None:
 
 
 async def test_the_same_message_offered_twice_runs_once(rig: RigMaker) -> None:
-    crowd = Crowd()
+    crowd = RunningCount()
     rigged = rig(crowd.handle, max_inflight=4)
     await rigged.group()
     jobs = await rigged.post(2)
@@ -100,9 +100,9 @@ async def test_the_same_message_offered_twice_runs_once(rig: RigMaker) -> None:
         assert await rigged.types(job_id) == [b"queued", b"running", b"done"]
 
 
-async def test_three_crews_share_the_work_and_none_exceeds_its_limit(real_rig: RigMaker) -> None:
-    crowds = [Crowd() for _ in range(3)]
-    crews = [
+async def test_three_workers_share_the_jobs_and_none_exceeds_its_limit(real_rig: RigMaker) -> None:
+    crowds = [RunningCount() for _ in range(3)]
+    workers = [
         real_rig(
             crowd.handle,
             identity=WorkerIdentity("workers", f"c{number}", 30_000, 600),
@@ -110,15 +110,15 @@ async def test_three_crews_share_the_work_and_none_exceeds_its_limit(real_rig: R
         )
         for number, crowd in enumerate(crowds)
     ]
-    await crews[0].group()
-    for crew in crews:
-        crew.start(recover=True)
-    jobs = await crews[0].post(60) + await crews[0].post(20, payload=b'{"flaky":1}')
-    assert await crews[0].ended(jobs) <= {b"done", b"error"}
+    await workers[0].group()
+    for each in workers:
+        each.start(recover=True)
+    jobs = await workers[0].post(60) + await workers[0].post(20, payload=b'{"flaky":1}')
+    assert await workers[0].ended(jobs) <= {b"done", b"error"}
     assert all(crowd.most <= 2 for crowd in crowds)
     assert sum(bool(crowd.tries) for crowd in crowds) > 1
-    await crews[0].all_acked()
+    await workers[0].all_acked()
     for job_id in jobs:
-        types = await crews[0].types(job_id)
+        types = await workers[0].types(job_id)
         assert sum(kind in (b"done", b"error") for kind in types) == 1
         assert types.count(b"running") == types.count(b"retry") + 1

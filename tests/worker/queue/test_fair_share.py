@@ -1,4 +1,4 @@
-"""Whoever shares places with others waits for those who read, and for nobody who does not."""
+"""A reader that shares slots waits for readers with a backlog, and not for idle ones."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ from worker.queue.fair_share import FairShare
 from worker.queue.recovery import Recovery
 from worker.queue.slots import Slots
 
-PLACES = 2
+SLOTS = 2
 
 
-async def test_who_rests_is_waited_for_no_longer() -> None:
-    turns = FairShare(Slots(PLACES))
-    slow = turns.join()
-    places = await slow.reserve(PLACES)
-    assert places is not None
-    slow.release(places, places.count)  # and so there may be more
-    ahead = turns.join()
+async def test_an_idle_reader_is_not_waited_for() -> None:
+    fair_share = FairShare(Slots(SLOTS))
+    slow = fair_share.join()
+    reservation = await slow.reserve(SLOTS)
+    assert reservation is not None
+    slow.release(reservation, reservation.count)  # as many as asked for: there may be more
+    ahead = fair_share.join()
     ahead.charge(100)
-    asking = asyncio.ensure_future(ahead.reserve(1))
+    reserving = asyncio.ensure_future(ahead.reserve(1))
     await asyncio.sleep(0.01)
-    assert not asking.done()
+    assert not reserving.done()
     slow.mark_idle()
-    assert await within(5, asking) is not None
+    assert await within(5, reserving) is not None
 
 
-async def test_who_has_looked_after_silent_workers_is_not_waited_for(
+async def test_a_finished_recovery_scan_is_not_waited_for(
     rig: RigMaker, backend: Backend, keys: JobKeys
 ) -> None:
-    """All places were used, and the list of pending messages has come to its end."""
-    worker: Rig = rig(max_inflight=PLACES)
+    """All slots were used, and the scan of the pending list has ended."""
+    worker: Rig = rig(max_inflight=SLOTS)
     await worker.group()
-    await worker.post(PLACES)
-    await worker.take(PLACES, "dead")
-    turns = FairShare(worker.slots)
+    await worker.post(SLOTS)
+    await worker.take(SLOTS, "dead")
+    fair_share = FairShare(worker.slots)
     recovery = Recovery(
         *(backend.wire(), keys.queue, IMPATIENT, worker.slots, worker.consumer.admission),
         worker.consumer.deferred,
-        share=turns.join(reads=False),
+        share=fair_share.join(reads=False),
     )
-    assert await recovery.run_once() == PLACES
-    ahead = turns.join()
+    assert await recovery.run_once() == SLOTS
+    ahead = fair_share.join()
     ahead.charge(100)
     assert await within(5, ahead.reserve(1)) is not None

@@ -1,4 +1,4 @@
-"""Lanes: urgent jobs first, and never all of them before any other; one bookkeeping for all."""
+"""Lanes: urgent jobs first, but not all of them before any other; all lanes share their keys."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LANES = ("high", "low")
 
 
 class Laned:
-    """A gateway's stores over one queue with lanes, and a worker that serves them."""
+    """The stores of a gateway for a queue with lanes, and a worker that consumes them."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ def test_only_the_stream_is_the_lane_s_own() -> None:
     assert keys.for_lane("normal") == keys
 
 
-async def test_a_message_lies_in_its_lane_and_is_worked_off_there(laned: Any) -> None:
+async def test_a_message_is_added_to_its_lane_and_run_from_there(laned: Any) -> None:
     gate = Gate()
     here = laned(gate)
     jobs = [*await here.post(), *await here.post("high"), *await here.post("low")]
@@ -102,7 +102,7 @@ async def test_a_message_lies_in_its_lane_and_is_worked_off_there(laned: Any) ->
     await eventually(here.fleet.pending_none)
 
 
-async def test_urgent_jobs_overtake_and_the_others_go_on(laned: Any) -> None:
+async def test_urgent_jobs_overtake_while_others_continue(laned: Any) -> None:
     gate = Gate(0.02)
     here = laned(gate)
     low, normal, high = [set(await here.post(lane, 150)) for lane in ("low", "", "high")]
@@ -121,7 +121,7 @@ async def test_a_backlog_is_counted_by_lane(laned: Any) -> None:
 
 
 @pytest.mark.parametrize("lane", ["high", ""])
-async def test_a_scheduled_job_comes_to_its_lane(laned: Any, lane: str) -> None:
+async def test_a_scheduled_job_is_added_to_its_lane(laned: Any, lane: str) -> None:
     here = laned(Gate())
     [job_id] = await here.post(lane, delay_ms=1, schedule_limit=10)
     await asyncio.sleep(0.01)
@@ -129,7 +129,7 @@ async def test_a_scheduled_job_comes_to_its_lane(laned: Any, lane: str) -> None:
     assert await here.client.xlen(here.keys.for_lane(lane).stream) == 1
 
 
-async def test_whoever_knows_no_lanes_puts_it_where_it_will_be_found(
+async def test_a_worker_without_lanes_adds_the_job_to_the_normal_queue(
     laned: Any, backend: Backend
 ) -> None:
     here = laned(Gate())
@@ -141,7 +141,7 @@ async def test_whoever_knows_no_lanes_puts_it_where_it_will_be_found(
     assert await here.client.xlen(here.keys.stream) == 1
 
 
-async def test_a_redriven_job_comes_to_its_lane(laned: Any) -> None:
+async def test_a_redriven_job_is_added_to_its_lane(laned: Any) -> None:
     here = laned(Gate())
     letter = await here.client.xadd(here.keys.dead_letters, {"reason": "x"})
     [like] = [new_job()]
@@ -151,8 +151,8 @@ async def test_a_redriven_job_comes_to_its_lane(laned: Any) -> None:
     assert await here.client.xlen(here.keys.for_lane("low").stream) == 1
 
 
-async def test_canceling_a_job_between_attempts_acks_nobody_else_s_message(laned: Any) -> None:
-    """Names of messages are unique only in their stream."""
+async def test_canceling_a_job_between_attempts_acks_only_its_own_message(laned: Any) -> None:
+    """Message ids are unique only within a stream."""
     here = laned(Gate())
     [other], [job_id] = await here.post(), await here.post("high")
     normal, high = here.keys.stream, here.keys.for_lane("high").stream
@@ -197,7 +197,7 @@ async def test_a_tenant_s_few_jobs_do_not_wait_for_the_end_of_another_s_backlog(
         await fleet.close()
 
 
-async def test_a_cancellation_is_heard_in_every_lane(laned: Any) -> None:
+async def test_a_cancel_reaches_every_lane(laned: Any) -> None:
     gate = Gate()
     gate.open.clear()
     here = laned(gate)

@@ -1,4 +1,4 @@
-"""A worker that comes back under its old name finds what it left, and shares it with a twin."""
+"""A worker that restarts with the same consumer name takes its pending messages back."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def owner_of(rigged: Rig) -> set[bytes]:
     return {entry["consumer"] for entry in entries}
 
 
-async def test_what_was_read_and_never_begun_is_taken_up_at_once(rig: RigMaker) -> None:
+async def test_messages_that_were_read_but_not_begun_run_at_once(rig: RigMaker) -> None:
     rigged = rig(identity=identity(30_000))
     await rigged.group()
     jobs = await rigged.post(5)
@@ -42,7 +42,7 @@ async def test_what_was_read_and_never_begun_is_taken_up_at_once(rig: RigMaker) 
     await rigged.all_acked()
 
 
-async def test_what_was_begun_is_taken_up_when_the_old_lease_ends(rig: RigMaker) -> None:
+async def test_a_job_that_was_begun_runs_when_the_old_lease_expires(rig: RigMaker) -> None:
     """Not a whole lease after it was claimed."""
     rigged = rig(identity=identity(30_000))
     lease = await rigged.running()
@@ -60,7 +60,7 @@ async def test_what_was_begun_is_taken_up_when_the_old_lease_ends(rig: RigMaker)
     await rigged.all_acked()
 
 
-async def test_more_leftovers_than_one_page_and_than_places(
+async def test_more_pending_messages_than_a_page_and_than_slots(
     rig: RigMaker, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr("worker.queue.recovery.PAGE", 7)
@@ -69,7 +69,7 @@ async def test_more_leftovers_than_one_page_and_than_places(
     jobs = await rigged.post(30)
     await rigged.take(30, NAME)
     foreign = await rigged.post(2)
-    await rigged.take(2, "other")  # somebody else's are left alone
+    await rigged.take(2, "other")  # messages of another consumer are not taken
     assert await rigged.consumer.recovery.reclaim_own() == 30
     rigged.start()
     assert await rigged.ended(jobs) == {b"done"}
@@ -77,7 +77,7 @@ async def test_more_leftovers_than_one_page_and_than_places(
     assert await owner_of(rigged) == {b"other"}
 
 
-async def test_leftovers_that_are_gone_or_ended_are_no_trouble(rig: RigMaker) -> None:
+async def test_pending_messages_that_were_deleted_or_ended_are_skipped(rig: RigMaker) -> None:
     rigged = rig(identity=identity(30_000))
     await rigged.group()
     ended, _, expired, good = await rigged.post(4)
@@ -89,13 +89,13 @@ async def test_leftovers_that_are_gone_or_ended_are_no_trouble(rig: RigMaker) ->
     assert await rigged.settled(good) == b"done"
 
     async def only_the_deleted() -> bool:
-        return await rigged.pending() <= 1  # Redis 6.2 keeps a deleted one
+        return await rigged.pending() <= 1  # Redis 6.2 keeps a deleted entry pending
 
     await eventually(only_the_deleted)
     assert (await rigged.types(ended))[-1] == b"done"
 
 
-async def test_a_waiting_retry_of_the_old_process_keeps_its_time(rig: RigMaker) -> None:
+async def test_a_delayed_retry_of_the_old_process_keeps_its_time(rig: RigMaker) -> None:
     rigged = rig(identity=identity(30_000))
     lease = await rigged.running()
     await rigged.store.retry(lease, rigged.worker, 500, b'{"kind":"x"}', b"{}")
@@ -106,7 +106,7 @@ async def test_a_waiting_retry_of_the_old_process_keeps_its_time(rig: RigMaker) 
     assert 500 <= begun_at - failed_at < SOON_MS
 
 
-async def test_two_of_the_same_name_run_nothing_twice(rig: RigMaker) -> None:
+async def test_two_workers_with_the_same_name_run_nothing_twice(rig: RigMaker) -> None:
     runs: Counter[tuple[str, int]] = Counter()
     inside: Counter[str] = Counter()
     twice: list[str] = []
@@ -124,7 +124,7 @@ async def test_two_of_the_same_name_run_nothing_twice(rig: RigMaker) -> None:
     jobs = await twins[0].post(20)
     twins[0].start(recover=True)
     await eventually(lambda: len(runs) >= 3)
-    twins[1].start(recover=True)  # takes "back" what the first one runs
+    twins[1].start(recover=True)  # takes "back" the messages that the first one runs
     jobs += await twins[0].post(20)
     assert await twins[0].ended(jobs) == {b"done"}
     await twins[0].all_acked()
@@ -135,8 +135,10 @@ async def test_two_of_the_same_name_run_nothing_twice(rig: RigMaker) -> None:
         assert await twins[0].types(job_id) == [b"queued", b"running", b"done"]
 
 
-async def test_a_twin_that_stops_does_not_take_the_others_jobs_away(rig: RigMaker) -> None:
-    """What is pending under its name is handed back, also what its twin runs: the lease decides."""
+async def test_stopping_one_of_two_workers_with_the_same_name_keeps_the_others_jobs(
+    rig: RigMaker,
+) -> None:
+    """It releases all messages of its name, also those of the other one: the lease decides."""
     begun, let_go = [], asyncio.Event()
 
     async def handler(context: Any, payload: Any) -> None:
@@ -147,15 +149,15 @@ async def test_a_twin_that_stops_does_not_take_the_others_jobs_away(rig: RigMake
         rig(handler, identity=identity(30_000)._replace(consumer=name))
         for name in (NAME, NAME, "heir")
     )
-    # Nothing takes its message back before the heir has tried, neither a look for silent workers
-    # nor a renewal, which comes with every word of the control channel.
+    # Nothing takes the message back before the third worker has tried: neither the recovery nor a
+    # renewal, which every message on the control channel triggers.
     first.start(listen=False)
     [job_id] = await first.post()
     await eventually(lambda: begun)
     second.start(recover=True)
     heir.start(recover=True)
     await second.stop(0.0)
-    # The heir claims it, is refused, and remembers to try again.
+    # The third worker claims it, is refused, and defers the message.
     await eventually(
         lambda: heir.consumer.counters.for_task("chat").reclaimed and len(heir.consumer.deferred)
     )
@@ -174,17 +176,17 @@ async def test_a_twin_that_stops_does_not_take_the_others_jobs_away(rig: RigMake
     await first.all_acked()
 
 
-async def test_no_leftovers_are_looked_for_twice(
+async def test_own_pending_messages_are_taken_back_once(
     fake_rig: RigMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("worker.queue.recovery.LONGEST_WAIT_S", 0.01)
     rigged = fake_rig()
-    looked: list[int] = []
+    scans: list[int] = []
     take_back = rigged.consumer.recovery.reclaim_own
 
     async def counting() -> int:
-        looked.append(1)
-        if len(looked) == 1:
+        scans.append(1)
+        if len(scans) == 1:
             raise ConnectionError("away")
         return await take_back()
 
@@ -200,4 +202,4 @@ async def test_no_leftovers_are_looked_for_twice(
     await rigged.group()
     rigged.start(recover=True)
     await eventually(lambda: len(rounds) > 3)
-    assert len(looked) == 2  # once in vain, once for good
+    assert len(scans) == 2  # the first one failed

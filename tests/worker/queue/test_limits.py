@@ -1,4 +1,4 @@
-"""Caps by task, here and across workers: never exceeded, and nobody else waits for them."""
+"""Limits by task, here and across workers: never exceeded, and other tasks do not wait."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.worker.kit import Rig, RigMaker, registry_of, wishes
 
 
 class Counting:
-    """A handler that knows how many of each task run, and lets them go on command."""
+    """A handler that counts the running jobs of each task, and holds them until released."""
 
     def __init__(self, *held: str) -> None:
         self.running: Counter[str] = Counter()
@@ -46,7 +46,7 @@ def named(name: str, lease_ms: int = 30_000) -> WorkerIdentity:
 # -- here -------------------------------------------------------------------------------------
 
 
-async def test_a_local_limit_is_never_exceeded_and_others_go_on(rig: RigMaker) -> None:
+async def test_a_local_limit_is_never_exceeded_and_other_tasks_continue(rig: RigMaker) -> None:
     count = Counting("chat")
     rigged = rig(
         registry=registry_of(count.handle, "chat", "plan"), max_inflight=4, task_limits={"chat": 1}
@@ -55,7 +55,7 @@ async def test_a_local_limit_is_never_exceeded_and_others_go_on(rig: RigMaker) -
     chats = await rigged.post(6, task="chat")
     plans = await rigged.post(10, task="plan")
     rigged.start()
-    # The first chat does not end, and holds up nobody but other chats.
+    # The first chat job does not end, and delays only other chat jobs.
     assert await rigged.ended(plans) == {b"done"}
     assert count.begun["chat"] == 1
     count.open.set()
@@ -66,8 +66,8 @@ async def test_a_local_limit_is_never_exceeded_and_others_go_on(rig: RigMaker) -
     await eventually(lambda: rigged.consumer.waiting.total == 0)
 
 
-async def test_what_waits_keeps_nobody_from_reading(rig: RigMaker) -> None:
-    """However many wait for a task's place, what comes behind them and needs none is done."""
+async def test_waiting_messages_do_not_stop_reading(rig: RigMaker) -> None:
+    """However many messages wait for a slot of their task, later messages of other tasks run."""
     count = Counting("chat")
     rigged = rig(
         registry=registry_of(count.handle, "chat", "plan"), max_inflight=2, task_limits={"chat": 1}
@@ -83,7 +83,7 @@ async def test_what_waits_keeps_nobody_from_reading(rig: RigMaker) -> None:
     assert count.most["chat"] == 1
 
 
-async def test_so_many_waiting_messages_pause_the_reading(
+async def test_too_many_waiting_messages_pause_reading(
     rig: RigMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("worker.queue.wait_queue.MOST_WAITING", 4)
@@ -105,8 +105,8 @@ async def test_so_many_waiting_messages_pause_the_reading(
 
 
 @pytest.mark.parametrize("kind", ["local", "across"])
-async def test_a_waiting_message_that_vanishes_holds_up_nobody(rig: RigMaker, kind: str) -> None:
-    """Somebody else ran it, or it was canceled and acked: the next one's turn comes at once."""
+async def test_a_waiting_message_that_vanishes_delays_no_other(rig: RigMaker, kind: str) -> None:
+    """Another worker ran it, or it was canceled and acked: the next message runs at once."""
     count = Counting("chat")
     limits = {"task_limits" if kind == "local" else "task_limits_global": {"chat": 1}}
     rigged = rig(registry=registry_of(count.handle, "chat"), max_inflight=3, **limits)
@@ -114,7 +114,7 @@ async def test_a_waiting_message_that_vanishes_holds_up_nobody(rig: RigMaker, ki
     jobs = await rigged.post(4, task="chat")
     rigged.start()
     await eventually(lambda: count.begun["chat"] == 1 and rigged.consumer.waiting.total >= 2)
-    # All that wait but the last are ended and acked by another worker, as after a takeover.
+    # All waiting messages but the last are ended and acked by another worker, as in a takeover.
     entries = await rigged.client.xrange(rigged.keys.queue)
     ids = {fields[b"job_id"].decode(): entry_id for entry_id, fields in entries}
     for job_id in jobs[1:3]:
@@ -126,10 +126,10 @@ async def test_a_waiting_message_that_vanishes_holds_up_nobody(rig: RigMaker, ki
 
 
 @pytest.mark.parametrize("kind", ["local", "across"])
-async def test_a_flush_leaves_no_ghosts_that_wait_for_ever(
+async def test_after_a_flush_no_message_counts_as_waiting(
     rig: RigMaker, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Parked messages that exist no more must not keep the worker from reading."""
+    """Waiting messages that no longer exist must not stop the worker from reading."""
     monkeypatch.setattr("worker.queue.wait_queue.MOST_WAITING", 4)
     monkeypatch.setattr("worker.queue.reader._FIRST_BACKOFF_S", 0.02)
     monkeypatch.setattr("worker.queue.deferred._BACKOFF_S", 0.02)
@@ -148,10 +148,10 @@ async def test_a_flush_leaves_no_ghosts_that_wait_for_ever(
     assert count.most["chat"] == 1
 
 
-async def test_a_stubborn_handler_gives_its_place_back(
+async def test_a_handler_that_ignores_its_timeout_frees_the_slot_of_its_task(
     rig: RigMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its job has ended, and its slot is free: so must be the place of its task."""
+    """Its job has ended and its slot is free, so the slot of its task must be free as well."""
     monkeypatch.setattr("worker.execution.attempt.HARD_KILL_S", 0.02)
     left = asyncio.Event()
 
@@ -176,7 +176,7 @@ async def test_a_stubborn_handler_gives_its_place_back(
     assert await rigged.settled(late) == b"done"
 
 
-async def test_a_failing_job_gives_its_place_back_between_attempts(rig: RigMaker) -> None:
+async def test_a_failing_job_frees_its_slot_between_attempts(rig: RigMaker) -> None:
     tries: Counter[str] = Counter()
 
     async def handler(context: Any, payload: Any) -> None:
@@ -195,7 +195,7 @@ async def test_a_failing_job_gives_its_place_back_between_attempts(rig: RigMaker
     assert tries[waiting] == 1
 
 
-async def test_a_job_canceled_while_it_waits_for_its_place(rig: RigMaker) -> None:
+async def test_a_job_canceled_while_it_waits_for_a_slot(rig: RigMaker) -> None:
     count = Counting("chat")
     rigged = rig(registry=registry_of(count.handle, "chat"), task_limits={"chat": 1})
     await rigged.group()
@@ -215,7 +215,7 @@ async def test_a_job_canceled_while_it_waits_for_its_place(rig: RigMaker) -> Non
 
 async def test_a_global_limit_holds_across_workers(rig: RigMaker) -> None:
     count = Counting()
-    crews = [
+    workers = [
         rig(
             registry=registry_of(count.handle, "chat", "plan"),
             identity=named(name),
@@ -224,20 +224,20 @@ async def test_a_global_limit_holds_across_workers(rig: RigMaker) -> None:
         )
         for name in ("a", "b")
     ]
-    await crews[0].group()
-    jobs = await crews[0].post(30, task="chat")
-    others = await crews[0].post(30, task="plan")
-    for crew in crews:
-        crew.start()
-    assert await crews[0].ended([*jobs, *others]) == {b"done"}
+    await workers[0].group()
+    jobs = await workers[0].post(30, task="chat")
+    others = await workers[0].post(30, task="plan")
+    for each in workers:
+        each.start()
+    assert await workers[0].ended([*jobs, *others]) == {b"done"}
     assert count.most["chat"] <= 2
-    await crews[0].all_acked()
-    await eventually(lambda: [crew.consumer.waiting.total for crew in crews] == [0, 0])
-    assert await crews[0].client.zcard(crews[0].keys.running("chat")) == 0
+    await workers[0].all_acked()
+    await eventually(lambda: [each.consumer.waiting.total for each in workers] == [0, 0])
+    assert await workers[0].client.zcard(workers[0].keys.running("chat")) == 0
 
 
-async def test_a_full_task_elsewhere_does_not_keep_others_from_running(rig: RigMaker) -> None:
-    """Work-conserving: who is refused takes no place."""
+async def test_a_task_at_its_global_limit_does_not_stop_other_tasks(rig: RigMaker) -> None:
+    """Work-conserving: a refused job occupies no slot."""
     count = Counting("chat")
     holder, other = (
         rig(
@@ -262,7 +262,7 @@ async def test_a_full_task_elsewhere_does_not_keep_others_from_running(rig: RigM
     assert count.most["chat"] == 1
 
 
-async def test_a_dead_worker_gives_its_global_place_back_after_its_lease(rig: RigMaker) -> None:
+async def test_the_global_slot_of_a_dead_worker_is_free_after_its_lease(rig: RigMaker) -> None:
     count = Counting()
     rigged = rig(registry=registry_of(count.handle, "chat"), task_limits_global={"chat": 1})
     await rigged.group()
@@ -275,11 +275,11 @@ async def test_a_dead_worker_gives_its_global_place_back_after_its_lease(rig: Ri
     now_s, micros = await rigged.client.time()
     assert now_s * 1000 + micros // 1000 >= ends_ms
     first = min([(await rigged.events(job_id))[1][b"ts"] for job_id in jobs])
-    assert ends_ms <= int(first) < ends_ms + 9000  # not a lease of our own later
+    assert ends_ms <= int(first) < ends_ms + 9000  # not a whole lease later
 
 
-async def test_the_place_is_kept_by_renewals(real_rig: RigMaker) -> None:
-    """A job longer than its lease goes on counting."""
+async def test_renewals_keep_the_global_slot(real_rig: RigMaker) -> None:
+    """A job that runs longer than its lease still counts."""
     count = Counting("chat")
     holder, other = (
         real_rig(
@@ -300,8 +300,8 @@ async def test_the_place_is_kept_by_renewals(real_rig: RigMaker) -> None:
         [job_id] = await holder.client.zrange(key, 0, -1)
         nearly_over = await holder.now_ms() + 15_000
         await holder.client.zadd(key, {job_id: nearly_over})
-        for crew in (holder, other):
-            crew.leases.wake()
+        for rig_for in (holder, other):
+            rig_for.leases.wake()
 
         async def renewed(job_id: bytes = job_id, after: int = nearly_over) -> bool:
             return bool(await holder.client.zscore(key, job_id) > after)
@@ -315,7 +315,7 @@ async def test_the_place_is_kept_by_renewals(real_rig: RigMaker) -> None:
 
 async def test_both_limits_at_once(rig: RigMaker) -> None:
     count = Counting()
-    crews = [
+    workers = [
         rig(
             registry=registry_of(count.handle, "chat", "plan"),
             identity=named(name),
@@ -325,26 +325,26 @@ async def test_both_limits_at_once(rig: RigMaker) -> None:
         )
         for name in ("a", "b")
     ]
-    await crews[0].group()
-    jobs = await crews[0].post(25, task="chat") + await crews[0].post(10, task="plan")
-    for crew in crews:
-        crew.start()
-    assert await crews[0].ended(jobs) == {b"done"}
+    await workers[0].group()
+    jobs = await workers[0].post(25, task="chat") + await workers[0].post(10, task="plan")
+    for each in workers:
+        each.start()
+    assert await workers[0].ended(jobs) == {b"done"}
     assert count.most["chat"] <= 3
     assert count.most["plan"] <= 2
-    await eventually(lambda: [crew.consumer.waiting.total for crew in crews] == [0, 0])
+    await eventually(lambda: [each.consumer.waiting.total for each in workers] == [0, 0])
 
 
-async def test_messages_parked_for_longer_than_a_lease_change_hands_and_are_done(
+async def test_messages_that_wait_longer_than_a_lease_are_run_once(
     rig: RigMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Others claim them meanwhile, and park them too: still each is done once, and soon."""
+    """Other workers claim them meanwhile and put them back: each still runs once, and soon."""
     monkeypatch.setattr("worker.queue.recovery.LONGEST_WAIT_S", 0.1)
     runs: Counter[str] = Counter()
     inside: Counter[str] = Counter()
     most: Counter[str] = Counter()
 
-    def crew(name: str) -> Rig:
+    def rig_for(name: str) -> Rig:
         async def handler(context: Any, payload: Any) -> None:
             runs[context.job_id] += 1
             inside[name] += 1
@@ -354,16 +354,16 @@ async def test_messages_parked_for_longer_than_a_lease_change_hands_and_are_done
 
         return rig(handler, identity=named(name), max_inflight=4, task_limits={"chat": 1})
 
-    crews = [crew("a"), crew("b")]
-    aging = hurry(monkeypatch, crews[0], WAIT_QUEUE_PREFIX, workers=2, wake_s=0.05)
-    await crews[0].group()
-    jobs = await crews[0].post(40)
-    for one in crews:
+    workers = [rig_for("a"), rig_for("b")]
+    aging = hurry(monkeypatch, workers[0], WAIT_QUEUE_PREFIX, workers=2, wake_s=0.05)
+    await workers[0].group()
+    jobs = await workers[0].post(40)
+    for one in workers:
         one.start(recover=True)
-    assert await crews[0].ended(jobs) == {b"done"}  # about one second each
-    assert aging.passed_ms > crews[0].worker.lease_ms
+    assert await workers[0].ended(jobs) == {b"done"}  # about one second each
+    assert aging.passed_ms > workers[0].worker.lease_ms
     assert set(most.values()) == {1}
     assert set(runs.values()) == {1}
-    await crews[0].all_acked()
-    for one in crews:
+    await workers[0].all_acked()
+    for one in workers:
         await eventually(lambda one=one: one.consumer.waiting.total == 0)

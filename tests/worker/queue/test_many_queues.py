@@ -1,4 +1,4 @@
-"""A worker of many queues makes room for their connections, or says that there is none."""
+"""A worker of many queues raises its file limit for their connections, or logs a warning."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from worker.queue import connections, consumers
 from worker.registry import Registry
 
 
-@pytest.mark.parametrize(("allowed", "told"), [(100_000, False), (1024, True)])
-async def test_room_for_all_of_them(
+@pytest.mark.parametrize(("allowed", "warned"), [(100_000, False), (1024, True)])
+async def test_the_file_limit_is_raised_for_all_queues(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     allowed: int,
-    told: bool,
+    warned: bool,
 ) -> None:
     wanted: list[int] = []
 
@@ -33,4 +33,4 @@ async def test_room_for_all_of_them(
         WorkerDefaults.from_settings(settings),
     )
     assert wanted[0] >= 256 * 5
-    assert ("may open only 1024 files, but 256 queues" in caplog.text) is told
+    assert ("may open only 1024 files, but 256 queues" in caplog.text) is warned

@@ -1,4 +1,4 @@
-"""A worker that serves several partitions: fair, and none of them holds up the others."""
+"""A worker for several partitions: slots are shared fairly, and no partition delays another."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from common.jobs.store import WorkerIdentity
 from common.process.usage import LoopLag
 from tests.conftest import eventually
 from tests.support.backends import Backend
-from tests.worker.partition_kit import Fleet, lines_to, places_of
+from tests.worker.partition_kit import Fleet, connections_to, partition_backends
 from worker.monitoring.heartbeat import HeartbeatSender
-from worker.queue import consumers as crews_module
+from worker.queue import consumers as consumers_module
 from worker.queue import prefetch
 from worker.queue.connections import Connections
 from worker.queue.messages import Message, parse_message
@@ -24,7 +24,7 @@ FleetMaker = Callable[..., Fleet]
 
 
 class Gate:
-    """A handler that tells how many of it run at once, and holds jobs while it is shut."""
+    """A handler that counts how many jobs run at once, and holds them while it is closed."""
 
     def __init__(self, seconds: float = 0.0) -> None:
         self.seconds = seconds
@@ -47,7 +47,7 @@ class Gate:
 
 @pytest.fixture
 async def fleet(backend: Backend, worker: WorkerIdentity) -> AsyncIterator[FleetMaker]:
-    """Makes workers for partitions of one server of every kind, and closes them."""
+    """Builds workers for partitions on one server of each kind, and closes them."""
     made: list[Fleet] = []
     places: list[Backend] = []
 
@@ -58,7 +58,7 @@ async def fleet(backend: Backend, worker: WorkerIdentity) -> AsyncIterator[Fleet
         identity: WorkerIdentity = worker,
         **options: Any,
     ) -> Fleet:
-        own = places_of(backend, count)
+        own = partition_backends(backend, count)
         places.extend(own)
         made.append(Fleet(own, handler, worker=identity, **options))
         return made[-1]
@@ -85,7 +85,7 @@ async def test_all_partitions_are_drained(fleet: FleetMaker) -> None:
     assert len(gate.begun) == len(set(gate.begun)) == 101
 
 
-async def test_no_place_is_empty_while_any_partition_has_work(fleet: FleetMaker) -> None:
+async def test_no_slot_is_empty_while_any_partition_has_messages(fleet: FleetMaker) -> None:
     gate = Gate()
     gate.open.clear()
     served = fleet(gate, max_inflight=16)
@@ -111,8 +111,8 @@ async def test_one_job_does_not_wait_for_the_end_of_another_partition_s_backlog(
     assert gate.begun.index(alone) - before < 100
 
 
-async def test_backlogs_are_worked_off_side_by_side(fleet: FleetMaker) -> None:
-    gate = Gate(0.01)  # so that both have been read before the first 100 are over
+async def test_backlogs_are_processed_side_by_side(fleet: FleetMaker) -> None:
+    gate = Gate(0.01)  # so that both are read before the first 100 have ended
     served = fleet(gate, 3)
     first, second = await served.post(0, 150), await served.post(2, 150)
     served.start()
@@ -121,17 +121,17 @@ async def test_backlogs_are_worked_off_side_by_side(fleet: FleetMaker) -> None:
     assert min(len(begun & set(first)), len(begun & set(second))) > 30
 
 
-async def test_messages_come_along_with_reports_in_every_partition(
+async def test_every_partition_prefetches_with_its_reports(
     fleet: FleetMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where each has its backlog, nobody has to read: what ends jobs begins others."""
+    """While each has a backlog, no reads are needed: reports fetch the next messages."""
     monkeypatch.setattr(prefetch, "REPORT_S", 30.0)  # however slow this machine is
     gate = Gate()
     served = fleet(gate, 2, max_inflight=8)
     jobs = [await served.post(number, 200) for number in range(2)]
     read = [0, 0]
-    for number, crew in enumerate(served.consumers):
-        offer = crew.admission.offer
+    for number, consumer in enumerate(served.consumers):
+        offer = consumer.admission.offer
 
         def spy(
             messages: list[Message], *, at: int = number, then: Any = offer, **how: Any
@@ -139,12 +139,12 @@ async def test_messages_come_along_with_reports_in_every_partition(
             read[at] += len(messages)
             then(messages, **how)
 
-        crew.admission.offer = spy  # type: ignore[method-assign]
+        consumer.admission.offer = spy  # type: ignore[method-assign]
     served.start()
     for number, ids in enumerate(jobs):
-        # Who has no job left to report waits for the next look at silent workers, each second.
+        # A partition without a job to report waits for the next scan of the recovery, each second.
         await served.all_ended(number, ids, 120.0)
-    assert max(read) < 80  # the others were begun in the call that took them
+    assert max(read) < 80  # the others were begun in the call that fetched them
     assert gate.most <= 8
     assert len(gate.begun) == len(set(gate.begun)) == 400
 
@@ -159,8 +159,10 @@ async def test_heavier_queues_get_more_and_light_ones_something(fleet: FleetMake
     assert high > normal > low > 3
 
 
-async def test_messages_of_one_name_in_two_partitions_are_two(fleet: FleetMaker) -> None:
-    """Where places of a task are counted, they are counted by message."""
+async def test_equal_message_ids_in_two_partitions_are_different_messages(
+    fleet: FleetMaker,
+) -> None:
+    """The slots of a task are counted by message."""
     gate = Gate()
     gate.open.clear()
     served = fleet(gate, 2, task_limits={"chat": 2})
@@ -181,7 +183,7 @@ async def test_messages_of_one_name_in_two_partitions_are_two(fleet: FleetMaker)
     await eventually(lambda: [each.running for each in served.consumers.home.limits.here] == [0])
 
 
-async def test_places_of_a_task_are_shared_by_all_partitions(fleet: FleetMaker) -> None:
+async def test_slots_of_a_task_are_shared_by_all_partitions(fleet: FleetMaker) -> None:
     gate = Gate(0.005)
     served = fleet(gate, 3, task_limits={"chat": 1})
     jobs = [await served.post(number, 8) for number in range(3)]
@@ -191,18 +193,18 @@ async def test_places_of_a_task_are_shared_by_all_partitions(fleet: FleetMaker) 
     assert gate.most == 1
 
 
-async def test_a_message_that_was_taken_without_a_place_is_anybody_s(
+async def test_a_message_read_without_a_slot_is_offered_to_other_workers(
     fleet: FleetMaker, worker: WorkerIdentity
 ) -> None:
-    """Readers of empty queues hold no place: what they are given meanwhile must not wait here for
-    the end of a long job while other workers have nothing to do."""
+    """Readers of empty queues reserve no slot. A message that they receive while all slots are in
+    use must not wait for the end of a long job while other workers are idle."""
     busy, idle = Gate(), Gate()
     busy.open.clear()
     full = fleet(busy, 2, max_inflight=1, block_ms=5000)
     full.start()
     [long] = await full.post(0)
     await eventually(lambda: busy.now == 1)
-    short = await in_hand_without_a_place(full, 1)
+    short = await read_without_a_slot(full, 1)
     assert full.consumers.deferred == 1
     other = fleet(idle, 2, identity=worker._replace(consumer="c2"))
     other.start()
@@ -214,26 +216,26 @@ async def test_a_message_that_was_taken_without_a_place_is_anybody_s(
     assert busy.begun == [long]
 
 
-async def in_hand_without_a_place(served: Fleet, number: int) -> str:
-    """Post a job and have its message taken, whether a reader was waiting in Redis or not; then
-    wait until it is offered to other workers."""
-    crew = list(served.consumers)[number]
+async def read_without_a_slot(served: Fleet, number: int) -> str:
+    """Post a job and read its message, whether a reader was waiting in Redis or not. Then wait
+    until it is offered to other workers."""
+    consumer = list(served.consumers)[number]
     [job_id] = await served.post(number)
-    reply: Any = await crew.connections.writing.execute_command(
-        "XREADGROUP", "GROUP", crew.worker.group, crew.worker.consumer,
-        "COUNT", 1, "STREAMS", crew.keys.stream, ">",
+    reply: Any = await consumer.connections.writing.execute_command(
+        "XREADGROUP", "GROUP", consumer.worker.group, consumer.worker.consumer,
+        "COUNT", 1, "STREAMS", consumer.keys.stream, ">",
     )  # fmt: skip
     if reply:
-        crew.admission.offer([parse_message(entry) for entry in reply[0][1]])
-    await eventually(lambda: crew.deferred.offered)
+        consumer.admission.offer([parse_message(entry) for entry in reply[0][1]])
+    await eventually(lambda: consumer.deferred.offered)
     return job_id
 
 
-async def test_a_message_that_nobody_else_wants_gets_the_next_place(
+async def test_an_offered_message_that_is_not_claimed_gets_the_next_slot(
     fleet: FleetMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # No slot is given away because this machine stands still.
-    monkeypatch.setattr(crews_module, "RESERVATION_TTL_S", 30.0)
+    monkeypatch.setattr(consumers_module, "RESERVATION_TTL_S", 30.0)
     begun: list[str] = []
     ends = asyncio.Semaphore(0)
 
@@ -246,7 +248,7 @@ async def test_a_message_that_nobody_else_wants_gets_the_next_place(
     served.start()
     many = await served.post(0, 5)
     await eventually(lambda: len(begun) == 1)
-    other = await in_hand_without_a_place(served, 1)
+    other = await read_without_a_slot(served, 1)
     ends.release()
     await eventually(lambda: len(begun) == 2)
     assert begun[1] == other
@@ -257,38 +259,38 @@ async def test_a_message_that_nobody_else_wants_gets_the_next_place(
     assert len(begun) == len(set(begun)) == 6
 
 
-async def test_places_are_held_in_the_step_that_finds_them(
+async def test_slots_are_reserved_in_the_step_that_finds_them(
     fleet: FleetMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or a reader that asks between the finding and the holding gets them too."""
-    monkeypatch.setattr(crews_module, "RESERVATION_TTL_S", 30.0)
+    """Otherwise a reader could get them between the check and the reservation."""
+    monkeypatch.setattr(consumers_module, "RESERVATION_TTL_S", 30.0)
     gate = Gate()
     gate.open.clear()
     served = fleet(gate, 2, max_inflight=1, block_ms=5000)
     served.start()
     [long] = await served.post(0)
     await eventually(lambda: gate.now == 1)
-    short = await in_hand_without_a_place(served, 1)
+    short = await read_without_a_slot(served, 1)
     free: list[int] = []
     leave = served.slots.mark_finishing
 
-    def leave_and_look(task: asyncio.Task[Any] | None) -> None:
+    def finish_and_watch(task: asyncio.Task[Any] | None) -> None:
         leave(task)
-        look_on()
+        watch()
 
-    def look_on() -> None:  # at every turn of the loop, until the message begins
+    def watch() -> None:  # at every tick of the loop, until the message begins
         if short not in gate.begun:
             free.append(served.slots.free - served.slots.urgent)
-            asyncio.get_running_loop().call_soon(look_on)
+            asyncio.get_running_loop().call_soon(watch)
 
-    served.slots.mark_finishing = leave_and_look  # type: ignore[method-assign]
+    served.slots.mark_finishing = finish_and_watch  # type: ignore[method-assign]
     gate.open.set()
     await served.all_ended(1, [short])
     assert gate.begun == [long, short]
     assert max(free) <= 0
 
 
-async def test_a_stopping_worker_hands_back_what_is_in_hand_everywhere(fleet: FleetMaker) -> None:
+async def test_a_stopping_worker_releases_messages_of_all_partitions(fleet: FleetMaker) -> None:
     gate = Gate()
     gate.open.clear()
     served = fleet(gate, 3)
@@ -320,10 +322,10 @@ async def test_a_cancellation_finds_the_job_in_its_partition(fleet: FleetMaker) 
     assert (await served.scenes[2].job(job_id))[b"status"] == b"canceled"
 
 
-async def test_one_sign_of_life_tells_of_all(
+async def test_one_heartbeat_covers_all_partitions(
     fleet: FleetMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(crews_module, "READING_S", 30.0)
+    monkeypatch.setattr(consumers_module, "READING_S", 30.0)
     gate = Gate()
     gate.open.clear()
     served = fleet(gate, 3, max_inflight=2)
@@ -341,19 +343,19 @@ async def test_one_sign_of_life_tells_of_all(
     gate.open.set()
 
 
-class AwayWire:
-    """A line to a server that takes everything and answers nothing, or refuses it all."""
+class UnavailableConnection:
+    """A connection to a server that never replies, or refuses every command."""
 
     ready = False
 
-    def __init__(self, silent: bool) -> None:
-        self._silent = silent
+    def __init__(self, hangs: bool) -> None:
+        self._hangs = hangs
 
     def send(self, args: Any, on_reply: Any) -> None:
         raise AssertionError("never ready")
 
     async def execute_command(self, *args: Any) -> Any:
-        if self._silent:
+        if self._hangs:
             await asyncio.Event().wait()
         raise RedisConnectionError("away")
 
@@ -361,16 +363,16 @@ class AwayWire:
         pass
 
 
-@pytest.mark.parametrize("silent", [True, False], ids=["silent", "refusing"])
-async def test_a_server_that_is_away_holds_up_nobody_else(
-    fleet: FleetMaker, backend: Backend, silent: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("hangs", [True, False], ids=["hangs", "refusing"])
+async def test_an_unavailable_server_does_not_delay_other_partitions(
+    fleet: FleetMaker, backend: Backend, hangs: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(crews_module, "READING_S", 0.1)
-    wire: Any = AwayWire(silent)
-    real = lines_to(backend)
+    monkeypatch.setattr(consumers_module, "READING_S", 0.1)
+    wire: Any = UnavailableConnection(hangs)
+    real = connections_to(backend)
     away = Connections(real.client, wire, wire, real.renewing)
     gate = Gate(0.001)
-    served = fleet(gate, 3, lines={1: away})
+    served = fleet(gate, 3, connections={1: away})
     jobs = await served.post(0, 100), await served.post(2, 100)
     served.start()
     await served.all_ended(0, jobs[0])
@@ -380,15 +382,17 @@ async def test_a_server_that_is_away_holds_up_nobody_else(
     await eventually(lambda: served.slots.free == 4)
 
 
-async def test_places_held_for_a_server_that_falls_silent_are_given_to_others(
+async def test_slots_reserved_for_a_server_that_stops_responding_go_to_others(
     fleet: FleetMaker, backend: Backend
 ) -> None:
-    """It was asked for messages, or to begin jobs, and does not answer."""
-    real = lines_to(places_of(backend, 2)[1])
-    hole = HoleWire(real.writing)
+    """It does not reply to a read, or to BEGIN."""
+    real = connections_to(partition_backends(backend, 2)[1])
+    hole = LossyConnection(real.writing)
     wire: Any = hole
     gate = Gate(0.001)
-    served = fleet(gate, 2, lines={1: Connections(real.client, wire, real.reading, real.renewing)})
+    served = fleet(
+        gate, 2, connections={1: Connections(real.client, wire, real.reading, real.renewing)}
+    )
     stuck = await served.post(1, 8)
     hole.open = False
     served.start()
@@ -402,8 +406,8 @@ async def test_places_held_for_a_server_that_falls_silent_are_given_to_others(
     assert len(set(gate.begun)) == 58
 
 
-class HoleWire:
-    """A line whose commands get lost while it is not open."""
+class LossyConnection:
+    """A connection whose commands are lost while it is not open."""
 
     ready = False
 
@@ -423,7 +427,7 @@ class HoleWire:
         return await self._wire.execute_command(*args)
 
     def fail(self) -> None:
-        """The connection is found dead at last."""
+        """The connection is closed with an error."""
         lost, self.swallowed = self.swallowed, []
         for each in lost:
             if not each.done():

@@ -1,4 +1,4 @@
-"""Messages that come along with the reports of others, while there are more than can run."""
+"""Prefetch: while there is a backlog, reports also fetch the next messages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from worker.errors import TransientError
 
 
 class Counting:
-    """A handler that takes a turn of the loop, and knows how often and how many at once."""
+    """A handler that takes one tick of the loop, and counts runs and concurrent runs."""
 
     def __init__(self) -> None:
         self.inside = self.most = 0
@@ -35,7 +35,7 @@ class Counting:
 
 
 def reads_of(rig: Rig) -> list[int]:
-    """How many messages each read of the reader brings, from now on, if it brings any."""
+    """The number of messages of each read from now on, without empty reads."""
     counts: list[int] = []
     read = rig.reader._read
 
@@ -48,7 +48,7 @@ def reads_of(rig: Rig) -> list[int]:
     return counts
 
 
-async def test_a_backlog_is_worked_off_with_few_reads(rig: RigMaker) -> None:
+async def test_a_backlog_is_processed_with_few_reads(rig: RigMaker) -> None:
     handler = Counting()
     worker = rig(handler.run, max_inflight=4)
     await worker.group()
@@ -57,14 +57,14 @@ async def test_a_backlog_is_worked_off_with_few_reads(rig: RigMaker) -> None:
     worker.start()
     assert await worker.ended(jobs) == {b"done"}
     await worker.all_acked()
-    assert len(reads) < 20  # one for every four it would be without
+    assert len(reads) < 20  # without prefetch it would be 50
     assert handler.most <= 4
     assert sorted(handler.begun) == sorted(jobs)
     for job_id in (jobs[0], jobs[100], jobs[-1]):
         assert await worker.types(job_id) == [b"queued", b"running", b"done"]
 
 
-async def test_never_more_are_in_hand_than_have_a_place(rig: RigMaker) -> None:
+async def test_never_more_messages_are_pending_than_slots(rig: RigMaker) -> None:
     handler = Counting()
     worker = rig(handler.run, max_inflight=5, count=3)
     await worker.group()
@@ -77,7 +77,7 @@ async def test_never_more_are_in_hand_than_have_a_place(rig: RigMaker) -> None:
         return len(handler.begun) == len(jobs)
 
     await eventually(all_ended)
-    # Reports that are under way are no longer running, and still pending.
+    # Jobs whose report is in progress do not run any more, but are still pending.
     assert max(pending) <= 2 * 5
     assert handler.most <= 5
     assert len(worker.consumer.deferred) == 0
@@ -94,7 +94,7 @@ async def test_a_new_message_after_the_backlog_does_not_wait(rig: RigMaker) -> N
         assert await within(4, worker.settled(late)) == b"done"
 
 
-async def test_places_that_somebody_wants_are_left_to_them(rig: RigMaker) -> None:
+async def test_slots_for_messages_read_before_are_not_used(rig: RigMaker) -> None:
     begun: list[str] = []
     go_on = asyncio.Event()
 
@@ -107,12 +107,10 @@ async def test_places_that_somebody_wants_are_left_to_them(rig: RigMaker) -> Non
     jobs = await worker.post(3)
     worker.consumer.prefetch.active = True
     worker.slots.add_reserved(3)
-    wanting = asyncio.create_task(
-        worker.slots.reserve_free(1)
-    )  # as those do who have messages in hand
+    wanting = asyncio.create_task(worker.slots.reserve_free(1))  # as a caller with messages does
     await asyncio.sleep(0)
     worker.slots.remove_reserved(3)
-    await worker.consumer.queue.trim()  # any call takes messages along
+    await worker.consumer.queue.trim()  # any call fetches messages
     places = await within(5, wanting)
     await eventually(lambda: begun == jobs[:2])
     assert places.count == 1
@@ -122,10 +120,10 @@ async def test_places_that_somebody_wants_are_left_to_them(rig: RigMaker) -> Non
     assert await worker.ended(jobs) == {b"done"}
 
 
-async def test_a_busy_worker_still_looks_after_silent_ones(
+async def test_a_busy_worker_still_recovers_expired_leases(
     rig: RigMaker, worker: WorkerIdentity
 ) -> None:
-    """Its places are never free for longer than a report takes to leave."""
+    """Its slots are never free for longer than it takes to send a report."""
     handler = Counting()
     busy = rig(handler.run, identity=worker._replace(lease_ms=300), max_inflight=2)
     await busy.group()
@@ -147,7 +145,7 @@ async def test_a_busy_worker_still_looks_after_silent_ones(
         await filling
 
 
-async def test_a_retry_is_not_kept_out_by_newer_messages(rig: RigMaker) -> None:
+async def test_a_retry_is_not_delayed_by_newer_messages(rig: RigMaker) -> None:
     tried: list[int] = []
 
     async def handler(context: Any, payload: Any) -> None:
@@ -165,7 +163,7 @@ async def test_a_retry_is_not_kept_out_by_newer_messages(rig: RigMaker) -> None:
     assert await worker.ended(jobs) == {b"done"}
 
 
-async def test_limited_tasks_go_their_usual_way(rig: RigMaker) -> None:
+async def test_messages_of_limited_tasks_are_claimed_the_usual_way(rig: RigMaker) -> None:
     handler = Counting()
     limited = Counting()
     registry = registry_of(handler.run)
@@ -183,7 +181,7 @@ async def test_limited_tasks_go_their_usual_way(rig: RigMaker) -> None:
     assert sorted(handler.begun + limited.begun) == sorted(jobs)
 
 
-async def test_limits_that_come_later_count_too(rig: RigMaker) -> None:
+async def test_limits_set_at_runtime_are_respected(rig: RigMaker) -> None:
     handler = Counting()
     worker = rig(handler.run, max_inflight=4)
     await worker.group()
@@ -197,7 +195,7 @@ async def test_limits_that_come_later_count_too(rig: RigMaker) -> None:
     assert handler.most == 1
 
 
-async def test_strange_messages_among_many_are_put_aside(rig: RigMaker) -> None:
+async def test_invalid_messages_in_a_fetch_are_dead_lettered(rig: RigMaker) -> None:
     worker = rig(Counting().run, max_inflight=2)
     await worker.group()
     jobs = await worker.post(20)
@@ -212,8 +210,8 @@ async def test_strange_messages_among_many_are_put_aside(rig: RigMaker) -> None:
     assert reasons == {b"message_without_job_id", b"job_missing_or_expired"}
 
 
-async def test_a_spoilt_lease_costs_no_place(rig: RigMaker) -> None:
-    """What it says of attempts is no number: its job stays pending, the others run."""
+async def test_a_corrupt_lease_occupies_no_slot(rig: RigMaker) -> None:
+    """Its number of attempts is not a number: the job stays pending, the others run."""
     worker = rig(Counting().run, max_inflight=2)
     await worker.group()
     jobs = await worker.post(8)
@@ -226,7 +224,7 @@ async def test_a_spoilt_lease_costs_no_place(rig: RigMaker) -> None:
     await eventually(lambda: worker.slots.free == 2)
 
 
-async def test_what_takes_messages_for_somebody_who_has_left_is_not_repeated(
+async def test_a_fetch_whose_caller_was_canceled_is_not_repeated(
     rig: RigMaker,
 ) -> None:
     worker = rig(Counting().run)
@@ -234,7 +232,7 @@ async def test_what_takes_messages_for_somebody_who_has_left_is_not_repeated(
     await worker.post(3)
     _, record = worker.claimer.fetch_record(2, "", {})
     batcher = worker.consumer.batcher
-    wire: Any = ShyWire(batcher._wire)
+    wire: Any = FlakyConnection(batcher._wire)
     batcher._wire = wire
     left = batcher.submit([record])
     other = batcher.submit([Record("trim", (), ())])
@@ -245,8 +243,8 @@ async def test_what_takes_messages_for_somebody_who_has_left_is_not_repeated(
     assert await worker.pending() == 0
 
 
-class ShyWire:
-    """A line to a server that is away for a while."""
+class FlakyConnection:
+    """A connection to a server that is unavailable for a while."""
 
     ready = False
 
@@ -265,7 +263,7 @@ class ShyWire:
         await self._wire.aclose()
 
 
-async def test_a_group_that_is_gone_is_made_again(rig: RigMaker) -> None:
+async def test_a_deleted_group_is_created_again(rig: RigMaker) -> None:
     handler = Counting()
     worker = rig(handler.run, max_inflight=2)
     await worker.group()
@@ -279,7 +277,7 @@ async def test_a_group_that_is_gone_is_made_again(rig: RigMaker) -> None:
     assert len(handler.begun) == len(set(handler.begun))
 
 
-async def test_a_stopping_worker_takes_nothing_along(rig: RigMaker) -> None:
+async def test_a_stopping_worker_prefetches_nothing(rig: RigMaker) -> None:
     handler = Counting()
     worker = rig(handler.run, max_inflight=4)
     await worker.group()
@@ -303,8 +301,8 @@ async def test_a_lost_reply_begins_nothing_twice_and_loses_nothing(
     await worker.group()
     jobs = await worker.post(400)
     async with Proxy(str(real_backend.url)) as proxy:
-        line = PipelinedConnection(proxy.url)
-        worker.consumer.batcher._wire = line
+        connection = PipelinedConnection(proxy.url)
+        worker.consumer.batcher._wire = connection
         worker.start()
         for part in range(1, 8):
             await eventually(lambda part=part: len(handler.begun) > 50 * part)  # type: ignore[misc]
@@ -312,7 +310,7 @@ async def test_a_lost_reply_begins_nothing_twice_and_loses_nothing(
         assert await worker.ended(jobs) == {b"done"}
         await worker.all_acked()
         await worker.stop(5)
-        await line.aclose()
+        await connection.aclose()
     assert sorted(handler.begun) == sorted(jobs)
     for job_id in jobs:
         assert await worker.types(job_id) == [b"queued", b"running", b"done"]

@@ -1,4 +1,4 @@
-"""The reader and its slots: never more than can run, and no trouble is the end."""
+"""The reader and its slots: never more messages than can run, and errors are retried."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from worker.monitoring.shutdown import drain
 from worker.queue.slots import Slots
 
 
-class SpyLine:
-    """A reader's connection that notes how many messages each read asked for."""
+class SpyConnection:
+    """A reader's connection that records how many messages each read asked for."""
 
-    def __init__(self, line: Any) -> None:
-        self._connection = line
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
         self.counts: list[int] = []
         self.commands = 0
         self.faults: list[Exception] = []
@@ -38,7 +38,7 @@ class SpyLine:
 
 
 class Gate:
-    """A handler that waits until it is let go, and knows how many wait."""
+    """A handler that waits until it is released, and counts the waiting jobs."""
 
     def __init__(self) -> None:
         self.inside = 0
@@ -63,10 +63,10 @@ def gated() -> tuple[Gate, Any]:
     return gate, handler
 
 
-async def test_never_more_than_the_free_slots_are_taken(rig: RigMaker) -> None:
+async def test_never_more_messages_than_free_slots_are_read(rig: RigMaker) -> None:
     gate, handler = gated()
     worker = rig(handler, max_inflight=5, count=3)
-    spy = worker.reader._connection = SpyLine(worker.reader._connection)
+    spy = worker.reader._connection = SpyConnection(worker.reader._connection)
     await worker.group()
     await worker.post(20)
     worker.start()
@@ -85,7 +85,7 @@ async def test_never_more_than_the_free_slots_are_taken(rig: RigMaker) -> None:
     assert await worker.pending() == 0
 
 
-async def test_messages_older_than_the_group_are_taken(rig: RigMaker) -> None:
+async def test_messages_older_than_the_group_are_read(rig: RigMaker) -> None:
     worker = rig()
     jobs = await worker.post(3)
     worker.start()
@@ -93,7 +93,7 @@ async def test_messages_older_than_the_group_are_taken(rig: RigMaker) -> None:
         assert await worker.settled(job_id) == b"done"
 
 
-async def test_a_lost_group_is_made_again_from_the_beginning(
+async def test_a_deleted_group_is_created_again_from_the_beginning(
     rig: RigMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker.queue.reader, "_FIRST_BACKOFF_S", 0.01)
@@ -110,10 +110,10 @@ async def test_a_lost_group_is_made_again_from_the_beginning(
     assert await taker.pending() == 0
 
 
-async def test_trouble_is_waited_out(rig: RigMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_errors_of_redis_are_retried(rig: RigMaker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker.queue.reader, "_FIRST_BACKOFF_S", 0.001)
     taker = rig()
-    spy = taker.reader._connection = SpyLine(taker.reader._connection)
+    spy = taker.reader._connection = SpyConnection(taker.reader._connection)
     spy.faults = [
         exceptions.ConnectionError("away"),
         ResponseError("LOADING"),
@@ -127,13 +127,13 @@ async def test_trouble_is_waited_out(rig: RigMaker, monkeypatch: pytest.MonkeyPa
     assert not spy.faults
 
 
-async def test_a_queue_that_is_no_stream_is_waited_out(
+async def test_a_queue_of_another_type_is_retried(
     rig: RigMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker.queue.reader, "_FIRST_BACKOFF_S", 0.01)
     monkeypatch.setattr(worker.queue.reader, "MAX_BACKOFF_S", 0.05)
     taker = rig()
-    spy = taker.reader._connection = SpyLine(taker.reader._connection)
+    spy = taker.reader._connection = SpyConnection(taker.reader._connection)
     await taker.client.set(taker.keys.queue, "a string")
     taker.start()
     await eventually(lambda: spy.commands > 3)
@@ -158,7 +158,7 @@ async def test_stop_lets_running_jobs_finish(rig: RigMaker) -> None:
 
 
 @pytest.mark.parametrize("max_inflight", [1, 2], ids=["all-busy", "one-free"])
-async def test_stop_hands_back_what_does_not_finish_in_time(
+async def test_stop_releases_jobs_that_do_not_finish_in_time(
     rig: RigMaker, max_inflight: int
 ) -> None:
     """Also when every slot is busy and the reader waits for one."""
@@ -176,8 +176,8 @@ async def test_stop_hands_back_what_does_not_finish_in_time(
     assert await worker.pending() == 1
 
 
-async def test_stop_does_not_wait_for_ever_for_an_intake_that_hangs(fake_rig: RigMaker) -> None:
-    """Redis away while a batch is on its way in: BEGIN is patient for ever, SIGTERM is not."""
+async def test_stop_does_not_wait_for_ever_for_a_claim_that_hangs(fake_rig: RigMaker) -> None:
+    """Redis is unavailable during a claim: BEGIN is retried for ever, but not after SIGTERM."""
     worker = fake_rig()
     await worker.group()
     entered = asyncio.Event()
@@ -194,8 +194,8 @@ async def test_stop_does_not_wait_for_ever_for_an_intake_that_hangs(fake_rig: Ri
     await within(15, stopping)
 
 
-async def test_a_reader_that_breaks_is_not_a_clean_stop(fake_rig: RigMaker) -> None:
-    """Or else the process ends with 0 and nobody starts it again."""
+async def test_a_reader_that_fails_is_not_a_clean_stop(fake_rig: RigMaker) -> None:
+    """Otherwise the process would exit with 0 and would not be restarted."""
     worker = fake_rig()
 
     async def breaks() -> None:
@@ -207,7 +207,7 @@ async def test_a_reader_that_breaks_is_not_a_clean_stop(fake_rig: RigMaker) -> N
         await drain(worker.consumers, reading, 0.1)
 
 
-async def test_an_intake_that_fails_gives_its_places_back(rig: RigMaker) -> None:
+async def test_a_claim_that_fails_frees_its_slots(rig: RigMaker) -> None:
     worker: Rig = rig(max_inflight=1)
     await worker.group()
     admit = worker.claimer.claim
@@ -242,7 +242,7 @@ async def test_slots_count_running_and_reserved() -> None:
     assert slots.free == 2
 
 
-async def test_slots_wait_idle_tells_when_time_is_up() -> None:
+async def test_slots_wait_idle_returns_false_after_the_timeout() -> None:
     slots = Slots(1)
     assert await slots.wait_idle(0)
     slots.start(asyncio.Event().wait())
@@ -251,14 +251,14 @@ async def test_slots_wait_idle_tells_when_time_is_up() -> None:
     assert slots.busy == 0
 
 
-async def test_slots_cancel_what_has_not_begun() -> None:
+async def test_slots_cancel_tasks_that_have_not_started() -> None:
     slots = Slots(1)
     slots.start(asyncio.sleep(0))
     await slots.cancel()
     assert (slots.busy, slots.free) == (0, 1)
 
 
-async def test_a_place_is_free_while_its_job_is_being_reported() -> None:
+async def test_a_slot_is_free_while_its_job_is_being_reported() -> None:
     slots = Slots(1)
     reported = asyncio.Event()
 
@@ -271,14 +271,14 @@ async def test_a_place_is_free_while_its_job_is_being_reported() -> None:
     assert await within(2, slots.wait_free()) == 1
     slots.start(work())
     await asyncio.sleep(0)
-    # No more are waited out than may run, or a Redis that is away would let jobs pile up.
+    # At most as many as may run, or jobs would pile up while Redis is unavailable.
     assert (slots.busy, slots.free) == (2, 0)
     reported.set()
     assert await slots.wait_idle(2)
     assert slots.free == 1
 
 
-async def test_who_has_no_place_cannot_leave_it() -> None:
+async def test_marking_an_unknown_task_as_finishing_changes_nothing() -> None:
     slots = Slots(1)
     slots.mark_finishing(asyncio.current_task())
     assert slots.free == 1
@@ -287,7 +287,7 @@ async def test_who_has_no_place_cannot_leave_it() -> None:
 async def test_the_next_message_is_read_before_the_last_report_is_answered(
     fake_rig: RigMaker,
 ) -> None:
-    """Or else Redis and the worker would wait for each other in turn."""
+    """Otherwise Redis and the worker would wait for each other in turn."""
     worker = fake_rig(max_inflight=1)
     finish, held = worker.executor._store.finish, asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""Messages of silent workers are taken over, and only those."""
+"""Messages whose lease expired are taken over, and only those."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from tests.worker.conftest import RigMaker
 from tests.worker.kit import Rig
 from worker.queue.recovery import Recovery
 
-#: Everything is idle for longer than this, at once.
+#: Every message counts as expired at once.
 IMPATIENT = WorkerIdentity("workers", "heir", 0, 600)
 
 
-def recovery_of(worker: Rig, backend: Backend, keys: JobKeys, who: WorkerIdentity) -> Recovery:
+def recovery_of(worker: Rig, backend: Backend, keys: JobKeys, identity: WorkerIdentity) -> Recovery:
     return Recovery(
         backend.wire(),
         keys.queue,
-        who,
+        identity,
         worker.slots,
         worker.consumer.admission,
         worker.consumer.deferred,
     )
 
 
-async def test_what_a_dead_worker_had_read_is_run(
+async def test_messages_of_a_dead_worker_are_run(
     rig: RigMaker, backend: Backend, keys: JobKeys
 ) -> None:
     worker: Rig = rig()
@@ -40,7 +40,7 @@ async def test_what_a_dead_worker_had_read_is_run(
     assert await worker.pending() == 0
 
 
-async def test_the_whole_list_is_gone_through_as_slots_get_free(
+async def test_the_whole_pending_list_is_scanned_as_slots_become_free(
     rig: RigMaker, backend: Backend, keys: JobKeys
 ) -> None:
     worker: Rig = rig(max_inflight=2)
@@ -54,11 +54,11 @@ async def test_the_whole_list_is_gone_through_as_slots_get_free(
 
     while not await all_done():
         await recovery.run_once()
-        await asyncio.sleep(0)  # fakeredis answers without ever giving way
+        await asyncio.sleep(0)  # fakeredis replies without yielding to the loop
     assert await worker.pending() == 0
 
 
-async def test_a_message_that_was_read_just_now_is_left_alone(
+async def test_a_message_that_was_just_read_is_not_taken_over(
     rig: RigMaker, backend: Backend, keys: JobKeys, worker: WorkerIdentity
 ) -> None:
     rigged: Rig = rig()
@@ -91,9 +91,7 @@ async def test_a_live_lease_is_respected_though_the_message_is_idle(
     assert await worker.pending() == 1
 
 
-async def test_entries_that_were_deleted_are_no_trouble(
-    rig: RigMaker, backend: Backend, keys: JobKeys
-) -> None:
+async def test_deleted_entries_are_skipped(rig: RigMaker, backend: Backend, keys: JobKeys) -> None:
     worker: Rig = rig()
     await worker.group()
     [lost, kept] = await worker.post(2)
@@ -104,8 +102,8 @@ async def test_entries_that_were_deleted_are_no_trouble(
     assert (await worker.job(lost))[b"status"] == b"queued"
 
 
-async def test_many_leftovers_are_gone_through_as_fast_as_they_run(rig: RigMaker) -> None:
-    """Not a few each second: a worker may die with thousands that wait for their next attempt."""
+async def test_many_pending_messages_are_taken_over_as_fast_as_they_run(rig: RigMaker) -> None:
+    """Not a few per second: a worker may die with thousands of deferred messages."""
     worker: Rig = rig(max_inflight=2)
     await worker.group()
     jobs = await worker.post(40)
@@ -117,8 +115,10 @@ async def test_many_leftovers_are_gone_through_as_fast_as_they_run(rig: RigMaker
     assert await worker.ended(jobs, 8) == {b"done"}
 
 
-async def test_trouble_holds_no_places(rig: RigMaker, backend: Backend, keys: JobKeys) -> None:
-    """A place was asked for, and came when Redis had gone: it is nobody's, and we try later."""
+async def test_an_error_frees_reserved_slots(
+    rig: RigMaker, backend: Backend, keys: JobKeys
+) -> None:
+    """A slot was granted when Redis had become unavailable: it is freed, and the scan retried."""
     worker: Rig = rig(max_inflight=1)
     await worker.group()
     recovery = recovery_of(worker, backend, keys, IMPATIENT._replace(lease_ms=300))
@@ -131,7 +131,7 @@ async def test_trouble_holds_no_places(rig: RigMaker, backend: Backend, keys: Jo
 
     worker.slots.add_reserved(1)
     running = asyncio.create_task(recovery.run())
-    await eventually(lambda: worker.slots.urgent == 1)  # it has found no place
+    await eventually(lambda: worker.slots.urgent == 1)  # it waits for a slot
     worker.consumer.deferred.renew = keep  # type: ignore[method-assign]
     worker.slots.remove_reserved(1)
     await eventually(lambda: failed)

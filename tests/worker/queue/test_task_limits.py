@@ -1,4 +1,4 @@
-"""Who may enter: places that tasks share, places that move, and those that Redis counts."""
+"""Task limits: configured ones, those set at runtime, and those that Redis counts."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from worker.queue.messages import Message
 MODEL = frozenset({"chat", "plan", "code"})
 
 
-def told(number: int, task: str = "chat") -> Message:
+def message(number: int, task: str = "chat") -> Message:
     return Message.read(f"{number}-0", {b"task": task.encode(), b"job_id": b"j"})
 
 
 class Bell:
-    """Whoever looks after those who wait."""
+    """Counts the calls of `on_capacity`."""
 
     def __init__(self) -> None:
-        self.rung = 0
+        self.calls = 0
 
     def __call__(self) -> None:
-        self.rung += 1
+        self.calls += 1
 
 
 def limits(
@@ -53,69 +53,69 @@ def limits(
 def test_without_limits_nothing_is_counted() -> None:
     free, bell = limits()
     assert not free
-    assert free.acquire(told(1))
+    assert free.acquire(message(1))
     assert free.capacity("chat") == UNLIMITED
     assert free.global_limit("chat") is None
     free.release("chat", "1-0")
     free.on_admitted("chat", "1-0")
-    assert bell.rung == 0
+    assert bell.calls == 0
     assert (free.here, free.across, free.closed) == ([], [], {})
 
 
-def test_a_place_is_one_message_s_until_it_leaves() -> None:
+def test_a_slot_belongs_to_one_message_until_it_is_released() -> None:
     one, bell = limits({"chat": 1})
-    assert one.acquire(told(1))
-    assert one.holds(told(1))
-    assert not one.acquire(told(1))  # the same once more runs once
-    assert not one.acquire(told(2))
-    assert not one.holds(told(2))
-    assert one.acquire(told(3, "embed"))
+    assert one.acquire(message(1))
+    assert one.holds(message(1))
+    assert not one.acquire(message(1))  # the same message runs once
+    assert not one.acquire(message(2))
+    assert not one.holds(message(2))
+    assert one.acquire(message(3, "embed"))
     assert one.capacity("chat") == 0
-    one.release("chat", "2-0")  # was never inside
+    one.release("chat", "2-0")  # has no slot
     assert one.capacity("chat") == 0
     one.release("chat", "1-0")
-    assert (one.capacity("chat"), bell.rung) == (1, 2)
-    assert one.acquire(told(2))
+    assert (one.capacity("chat"), bell.calls) == (1, 2)
+    assert one.acquire(message(2))
 
 
-def test_tasks_of_a_group_share_their_places() -> None:
+def test_tasks_of_a_group_share_their_slots() -> None:
     group, _ = limits({"chat+plan+code": 2, "embed": 1})
-    assert group.acquire(told(1, "chat"))
-    assert group.acquire(told(2, "plan"))
-    assert not group.acquire(told(3, "code"))
-    assert group.acquire(told(4, "embed"))
-    assert group.acquire(told(5, "rag"))
+    assert group.acquire(message(1, "chat"))
+    assert group.acquire(message(2, "plan"))
+    assert not group.acquire(message(3, "code"))
+    assert group.acquire(message(4, "embed"))
+    assert group.acquire(message(5, "rag"))
     group.release("plan", "2-0")
     assert [group.capacity(task) for task in ("chat", "plan", "code", "embed")] == [1, 1, 1, 0]
-    assert group.acquire(told(3, "code"))
+    assert group.acquire(message(3, "code"))
     assert [(each.limit.name, each.running) for each in group.here] == [
         ("chat+plan+code", 2),
         ("embed", 1),
     ]
 
 
-def test_a_newer_one_does_not_overtake_those_who_wait() -> None:
+def test_a_newer_message_does_not_overtake_waiting_ones() -> None:
     one, _ = limits({"chat": 1}, waiting={"chat"})
-    assert not one.acquire(told(2))
-    assert one.acquire(told(1), from_wait_queue=True)
+    assert not one.acquire(message(2))
+    assert one.acquire(message(1), from_wait_queue=True)
 
 
-# -- places that move --------------------------------------------------------------------------
+# -- limits at runtime -------------------------------------------------------------------------
 
 
-def test_places_go_up_and_down() -> None:
+def test_the_number_of_slots_can_change() -> None:
     moving, bell = limits()
     moving.set_limit(MODEL, 0, "the model server does not answer")
     assert moving
     assert moving.closed == dict.fromkeys(sorted(MODEL), "the model server does not answer")
-    assert not moving.acquire(told(1, "plan"))
-    assert moving.acquire(told(2, "rag"))
+    assert not moving.acquire(message(1, "plan"))
+    assert moving.acquire(message(2, "rag"))
     moving.set_limit(MODEL, 2)
     assert moving.closed == {}
-    assert moving.acquire(told(1, "plan"))
-    assert moving.acquire(told(3, "chat"))
-    assert not moving.acquire(told(4, "chat"))
-    moving.set_limit(MODEL, 1)  # what runs goes on
+    assert moving.acquire(message(1, "plan"))
+    assert moving.acquire(message(3, "chat"))
+    assert not moving.acquire(message(4, "chat"))
+    moving.set_limit(MODEL, 1)  # running jobs continue
     assert moving.capacity("chat") == 0
     moving.release("plan", "1-0")
     assert moving.capacity("chat") == 0
@@ -124,77 +124,79 @@ def test_places_go_up_and_down() -> None:
     moving.set_limit(MODEL, None)
     assert not moving
     assert moving.capacity("chat") == UNLIMITED
-    assert bell.rung == 6
+    assert bell.calls == 6
 
 
-def test_they_count_what_runs_already() -> None:
+def test_a_new_limit_counts_running_jobs() -> None:
     moving, _ = limits(running=[("1-0", "chat"), ("9-0", "rag")])
-    assert moving.acquire(told(1))
+    assert moving.acquire(message(1))
     moving.set_limit(MODEL, 1, "one slot")
-    assert not moving.acquire(told(2))
+    assert not moving.acquire(message(2))
     moving.release("chat", "1-0")
-    assert moving.acquire(told(2))
+    assert moving.acquire(message(2))
 
 
-def test_both_kinds_must_have_a_place() -> None:
+def test_configured_and_dynamic_limits_both_apply() -> None:
     both, _ = limits({"chat": 2})
     both.set_limit(MODEL, 1)
-    assert both.acquire(told(1, "plan"))
-    assert not both.acquire(told(2, "chat"))
+    assert both.acquire(message(1, "plan"))
+    assert not both.acquire(message(2, "chat"))
     both.release("plan", "1-0")
-    assert both.acquire(told(2, "chat"))
+    assert both.acquire(message(2, "chat"))
     both.set_limit(MODEL, 5)
-    assert both.acquire(told(3, "chat"))
-    assert not both.acquire(told(4, "chat"))
-    assert both.acquire(told(5, "plan"))
+    assert both.acquire(message(3, "chat"))
+    assert not both.acquire(message(4, "chat"))
+    assert both.acquire(message(5, "plan"))
     assert [each.limit.slots for each in both.here] == [2, 5]
 
 
-def test_there_are_never_fewer_places_than_none() -> None:
+def test_a_negative_number_of_slots_counts_as_0() -> None:
     moving, _ = limits()
     moving.set_limit(MODEL, -3)
     assert set(moving.closed) == MODEL
     assert moving.capacity("chat") == 0
 
 
-# -- places that workers share -----------------------------------------------------------------
+# -- limits across workers ---------------------------------------------------------------------
 
 
-async def test_after_a_refusal_one_knocks_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_after_a_refusal_one_message_is_tried_from_time_to_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(worker.queue.limits, "PROBE_S", 0.02)
     shared, bell = limits(across={"chat+plan": 1})
     assert shared.global_limit("plan") == (JobKeys().running("chat+plan"), 1)
     assert shared.across == [TaskLimit(frozenset({"chat", "plan"}), 1)]
     for number in (1, 2, 3):
-        assert shared.acquire(told(number))
+        assert shared.acquire(message(number))
     for number in (1, 2, 3):
         shared.on_refused("chat", f"{number}-0")
         shared.release("chat", f"{number}-0")
-    assert not shared.acquire(told(4, "plan"))  # nobody asks again before it is time
+    assert not shared.acquire(message(4, "plan"))  # not tried again before the timer is over
     assert shared.capacity("plan") == 0
-    rung = bell.rung
-    await eventually(lambda: bell.rung > rung)
+    calls = bell.calls
+    await eventually(lambda: bell.calls > calls)
     assert shared.capacity("plan") == 1
-    assert shared.acquire(told(1), from_wait_queue=True)
+    assert shared.acquire(message(1), from_wait_queue=True)
     assert shared.capacity("plan") == 0  # one at a time
     shared.on_admitted("chat", "1-0")
     assert shared.capacity("plan") == 1
 
 
-async def test_who_leaves_makes_room_at_once() -> None:
+async def test_a_released_global_slot_can_be_used_at_once() -> None:
     shared, _ = limits(across={"chat": 1})
-    assert shared.acquire(told(1))
+    assert shared.acquire(message(1))
     shared.on_admitted("chat", "1-0")
-    assert shared.acquire(told(2))
+    assert shared.acquire(message(2))
     shared.on_refused("chat", "2-0")
     shared.release("chat", "2-0")
-    assert not shared.acquire(told(3))
+    assert not shared.acquire(message(3))
     shared.release("chat", "1-0")
-    assert shared.acquire(told(3))
+    assert shared.acquire(message(3))
     await asyncio.sleep(0)
 
 
-async def test_a_refusal_of_what_is_not_shared_changes_nothing() -> None:
+async def test_a_refusal_of_a_task_without_global_limit_changes_nothing() -> None:
     one, _ = limits({"chat": 1})
     one.on_refused("chat", "1-0")
-    assert one.acquire(told(1))
+    assert one.acquire(message(1))

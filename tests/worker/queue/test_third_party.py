@@ -1,4 +1,4 @@
-"""Producers and workers that know only the contract, next to ours."""
+"""Third-party producers and workers that know only the contract, alongside Sluice's."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.conftest import eventually
 from tests.worker.kit import Rig, RigMaker
 
 
-async def foreign_post(rig: Rig, payload: str = '{"text":"hello"}', ttl_s: str = "60") -> str:
-    """A producer by the letter of the contract, in plain redis-py."""
+async def third_party_post(rig: Rig, payload: str = '{"text":"hello"}', ttl_s: str = "60") -> str:
+    """A producer that follows the contract, in plain redis-py."""
     client, job_id, now = rig.client, str(uuid.uuid4()), str(int(time.time() * 1000))
     await client.hset(
         f"job:{job_id}",
@@ -35,8 +35,8 @@ async def foreign_post(rig: Rig, payload: str = '{"text":"hello"}', ttl_s: str =
     return job_id
 
 
-async def foreign_work(client: Any, consumer: str, finished: asyncio.Queue[str]) -> None:
-    """A worker by the letter of the contract, in plain redis-py."""
+async def third_party_work(client: Any, consumer: str, finished: asyncio.Queue[str]) -> None:
+    """A worker that follows the contract, in plain redis-py."""
     while True:
         reply = await client.xreadgroup(
             "workers", consumer, {"jobs:stream": ">"}, count=1, block=20
@@ -64,9 +64,9 @@ async def foreign_work(client: Any, consumer: str, finished: asyncio.Queue[str])
 
 
 @pytest.mark.plain_names
-async def test_a_foreign_producer_is_served(rig: RigMaker) -> None:
+async def test_jobs_of_a_third_party_producer_run(rig: RigMaker) -> None:
     worker = rig()
-    job_id = await foreign_post(worker)
+    job_id = await third_party_post(worker)
     worker.start()
     assert await worker.settled(job_id) == b"done"
     record = await worker.job(job_id)
@@ -79,9 +79,9 @@ async def test_a_foreign_producer_is_served(rig: RigMaker) -> None:
 
 
 @pytest.mark.plain_names
-async def test_a_foreign_producer_without_ttl_gets_one(rig: RigMaker) -> None:
+async def test_a_job_of_a_third_party_producer_without_ttl_gets_one(rig: RigMaker) -> None:
     worker = rig()
-    jobs = [await foreign_post(worker, ttl_s=ttl_s) for ttl_s in ("", "0", "-1", "forever")]
+    jobs = [await third_party_post(worker, ttl_s=ttl_s) for ttl_s in ("", "0", "-1", "forever")]
     for job_id in jobs:
         await worker.client.persist(worker.keys.job(job_id))
         await worker.client.persist(worker.keys.events(job_id))
@@ -92,27 +92,27 @@ async def test_a_foreign_producer_without_ttl_gets_one(rig: RigMaker) -> None:
 
 
 @pytest.mark.plain_names
-async def test_a_foreign_producer_that_enqueues_before_the_hash_is_not_served(
+async def test_a_message_enqueued_before_its_hash_is_dead_lettered(
     rig: RigMaker,
 ) -> None:
-    """Nothing says when the hash will come, if ever: the message is put aside for a person."""
+    """Whether the hash will be written later is unknown, so the message is dead-lettered."""
     worker = rig()
     worker.start()
     await worker.client.xadd("jobs:stream", {"job_id": "early", "task": "chat", "payload": "{}"})
 
-    async def letters() -> Any:
+    async def dead_letters() -> Any:
         return await worker.client.xrange(worker.keys.dead_letters)
 
-    [(_, letter)] = await eventually(letters)
+    [(_, letter)] = await eventually(dead_letters)
     assert letter[b"reason"] == b"expired_before_start"
 
 
 @pytest.mark.plain_names
-async def test_a_foreign_worker_shares_the_group(rig: RigMaker, worker: WorkerIdentity) -> None:
+async def test_a_third_party_worker_shares_the_group(rig: RigMaker, worker: WorkerIdentity) -> None:
     ours = rig(max_inflight=1, count=1)
     await ours.group()
     finished: asyncio.Queue[str] = asyncio.Queue()
-    foreign = asyncio.create_task(foreign_work(ours.backend.client(), "foreign", finished))
+    foreign = asyncio.create_task(third_party_work(ours.backend.client(), "foreign", finished))
     try:
         jobs = await ours.post(3)
         for _ in jobs:
@@ -135,20 +135,20 @@ async def test_a_foreign_worker_shares_the_group(rig: RigMaker, worker: WorkerId
 
 
 @pytest.mark.plain_names
-async def test_a_job_that_a_foreign_worker_left_running_is_taken_up(rig: RigMaker) -> None:
-    """It has no lease, so nobody is known to be alive: the message decides."""
+async def test_a_job_that_a_third_party_worker_left_running_is_taken_over(rig: RigMaker) -> None:
+    """It has no lease, so the idle time of the message decides."""
     worker = rig()
     await worker.group()
-    job_id = await foreign_post(worker)
+    job_id = await third_party_post(worker)
     await worker.client.hset(worker.keys.job(job_id), "status", "running")
     worker.start()
     assert await worker.settled(job_id) == b"done"
 
 
 @pytest.mark.plain_names
-async def test_a_job_that_a_foreign_worker_finished_but_did_not_ack(rig: RigMaker) -> None:
+async def test_a_job_that_a_third_party_worker_finished_but_did_not_ack(rig: RigMaker) -> None:
     worker = rig()
-    job_id = await foreign_post(worker)
+    job_id = await third_party_post(worker)
     await worker.client.hset(worker.keys.job(job_id), mapping={"status": "done", "result": "1"})
     worker.start()
 

@@ -1,4 +1,4 @@
-"""Messages without a place: they wait, cost nobody anything, and go on where there is one first."""
+"""Wait queues: messages wait at no cost, and run in the first worker with a free slot."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class Runs:
 
 
 @pytest.fixture
-def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who waits is looked at every now and then."""
+def frequent_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check the jobs of waiting messages more often."""
     monkeypatch.setattr("worker.queue.wait_queue.CHECK_S", 0.1)
 
 
@@ -62,8 +62,8 @@ async def waiting(rigged: Rig, number: int) -> None:
     await eventually(there)
 
 
-async def test_a_closed_task_waits_and_others_go_on(rig: RigMaker) -> None:
-    """Many chat jobs behind a dead model, and one that needs none behind them."""
+async def test_a_task_without_slots_waits_while_others_continue(rig: RigMaker) -> None:
+    """Many chat jobs wait for a dead model, with a job of another task behind them."""
     runs = Runs()
     rigged = rig(registry=runs.registry("a"), max_inflight=2)
     await rigged.group()
@@ -84,7 +84,7 @@ async def test_a_closed_task_waits_and_others_go_on(rig: RigMaker) -> None:
     await rigged.all_acked()
 
 
-async def test_who_has_waited_for_longest_is_first(rig: RigMaker) -> None:
+async def test_the_message_that_waited_longest_runs_first(rig: RigMaker) -> None:
     runs = Runs()
     rigged = rig(registry=runs.registry("a"), max_inflight=4)
     await rigged.group()
@@ -100,10 +100,10 @@ async def test_who_has_waited_for_longest_is_first(rig: RigMaker) -> None:
     assert runs.jobs == [*jobs, *late]
 
 
-async def test_opening_calls_those_who_wait_at_once(
+async def test_freed_slots_are_filled_from_the_wait_queue_at_once(
     rig: RigMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.queue.wait_queue.POLL_S", 60.0)  # not only at the next look
+    monkeypatch.setattr("worker.queue.wait_queue.POLL_S", 60.0)  # not only at the next poll
     runs = Runs()
     rigged = rig(registry=runs.registry("a"))
     await rigged.group()
@@ -116,48 +116,48 @@ async def test_opening_calls_those_who_wait_at_once(
     assert await rigged.settled(job_id) == b"done"
 
 
-async def test_two_closed_workers_lose_nothing_double_nothing_and_rest(
+async def test_two_workers_without_slots_lose_nothing_and_stay_idle(
     real_rig: RigMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("worker.queue.recovery.LONGEST_WAIT_S", 0.2)
     runs = Runs()
-    crews = [
+    workers = [
         real_rig(registry=runs.registry(name), identity=named(name), max_inflight=2)
         for name in ("a", "b")
     ]
-    lease_ms = crews[0].worker.lease_ms
-    aging = hurry(monkeypatch, crews[0], WAIT_QUEUE_PREFIX, workers=2, wake_s=0.2)
-    await crews[0].group()
-    for crew in crews:
-        crew.consumer.limits.set_limit(MODEL, 0, DOWN)
-        crew.start(recover=True)
-    jobs = await crews[0].post(60)
-    await waiting(crews[0], 60)
-    client = crews[0].client
+    lease_ms = workers[0].worker.lease_ms
+    aging = hurry(monkeypatch, workers[0], WAIT_QUEUE_PREFIX, workers=2, wake_s=0.2)
+    await workers[0].group()
+    for each in workers:
+        each.consumer.limits.set_limit(MODEL, 0, DOWN)
+        each.start(recover=True)
+    jobs = await workers[0].post(60)
+    await waiting(workers[0], 60)
+    client = workers[0].client
     before = (await client.info("commandstats")).copy()
     until_ms = aging.passed_ms + 2 * lease_ms
     await eventually(lambda: aging.passed_ms > until_ms)
     after = await client.info("commandstats")
-    assert aging.longest_ms < lease_ms  # nobody may take them for forgotten
-    assert await wait_queues(crews[0]) == {"chat": 60}
-    assert sum(crew.consumer.counters.for_task("chat").reclaimed for crew in crews) == 0
+    assert aging.longest_ms < lease_ms  # no worker may take them over
+    assert await wait_queues(workers[0]) == {"chat": 60}
+    assert sum(each.consumer.counters.for_task("chat").reclaimed for each in workers) == 0
 
     def calls(stats: Any) -> int:
         return sum(found["calls"] for name, found in stats.items() if name != "cmdstat_xrange")
 
     assert calls(after) - calls(before) < 1500, "they should rest"
-    entries = await client.xpending_range(crews[0].keys.queue, "workers", "-", "+", 100)
+    entries = await client.xpending_range(workers[0].keys.queue, "workers", "-", "+", 100)
     assert {entry["times_delivered"] for entry in entries} == {1}
-    for crew in crews:
-        crew.consumer.limits.set_limit(MODEL, 1)
-    assert await crews[0].ended(jobs) == {b"done"}
+    for each in workers:
+        each.consumer.limits.set_limit(MODEL, 1)
+    assert await workers[0].ended(jobs) == {b"done"}
     assert Counter(runs.jobs) == Counter(jobs)
     assert {name for name, _ in runs.by} == {"a", "b"}
-    await crews[0].all_acked()
+    await workers[0].all_acked()
 
 
-async def test_a_worker_that_is_open_takes_what_waits_elsewhere(rig: RigMaker) -> None:
-    """With a limit of its own or without any; and long before a lease is over."""
+async def test_a_worker_with_slots_takes_waiting_messages_of_others(rig: RigMaker) -> None:
+    """With its own limit or without any, and long before a lease is over."""
     runs = Runs()
     closed = rig(registry=runs.registry("closed"), identity=named("closed"))
     opened = rig(registry=runs.registry("open"), identity=named("open"), task_limits={"chat": 1})
@@ -178,7 +178,7 @@ async def test_a_worker_that_is_open_takes_what_waits_elsewhere(rig: RigMaker) -
     assert {name for name, _ in runs.by} == {"open", "free"}
 
 
-async def test_nobody_takes_what_it_has_no_handler_for(rig: RigMaker) -> None:
+async def test_a_worker_takes_no_task_without_a_handler(rig: RigMaker) -> None:
     runs = Runs()
     closed = rig(registry=runs.registry("closed"), identity=named("closed"))
     other = rig(registry=runs.registry("other", "rag"), identity=named("other"))
@@ -192,8 +192,8 @@ async def test_nobody_takes_what_it_has_no_handler_for(rig: RigMaker) -> None:
     assert (await closed.job(job_id))[b"status"] == b"queued"
 
 
-@pytest.mark.usefixtures("often")
-async def test_a_canceled_job_does_not_wait_on(rig: RigMaker) -> None:
+@pytest.mark.usefixtures("frequent_checks")
+async def test_a_canceled_job_stops_waiting(rig: RigMaker) -> None:
     runs = Runs()
     rigged = rig(registry=runs.registry("a"), identity=named("a", 300))
     await rigged.group()
@@ -210,8 +210,8 @@ async def test_a_canceled_job_does_not_wait_on(rig: RigMaker) -> None:
     assert runs.jobs == [stays]
 
 
-@pytest.mark.usefixtures("often")
-async def test_a_job_whose_time_is_over_while_it_waits_is_told_so(rig: RigMaker) -> None:
+@pytest.mark.usefixtures("frequent_checks")
+async def test_a_job_that_expires_while_it_waits_is_dead_lettered(rig: RigMaker) -> None:
     runs = Runs()
     rigged = rig(registry=runs.registry("a"), identity=named("a", 300))
     await rigged.group()
@@ -219,7 +219,7 @@ async def test_a_job_whose_time_is_over_while_it_waits_is_told_so(rig: RigMaker)
     rigged.start()
     [job_id] = await rigged.post()
     await waiting(rigged, 1)
-    await eventually(lambda: rigged.consumer.wait_queue._known)  # by now without its payload
+    await eventually(lambda: rigged.consumer.wait_queue._known)  # kept without its payload
     await rigged.client.delete(rigged.keys.job(job_id), rigged.keys.events(job_id))
     assert await rigged.settled(job_id) == b"error"
     assert b"expired_before_start" in (await rigged.job(job_id))[b"error"]
@@ -228,7 +228,7 @@ async def test_a_job_whose_time_is_over_while_it_waits_is_told_so(rig: RigMaker)
     await rigged.all_acked()
 
 
-async def test_a_stopping_worker_leaves_them_to_the_next(rig: RigMaker) -> None:
+async def test_a_stopping_worker_leaves_waiting_messages_to_others(rig: RigMaker) -> None:
     runs = Runs()
     first = rig(registry=runs.registry("first"), identity=named("first"))
     await first.group()
@@ -243,8 +243,8 @@ async def test_a_stopping_worker_leaves_them_to_the_next(rig: RigMaker) -> None:
     assert await heir.ended(jobs, 5) == {b"done"}
 
 
-async def test_where_all_workers_died_somebody_finds_them(rig: RigMaker) -> None:
-    """Nobody looks after the room: its messages are taken over as a silent worker's are."""
+async def test_waiting_messages_survive_the_death_of_all_workers(rig: RigMaker) -> None:
+    """No worker renews the messages, so they are taken over like those of a dead worker."""
     rigged = rig(registry=Runs().registry("a"), identity=named("a", 400))
     await rigged.group()
     jobs = await rigged.post(3)
@@ -256,7 +256,7 @@ async def test_where_all_workers_died_somebody_finds_them(rig: RigMaker) -> None
     assert await rigged.ended(jobs) == {b"done"}
 
 
-async def test_trouble_on_the_way_into_the_room_costs_a_lease_at_most(
+async def test_a_failed_put_delays_a_message_by_at_most_a_lease(
     rig: RigMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = Runs()
@@ -281,7 +281,7 @@ async def test_trouble_on_the_way_into_the_room_costs_a_lease_at_most(
     assert Counter(runs.jobs) == Counter(jobs)
 
 
-async def test_trouble_while_calling_and_keeping_is_waited_out(
+async def test_errors_while_taking_and_renewing_are_retried(
     fake_rig: RigMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("worker.queue.wait_queue._BACKOFF_S", 0.01)
@@ -308,9 +308,9 @@ async def test_trouble_while_calling_and_keeping_is_waited_out(
     assert runs.most == 1
 
 
-async def test_groups_share_their_places_here_and_across(rig: RigMaker) -> None:
+async def test_groups_share_local_and_global_slots(rig: RigMaker) -> None:
     runs = Runs()
-    crews = [
+    workers = [
         rig(
             registry=runs.registry(name),
             identity=named(name),
@@ -320,36 +320,36 @@ async def test_groups_share_their_places_here_and_across(rig: RigMaker) -> None:
         )
         for name in ("a", "b")
     ]
-    await crews[0].group()
-    limited = await crews[0].post(20, task="chat") + await crews[0].post(20, task="plan")
-    for crew in crews:
-        crew.start()
-    assert await crews[0].ended(limited) == {b"done"}
+    await workers[0].group()
+    limited = await workers[0].post(20, task="chat") + await workers[0].post(20, task="plan")
+    for each in workers:
+        each.start()
+    assert await workers[0].ended(limited) == {b"done"}
     assert 1 <= runs.most <= 3
     assert Counter(runs.jobs) == Counter(limited)
-    key = crews[0].keys.running("chat+plan+code")
-    await eventually(lambda: crews[0].slots.busy == crews[1].slots.busy == 0)
-    assert await crews[0].client.zcard(key) == 0
-    await crews[0].all_acked()
+    key = workers[0].keys.running("chat+plan+code")
+    await eventually(lambda: workers[0].slots.busy == workers[1].slots.busy == 0)
+    assert await workers[0].client.zcard(key) == 0
+    await workers[0].all_acked()
 
 
-async def test_closing_and_opening_all_the_time(real_rig: RigMaker) -> None:
+async def test_limits_that_change_all_the_time(real_rig: RigMaker) -> None:
     runs = Runs()
-    crews = [
+    workers = [
         real_rig(registry=runs.registry(name), identity=named(name), max_inflight=3)
         for name in ("a", "b")
     ]
-    await crews[0].group()
-    for crew in crews:
-        crew.start(recover=True)
+    await workers[0].group()
+    for each in workers:
+        each.start(recover=True)
     jobs: list[str] = []
     for number in range(30):
-        for crew in crews:
-            crew.consumer.limits.set_limit(MODEL, (0, 1, 2, None)[number % 4], DOWN)
-        jobs += await crews[0].post(4)
+        for each in workers:
+            each.consumer.limits.set_limit(MODEL, (0, 1, 2, None)[number % 4], DOWN)
+        jobs += await workers[0].post(4)
         await asyncio.sleep(0.01)
-    for crew in crews:
-        crew.consumer.limits.set_limit(MODEL, 1)
-    assert await crews[0].ended(jobs) == {b"done"}
+    for each in workers:
+        each.consumer.limits.set_limit(MODEL, 1)
+    assert await workers[0].ended(jobs) == {b"done"}
     assert Counter(runs.jobs) == Counter(jobs)
-    await crews[0].all_acked()
+    await workers[0].all_acked()
