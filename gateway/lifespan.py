@@ -231,7 +231,7 @@ def build_features(
 
 
 def _close_streams_on_signal(streams: StreamHubs) -> None:
-    """End event streams as soon as the server is told to stop.
+    """End event streams as soon as the server receives a stop signal.
 
     The server waits for open connections before it shuts the app down, so the app's shutdown
     would be too late. sse-starlette's own handling interrupts streams without a notice.

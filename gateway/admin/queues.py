@@ -171,7 +171,8 @@ def _bullmq(bullmq: BullQueues) -> list[BullQueueView]:
     depths = bullmq.depths
     return [
         BullQueueView(
-            name=name, counts={place: n for (queue, place), n in depths.items() if queue == name}
+            name=name,
+            counts={job_state: n for (queue, job_state), n in depths.items() if queue == name},
         )
         for name in bullmq.names
     ]

@@ -67,15 +67,15 @@ def connection_capacity(connections: int, others: int = OTHER_FILES) -> int:
     soft = raise_file_limit(connections + others)
     if soft >= connections + others:
         return connections
-    room = max(1, soft - others)
+    capacity = max(1, soft - others)
     log.warning(
         "%d connections instead of MAX_CONNECTIONS=%d: this process may open only %d files "
         "(LimitNOFILE= of the unit, or ulimit -n)",
-        room,
+        capacity,
         connections,
         soft,
     )
-    return room
+    return capacity
 
 
 def unsent_bytes(transport: asyncio.Transport) -> int:

@@ -133,18 +133,18 @@ class RequestMiddleware:
             await self._answer(stopping, scope, receive, send_with_id, status)
         except Exception:
             log.exception("%s %s failed", scope["method"], quote(scope["path"]))
-            mistake = Problem(
+            internal_error = Problem(
                 500,
                 "internal_error",
                 "Internal error; the log has the details under this request id.",
             )
-            await self._answer(mistake, scope, receive, send_with_id, status)
+            await self._answer(internal_error, scope, receive, send_with_id, status)
         finally:
             numbers.record_response(scope, status, (answered or time.perf_counter()) - started)
         if log.isEnabledFor(logging.INFO):
             ms = (time.perf_counter() - started) * 1000
-            whence = _remote_address(scope) if status in AUTH_REFUSALS else ""
-            log.info("%s %s %d %.1fms%s", scope["method"], quote(scope["path"]), status, ms, whence)
+            source = _remote_address(scope) if status in AUTH_REFUSALS else ""
+            log.info("%s %s %d %.1fms%s", scope["method"], quote(scope["path"]), status, ms, source)
 
     def _body(self, path: str, receive: Receive, *, upload: bool) -> Body:
         if upload:

@@ -47,9 +47,9 @@ LINGERING_MAX = 256
 STALL_BYTES = 32_768
 
 
-def protocol_for(door: ConnectionLimits) -> type[LimitedHttpProtocol]:
+def protocol_for(limits: ConnectionLimits) -> type[LimitedHttpProtocol]:
     """The protocol class for `uvicorn.Config(http=…)`."""
-    return type("Protocol", (LimitedHttpProtocol,), {"limits": door})
+    return type("Protocol", (LimitedHttpProtocol,), {"limits": limits})
 
 
 class _Refusal(Exception):
@@ -164,11 +164,11 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         """Parse at most as many bytes at a time as one head may still have."""
         start = 0
         while start < len(data) and not self._discarding:
-            room = limit - self._head_bytes if self._head_open else limit
-            if room <= 0:
+            size = limit - self._head_bytes if self._head_open else limit
+            if size <= 0:
                 raise _Refusal(head_too_long(limit))
-            self._parse(data[start : start + room])
-            start += room
+            self._parse(data[start : start + size])
+            start += size
 
     def _parse(self, piece: bytes) -> None:
         """Parse a piece, and count the bytes that the parser keeps."""

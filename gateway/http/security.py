@@ -157,7 +157,7 @@ def _parse_hosts(text: str) -> set[str]:
     for part in filter(None, map(_plain, text.split(","))):
         if not _NAME.match(part) and not _is_address(part):
             raise SettingsError(
-                f"ALLOWED_HOSTS={text!r}: {part!r} must be a name such as box.example.com or "
+                f"ALLOWED_HOSTS={text!r}: {part!r} must be a name such as sluice.example.com or "
                 "*.example.com, without scheme, port or path"
             )
         found.add(part)

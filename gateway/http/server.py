@@ -138,7 +138,7 @@ class GatewayServer(uvicorn.Server):
 def gateway_watchdog(state: GatewayState) -> Watchdog:
     """The watchdog of a gateway, with its status line: `5 streams, 3 jobs in work, 12 waiting`."""
 
-    async def look() -> str:
+    async def status() -> str:
         group = state.settings.worker_group
         found = combine_readings(
             await state.lines.ask(
@@ -147,4 +147,4 @@ def gateway_watchdog(state: GatewayState) -> Watchdog:
         )
         return f"{plural(found.pending or 0, 'job')} in work, {found.waiting or 0} waiting"
 
-    return Watchdog(lambda: plural(state.hub.clients, "stream"), look)
+    return Watchdog(lambda: plural(state.hub.clients, "stream"), status)

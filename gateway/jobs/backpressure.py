@@ -150,10 +150,10 @@ class PressureMonitor:
 
     @property
     def view(self) -> PressureView:
-        stance = PressureState.ACCEPTING
+        state = PressureState.ACCEPTING
         if self._reasons:
-            stance = PressureState.REFUSING if self.refusing else PressureState.HOLDING
-        return PressureView(stance, self._reasons, self._readings)
+            state = PressureState.REFUSING if self.refusing else PressureState.HOLDING
+        return PressureView(state, self._reasons, self._readings)
 
     def problem(self) -> Problem:
         """The problem for a new job."""

@@ -171,12 +171,12 @@ class JobLister:
             entries = await walk.next()
             reached = [JobPosition(*entry) for entry in entries if entry[0] >= wanted.since_ms]
             over = walk.exhausted or len(reached) < len(entries)
-            for several in share.batches(
-                [place for place in reached if wanted.may_match(place.job_id)]
+            for batch in share.batches(
+                [position for position in reached if wanted.may_match(position.job_id)]
             ):
-                records = await self._read(several, wanted.field_names)
+                records = await self._read(batch, wanted.field_names)
                 share.record_batch(records)
-                for seen, values in zip(several, records):
+                for seen, values in zip(batch, records):
                     if values is None or values[_STATUS] is None:
                         gone.append(seen.job_id)
                     elif wanted.matches(seen.job_id, values):
@@ -195,11 +195,11 @@ class JobLister:
         )
 
     async def _read(
-        self, places: Sequence[JobPosition], names: Sequence[str]
+        self, positions: Sequence[JobPosition], names: Sequence[str]
     ) -> list[Sequence[bytes | None] | None]:
         """The fields of each job; None for a key that is not a hash."""
         fields = list(names)
-        job_ids = [place.job_id for place in places]
+        job_ids = [position.job_id for position in positions]
         replies = await self._lines.query_jobs(
             job_ids, lambda pipe, line, job_id: pipe.hmget(line.keys.job(job_id), fields)
         )
@@ -222,13 +222,13 @@ def _open_cursor(
 ) -> IndexCursor | MergedPages[tuple[int, str]]:
     """A cursor over the single index, or over all indexes merged."""
 
-    def through(line: PartitionClient, look: int) -> IndexCursor:
-        return IndexCursor(line.client, line.keys.index, before, look)
+    def through(line: PartitionClient, batch_size: int) -> IndexCursor:
+        return IndexCursor(line.client, line.keys.index, before, batch_size)
 
     if len(lines) == 1:
         return through(lines.home, SCAN_BATCH)
-    look = max(MIN_SCAN_BATCH, SCAN_BATCH // len(lines))
-    return MergedPages([through(line, look) for line in lines], key=lambda entry: entry)
+    batch_size = max(MIN_SCAN_BATCH, SCAN_BATCH // len(lines))
+    return MergedPages([through(line, batch_size) for line in lines], key=lambda entry: entry)
 
 
 class _BatchSizer:
@@ -239,10 +239,10 @@ class _BatchSizer:
         self.read = 0
         self.bytes = 0
 
-    def batches(self, places: Sequence[JobPosition]) -> Iterator[Sequence[JobPosition]]:
-        while places:
-            several, places = places[: self._jobs], places[self._jobs :]
-            yield several
+    def batches(self, positions: Sequence[JobPosition]) -> Iterator[Sequence[JobPosition]]:
+        while positions:
+            batch, positions = positions[: self._jobs], positions[self._jobs :]
+            yield batch
 
     def record_batch(self, records: Sequence[Sequence[bytes | None] | None]) -> None:
         size = sum(len(value) for values in records for value in values or () if value)

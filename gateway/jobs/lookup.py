@@ -82,8 +82,8 @@ WaitSeconds = Annotated[float, Depends(_wait_s_param)]
 
 def location_headers(job_id: str, wait_s: float = 0.0) -> dict[str, str]:
     """Location of the job, Link to its events, and the wait that was applied."""
-    place = f"/v1/jobs/{job_id}"
-    headers = {"Location": place, "Link": f'<{place}/events>; rel="monitor"'}
+    url = f"/v1/jobs/{job_id}"
+    headers = {"Location": url, "Link": f'<{url}/events>; rel="monitor"'}
     if wait_s:
         headers["Preference-Applied"] = f"wait={wait_s:.0f}"
     return headers
@@ -112,31 +112,31 @@ async def wait_for_change(
     """
     state = state_of(request)
 
-    async def look() -> bool:
+    async def check() -> bool:
         nonlocal job
         job = await find_job(state, job.job_id)
         return job.terminal or is_news(job)
 
-    await poll_until(request, state.hub.job(job.job_id), look, wait_s)
+    await poll_until(request, state.hub.job(job.job_id), check, wait_s)
     return job
 
 
 async def poll_until(
     request: Request,
     source: Source,
-    look: Callable[[], Awaitable[bool]],
+    check: Callable[[], Awaitable[bool]],
     wait_s: float,
     types: frozenset[str] = frozenset(),
 ) -> None:
-    """Call `look` now and after each event (of `types`), until it returns true, the time is up or
+    """Call `check` now and after each event (of `types`), until it returns true, the time is up or
     the client disconnects. Raises a problem if the caller's key is no longer valid."""
     state, caller = state_of(request), caller_of(request)
     hub = state.hub
     watch = hub.subscribe(source, await hub.last_position(source))
 
     async def follow() -> None:
-        # `look` runs after the position was read, so that no change is missed in between.
-        while not hub.closing and not await look():
+        # `check` runs after the position was read, so that no change is missed in between.
+        while not hub.closing and not await check():
             while batch := await watch.next_batch():
                 if not types or any(not frame.id or frame.type in types for frame in batch):
                     break

@@ -130,10 +130,10 @@ async def watch_job(request: Request) -> Response:
     facts = {JobField.JOB_ID: job.job_id, JobField.STATUS: job.status}
     if after is not None:
         state.hub.metrics.resumes += 1
-    told = stream_events(
+    frames = stream_events(
         state, caller_of(request), source, after or (0, 0), hello_frame(state, facts), media_type
     )
-    return EventStreamResponse(state.hub, told, media_type, SEND_TIMEOUT_S)
+    return EventStreamResponse(state.hub, frames, media_type, SEND_TIMEOUT_S)
 
 
 @router.post(

@@ -101,10 +101,10 @@ def check_reserved_tools(payload: Mapping[str, Any]) -> None:
     """Raise a problem if a payload names a reserved tool: only Sluice may run workflow steps."""
     faults = [
         FieldProblem(
-            pointer=json_pointer((JobField.PAYLOAD, *place)),
+            pointer=json_pointer((JobField.PAYLOAD, *location)),
             detail=f"Tools whose names begin with {', '.join(RESERVED_TOOLS)} are reserved",
         )
-        for place in _reserved(payload)
+        for location in _reserved(payload)
     ]
     if faults:
         first = f"{faults[0].pointer}: {faults[0].detail}"

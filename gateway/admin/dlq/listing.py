@@ -196,14 +196,14 @@ async def list_dead_letters(
 async def purge(queue: QueueProtocol, choice: DeadLetterFilter) -> int:
     """Delete the selected dead letters; returns how many."""
     purged = 0
-    doomed: list[str] = []
+    batch: list[str] = []
     async for letter in iter_dead_letters(queue):
         if choice.matches(letter):
-            doomed.append(letter.id)
-        if len(doomed) == PURGED_AT_ONCE:
-            purged += await queue.purge(doomed)
-            doomed = []
-    return purged + await queue.purge(doomed)
+            batch.append(letter.id)
+        if len(batch) == PURGED_AT_ONCE:
+            purged += await queue.purge(batch)
+            batch = []
+    return purged + await queue.purge(batch)
 
 
 def dead_letter_not_found() -> Problem:

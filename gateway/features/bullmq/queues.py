@@ -46,9 +46,9 @@ class BullQueues:
             name: BullQueue(runner, BullKeys(name, settings.bullmq_prefix))
             for name in parse_queue_names(settings.bullmq_add_queues)
         }
-        patience = settings.sse_heartbeat_s, settings.sse_max_life_s
+        timeouts = settings.sse_heartbeat_s, settings.sse_max_life_s
         partitions = Partitions.create(settings.keys)
-        self.hub = EventHub([reading], None, partitions, *patience, metrics=numbers)
+        self.hub = EventHub([reading], None, partitions, *timeouts, metrics=numbers)
         self.reserved = package.reserved_names() if self._queues else frozenset()
         #: Requests to add a job, by queue and answer.
         self.outcomes: Counter[tuple[str, BullAnswer]] = Counter()
@@ -71,9 +71,9 @@ class BullQueues:
             self.depths = {}
             return
         self.depths = {
-            (name, place): count
+            (name, job_state): count
             for name, found in zip(self._queues, depths)
-            for place, count in found.items()
+            for job_state, count in found.items()
         }
 
     @property

@@ -104,7 +104,7 @@ def _stream(
     check_streams(state)
     if resumed:
         hub.metrics.resumes += 1
-    told = stream_events(
+    frames = stream_events(
         state,
         caller_of(request),
         source,
@@ -114,7 +114,7 @@ def _stream(
         ended=ended,
         hub=hub,
     )
-    return EventStreamResponse(hub, told, media_type, SEND_TIMEOUT_S)
+    return EventStreamResponse(hub, frames, media_type, SEND_TIMEOUT_S)
 
 
 _JSON = "application/json"
@@ -135,10 +135,10 @@ async def add_job(
 ) -> Response:
     """Adds a job for BullMQ workers, Node's or Sluice's. An Idempotency-Key becomes the job's id,
     so it cannot be combined with `jobId`."""
-    taken = await add.add(request, queue, body, idempotency_key)
-    view = AddJobResponse(id=taken.job_id, queue=taken.queue, outcome=taken.outcome)
-    headers = {"Location": paths.bullmq_job_url(taken.queue, taken.job_id)}
-    if taken.outcome is AddOutcome.REPLAYED:
+    added = await add.add(request, queue, body, idempotency_key)
+    view = AddJobResponse(id=added.job_id, queue=added.queue, outcome=added.outcome)
+    headers = {"Location": paths.bullmq_job_url(added.queue, added.job_id)}
+    if added.outcome is AddOutcome.REPLAYED:
         headers.update(REPLAYED_HEADERS)
     return Response(view.model_dump_json(), 202, headers, _JSON)
 

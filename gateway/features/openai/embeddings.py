@@ -104,22 +104,22 @@ class EmbeddingList(BaseModel):
     sluice: EmbeddingJobInfo
 
 
-def embeddings(job_id: str, wanted: EmbeddingsRequest, result: Any) -> bytes:
+def embeddings(job_id: str, body: EmbeddingsRequest, result: Any) -> bytes:
     """The response as JSON; raises a problem for an unexpected result."""
     try:
         made = _EmbedResult.model_validate(result)
     except ValidationError:
         raise answer_invalid("an embedder") from None
-    if len(made.vectors) != wanted.number:
+    if len(made.vectors) != body.number:
         raise answer_invalid("an embedder of this many texts")
     usage = made.usage or _EmbedUsage()
-    packed = wanted.encoding_format == BASE64
+    packed = body.encoding_format == BASE64
     view = EmbeddingList(
         data=[
             EmbeddingView(index=index, embedding=_packed(vector) if packed else vector)
             for index, vector in enumerate(made.vectors)
         ],
-        model=made.model or wanted.model or "",
+        model=made.model or body.model or "",
         usage=EmbeddingUsage(
             prompt_tokens=usage.prompt_tokens,
             total_tokens=usage.total_tokens or usage.prompt_tokens,

@@ -47,8 +47,8 @@ def job_failure(job: Job) -> Problem:
         return Problem(CANCELED, "job_canceled", "The job was canceled.", headers=headers)
     error = codec.parse_payload(job.error)
     kind = str(error.get(DataField.KIND) or "handler_error")
-    told = str(error.get(DataField.MESSAGE) or "the job failed")
-    return Problem(STATUSES.get(kind, 500), kind, told, headers=headers)
+    message = str(error.get(DataField.MESSAGE) or "the job failed")
+    return Problem(STATUSES.get(kind, 500), kind, message, headers=headers)
 
 
 def job_expired(job_id: str) -> Problem:

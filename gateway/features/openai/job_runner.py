@@ -134,9 +134,9 @@ async def run_while_connected(
     """The result of `work`. If the client disconnects or stops reading, calls `give_up` and raises
     ClientDisconnected."""
     working = asyncio.ensure_future(work)
-    leaving = asyncio.ensure_future(wait_for_disconnect(receive))
+    disconnect = asyncio.ensure_future(wait_for_disconnect(receive))
     try:
-        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({working, disconnect}, return_when=asyncio.FIRST_COMPLETED)
         if working.done():
             return working.result()
         raise ClientDisconnected
@@ -144,7 +144,7 @@ async def run_while_connected(
         await give_up()
         raise
     finally:
-        await cancel(working, leaving)
+        await cancel(working, disconnect)
 
 
 async def cancel_job(state: GatewayState, job_id: str) -> None:
@@ -202,13 +202,13 @@ class JobResult(NamedTuple):
     result: Any
 
 
-async def wait_for_result(request: Request, asked: PendingJob) -> JobResult:
+async def wait_for_result(request: Request, pending: PendingJob) -> JobResult:
     """Wait for the result. Raises the problem of a failed job, or ClientDisconnected."""
-    following = asked.follow()
+    follower = pending.follow()
     try:
-        job = await run_while_connected(following.end(), request.receive, asked.give_up)
+        job = await run_while_connected(follower.end(), request.receive, pending.give_up)
     finally:
-        following.close()
+        follower.close()
     return job_result(job)
 
 

@@ -59,28 +59,28 @@ async def create_completion(request: Request, body: ChatBody) -> Response:
     generated. If the client disconnects, the job is canceled, unless the request has an
     `Idempotency-Key` with which it can be repeated."""
     model = await check_model(request, Task.CHAT, body.model)
-    asked = await submit_job(request, Task.CHAT, body.payload())
+    pending = await submit_job(request, Task.CHAT, body.payload())
     if body.stream:
-        return ChatStreamResponse(asked, _chunks(asked, body, model), asked.headers)
+        return ChatStreamResponse(pending, _chunks(pending, body, model), pending.headers)
     try:
-        done = await wait_for_result(request, asked)
+        done = await wait_for_result(request, pending)
     except ClientDisconnected:
         return Response(None, CANCELED)
     result, in_parallel = chat_result(done.result), body.parallel_tool_calls is not False
-    answer = completion(asked.job_id, done.created_s, result, model, in_parallel=in_parallel)
-    return Response(answer, 200, asked.headers, _JSON)
+    answer = completion(pending.job_id, done.created_s, result, model, in_parallel=in_parallel)
+    return Response(answer, 200, pending.headers, _JSON)
 
 
-def _chunks(asked: PendingJob, wanted: ChatRequest, model: str) -> ChatStream:
-    options = wanted.stream_options
+def _chunks(pending: PendingJob, body: ChatRequest, model: str) -> ChatStream:
+    options = body.stream_options
     return ChatStream(
-        asked.job_id,
+        pending.job_id,
         int(time.time()),
         model,
         include_usage=bool(options and options.include_usage),
-        in_parallel=wanted.parallel_tool_calls is not False,
-        rounds_continue=wanted.runs_tools,
-        withheld=wanted.runs_tools and wanted.wants_json,
+        in_parallel=body.parallel_tool_calls is not False,
+        rounds_continue=body.runs_tools,
+        withheld=body.runs_tools and body.wants_json,
     )
 
 
@@ -94,12 +94,12 @@ async def create_embeddings(request: Request, body: EmbeddingsBody) -> Response:
     """Submits an embed job and waits for its result. If the client disconnects, the job is
     canceled, unless the request has an `Idempotency-Key` with which it can be repeated."""
     await check_model(request, Task.EMBED, body.model)
-    asked = await submit_job(request, Task.EMBED, body.payload())
+    pending = await submit_job(request, Task.EMBED, body.payload())
     try:
-        done = await wait_for_result(request, asked)
+        done = await wait_for_result(request, pending)
     except ClientDisconnected:
         return Response(None, CANCELED)
-    return Response(embeddings(asked.job_id, body, done.result), 200, asked.headers, _JSON)
+    return Response(embeddings(pending.job_id, body, done.result), 200, pending.headers, _JSON)
 
 
 class ModelTasks(BaseModel):

@@ -45,9 +45,9 @@ def parse_body(model: type[Body], body: Any, refused: Collection[str] = ()) -> B
 
 def _deepest(faults: list[Any], body: Any) -> Any:
     """The first error, or a deeper one inside it: for a union, that of the closest alternative."""
-    placed = [(_member_path(fault, body), fault) for fault in faults]
-    first, _ = placed[0]
-    inside = [(place, fault) for place, fault in placed if place[: len(first)] == first]
+    located = [(_member_path(fault, body), fault) for fault in faults]
+    first, _ = located[0]
+    inside = [(location, fault) for location, fault in located if location[: len(first)] == first]
     return max(inside, key=lambda pair: (len(pair[0]), not _of_type(pair[1])))[1]
 
 

@@ -46,7 +46,7 @@ async def start(
 
 
 async def wait_for_end(
-    request: Request, made: Submission, wait_s: float, usual_wait_s: float = 0.0
+    request: Request, submission: Submission, wait_s: float, usual_wait_s: float = 0.0
 ) -> Job | None:
     """The job if it ends in time, otherwise None; raises the problem of a failed job.
 
@@ -55,20 +55,20 @@ async def wait_for_end(
     wait_s = wait_s or min(usual_wait_s, state_of(request).settings.max_wait_s)
     if not wait_s or not caller_of(request).may(Scope.JOBS_READ):
         return None
-    job = await wait_until_ended(request, made.job_id, wait_s)
+    job = await wait_until_ended(request, submission.job_id, wait_s)
     if job is None or job.status == Status.DONE.value:
         return job
     if job.status == Status.CANCELED.value:
-        raise Problem(502, "job_failed", f"The job {made.job_id} was canceled.")
+        raise Problem(502, "job_failed", f"The job {submission.job_id} was canceled.")
     error = codec.parse_payload(job.error)
     detail = str(error.get(DataField.MESSAGE) or "see the job")
     if error.get(DataField.KIND) in _CLIENT_ERROR_KINDS:
         raise Problem(422, "document_refused", detail)
-    raise Problem(502, "job_failed", f"The job {made.job_id} has failed: {detail}")
+    raise Problem(502, "job_failed", f"The job {submission.job_id} has failed: {detail}")
 
 
-def accepted_response(made: Submission) -> Response:
+def accepted_response(submission: Submission) -> Response:
     """The response with the job's id, if the job has not ended in time."""
-    headers = {**location_headers(made.job_id), **made.headers}
-    body = codec.dumps({JobField.JOB_ID: made.job_id})
+    headers = {**location_headers(submission.job_id), **submission.headers}
+    body = codec.dumps({JobField.JOB_ID: submission.job_id})
     return Response(body, 202, headers, "application/json")

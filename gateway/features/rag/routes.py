@@ -81,15 +81,15 @@ async def add_document(
     declared = request.headers.get("content-type", "")
     if declared.partition(";")[0].strip().lower() in FILE_TYPES and len(declared) <= MOST_TYPE:
         about = {"id": id, "title": title, "media_type": declared}
-        made = await _take_file(request, ns, about)
+        submission = await _take_file(request, ns, about)
     else:
-        made = await _take_json(request, ns)
-    job = await jobs.wait_for_end(request, made, wait_s)
+        submission = await _take_json(request, ns)
+    job = await jobs.wait_for_end(request, submission, wait_s)
     if job is None:
-        return jobs.accepted_response(made)
-    view = {JobField.JOB_ID: made.job_id, **codec.parse_payload(job.result)}
+        return jobs.accepted_response(submission)
+    view = {JobField.JOB_ID: submission.job_id, **codec.parse_payload(job.result)}
     url = f"/v1/rag/{ns}/documents/{view.get('document_id', '')}"
-    return Response(codec.dumps(view), 201, {**made.headers, "Location": url}, _JSON)
+    return Response(codec.dumps(view), 201, {**submission.headers, "Location": url}, _JSON)
 
 
 async def _take_json(request: Request, ns: str) -> Submission:
@@ -203,11 +203,11 @@ async def delete_document(
     if await _reader(request).get(_keys(request, ns), document_id) is None:
         raise _document_not_found()
     payload = {"op": RagOperation.DELETE, "ns": ns, "document_id": document_id}
-    made = await jobs.start(request, payload, brief=True)
-    job = await jobs.wait_for_end(request, made, wait_s, jobs.DEFAULT_WAIT_S)
+    submission = await jobs.start(request, payload, brief=True)
+    job = await jobs.wait_for_end(request, submission, wait_s, jobs.DEFAULT_WAIT_S)
     if job is None:
-        return jobs.accepted_response(made)
-    return Response(None, 204, made.headers)
+        return jobs.accepted_response(submission)
+    return Response(None, 204, submission.headers)
 
 
 def _reader(request: Request) -> RagReader:
@@ -267,10 +267,10 @@ async def search_documents(
     payload: dict[str, Any] = {"query": q, "ns": ns, "top_k": top_k, "mode": mode.value}
     if answer:
         payload["answer"] = True
-    made = await jobs.start(request, payload, brief=True)
-    job = await jobs.wait_for_end(request, made, wait_s, jobs.DEFAULT_WAIT_S)
+    submission = await jobs.start(request, payload, brief=True)
+    job = await jobs.wait_for_end(request, submission, wait_s, jobs.DEFAULT_WAIT_S)
     if job is None:
-        return jobs.accepted_response(made)
-    view = {JobField.JOB_ID: made.job_id, **codec.parse_payload(job.result)}
-    headers = {**made.headers, "Cache-Control": "no-store"}
+        return jobs.accepted_response(submission)
+    view = {JobField.JOB_ID: submission.job_id, **codec.parse_payload(job.result)}
+    headers = {**submission.headers, "Cache-Control": "no-store"}
     return Response(codec.dumps(view), 200, headers, "application/json")

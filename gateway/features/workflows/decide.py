@@ -73,8 +73,8 @@ async def decide_in_bulk(request: Request, job_id: str, body: Any) -> Response:
     outcome = await _decide(request, job, _bulk_decide(request, job, step, wanted), known)
     if outcome.replayed and outcome.status_code:
         return replay_answer(job.job_id, outcome.status_code, outcome.body)
-    made = await _bulk_answer(request, job, step, outcome)
-    return await send_answer(request, job.job_id, known, made, outcome)
+    answer = await _bulk_answer(request, job, step, outcome)
+    return await send_answer(request, job.job_id, known, answer, outcome)
 
 
 async def _bulk_answer(
@@ -128,12 +128,12 @@ async def review(
         return replay_answer(job.job_id, outcome.status_code, outcome.body)
     facts, errors = outcome.facts, errors_of(outcome.facts)
     if _all_stale(facts, errors):
-        made = await _bulk_answer(request, job, step, outcome)
+        answer = await _bulk_answer(request, job, step, outcome)
     else:
-        made = await _review_answer(request, job, step, outcome)
+        answer = await _review_answer(request, job, step, outcome)
     if outcome.status_code:  # stored already, perhaps with results that this caller may not read
-        return replay_answer(job.job_id, made.status, codec.dumps(made.body))
-    return await send_answer(request, job.job_id, known, made, outcome)
+        return replay_answer(job.job_id, answer.status, codec.dumps(answer.body))
+    return await send_answer(request, job.job_id, known, answer, outcome)
 
 
 async def _review_answer(

@@ -83,15 +83,15 @@ async def edit(
     find_replay(outcome)
     item = await _item(request, job, item_id)
     found = await reader.snapshot(job.job_id) or job
-    told = EditResponse(
+    view = EditResponse(
         job_id=job.job_id,
         step=item.step,
         item=rendering.item_view(item),
         undo_token=outcome.facts.get(WorkflowFact.UNDO_TOKEN) or None,
         ontology_edits=rendering.result_body(found, item.step, EMPTY_PAGE).ontology_edits,
     )
-    made = HttpAnswer(200, to_json_dict(told), _etag(item.version))
-    return await send_answer(request, job.job_id, known, made, outcome)
+    answer = HttpAnswer(200, to_json_dict(view), _etag(item.version))
+    return await send_answer(request, job.job_id, known, answer, outcome)
 
 
 def _replay_with_etag(job: WorkflowJob, status: int, body: bytes) -> Response:

@@ -83,10 +83,10 @@ async def cancel(request: Request, job_id: str, body: Any) -> Response:
     found = await workflows_of(request).reader.snapshot(job.job_id)
     if found is None:
         raise job_not_found()
-    made = HttpAnswer(
+    answer = HttpAnswer(
         200, {_SUCCESS: True, WorkflowFact.JOB_ID: job.job_id, **rendering.job_status(found)}
     )
-    return await send_answer(request, job.job_id, known, made, outcome)
+    return await send_answer(request, job.job_id, known, answer, outcome)
 
 
 _UNSUCCESSFUL: Final = (StepStatus.FAILED, StepStatus.CANCELLED)
@@ -109,11 +109,11 @@ async def execute(
         payload = parse_body(ReviewPayload, wanted.payload or {}, _PAYLOAD)
         if payload.decisions or payload.finalize:
             return await review(request, job, step, payload, known)
-    asked = ExecuteCommand(
+    command = ExecuteCommand(
         job.job_id, step.name, _options(step, wanted), wanted.strict, wanted.discard_decisions
     )
     await check_pressure(request, known.once)
-    outcome = await _start(request, job, asked, known)
+    outcome = await _start(request, job, command, known)
     raise_if_refused(outcome)
     if outcome.replayed and outcome.status_code:
         return await _replay(request, job, step.name, known, outcome)
@@ -122,10 +122,10 @@ async def execute(
     if found is None:
         raise job_not_found()
     if outcome.replayed and may_read(request) and not _is_current_execution(found, outcome):
-        made = _superseded_answer(found, step.name, outcome)
+        answer = _superseded_answer(found, step.name, outcome)
     else:
-        made = await execution_answer(request, found, step.name, outcome)
-    return await send_answer(request, job.job_id, known, made, outcome)
+        answer = await execution_answer(request, found, step.name, outcome)
+    return await send_answer(request, job.job_id, known, answer, outcome)
 
 
 def _options(step: StepDefinition, wanted: ExecuteRequest) -> bytes | None:
@@ -136,13 +136,13 @@ def _options(step: StepDefinition, wanted: ExecuteRequest) -> bytes | None:
 
 
 async def _start(
-    request: Request, job: WorkflowJob, asked: ExecuteCommand, known: IdempotentRequest
+    request: Request, job: WorkflowJob, command: ExecuteCommand, known: IdempotentRequest
 ) -> WorkflowOutcome:
     state = state_of(request)
     workflows = workflows_of(request).store
     ids, admission = new_ids(state, job.tail), admission_of(request)
     return await call_with_admission(
-        request, lambda: workflows.execute(asked, known.once, ids, admission)
+        request, lambda: workflows.execute(command, known.once, ids, admission)
     )
 
 
@@ -219,9 +219,9 @@ async def _replay(
     if status == _ACCEPTED and may_read(request):
         # Read again: the execution may be newer than the snapshot of the job.
         found = await workflows_of(request).reader.snapshot(job.job_id)
-        made = None if found is None else await _current_answer(request, found, step, outcome)
-        if made is not None and made.status != _ACCEPTED:
-            status, body = made.status, codec.dumps(made.body)
+        answer = None if found is None else await _current_answer(request, found, step, outcome)
+        if answer is not None and answer.status != _ACCEPTED:
+            status, body = answer.status, codec.dumps(answer.body)
             await keep_answer(request, known, status, body)
     return replay_answer(job.job_id, status, body)
 

@@ -132,16 +132,16 @@ async def send_answer(
     request: Request,
     job_id: str,
     known: IdempotentRequest,
-    made: HttpAnswer,
+    answer: HttpAnswer,
     outcome: WorkflowOutcome,
 ) -> Response:
     """The response, stored for repeated requests if the client gave a key."""
-    body = codec.dumps(made.body)
-    await keep_answer(request, known, made.status, body)
-    headers = {**location_headers(job_id, made.status), **made.headers}
+    body = codec.dumps(answer.body)
+    await keep_answer(request, known, answer.status, body)
+    headers = {**location_headers(job_id, answer.status), **answer.headers}
     if outcome.replayed:  # the stored response was lost; this one is rendered from the same outcome
         headers.update(REPLAYED_HEADERS)
-    return Response(body, made.status, headers, _JSON)
+    return Response(body, answer.status, headers, _JSON)
 
 
 async def keep_answer(request: Request, known: IdempotentRequest, status: int, body: bytes) -> None:

@@ -244,16 +244,16 @@ async def wait_for_step(
     """
     found: WorkflowJob | None = job
 
-    async def look() -> bool:
+    async def check() -> bool:
         nonlocal found
         found = await workflows_of(request).reader.snapshot(job.job_id)
         return found is None or is_step_over(found, step)
 
-    # No event ends the wait by itself; only `look` does.
+    # No event ends the wait by itself; only `check` does.
     source = workflow_source(workflows_of(request).reader.keys, job.job_id, frozenset())
     try:
-        if not await look() and wait_s > 0:
-            await poll_until(request, source, look, wait_s, _WAKING_EVENTS)
+        if not await check() and wait_s > 0:
+            await poll_until(request, source, check, wait_s, _WAKING_EVENTS)
     except (StoreUnavailable, CorruptKey):
         return found or job
     return found

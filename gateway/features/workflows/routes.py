@@ -276,7 +276,7 @@ async def watch_workflow(request: Request) -> Response:
         WorkflowJobField.CURRENT_STEP: job.current_step,
         "progress": job.progress,
     }
-    told = stream_events(
+    frames = stream_events(
         state,
         caller_of(request),
         source,
@@ -285,7 +285,7 @@ async def watch_workflow(request: Request) -> Response:
         media_type,
         ended=ended,
     )
-    return EventStreamResponse(state.hub, told, media_type, SEND_TIMEOUT_S)
+    return EventStreamResponse(state.hub, frames, media_type, SEND_TIMEOUT_S)
 
 
 @router.post(paths.WORKFLOW_UNDO, response_model=UndoResponse, summary="Undo a change", **UNDO)

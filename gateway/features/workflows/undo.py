@@ -81,18 +81,18 @@ async def undo(request: Request, job_id: str, body: Any, prefer: list[str] | Non
         find_replay(outcome)
     try:
         if core is not None:
-            made = await _worker_answer(request, job, token, core)
+            answer = await _worker_answer(request, job, token, core)
         elif outcome.answer is WorkflowAnswer.BEYOND:
-            made = await _by_worker(request, job, token, wait_s, outcome)
+            answer = await _by_worker(request, job, token, wait_s, outcome)
         else:
-            made = await _undo_answer(
+            answer = await _undo_answer(
                 request, job, token, outcome.facts.get(WorkflowFact.UNDONE) or ()
             )
     except Problem:
         # Nothing was undone: the request can be repeated with the same key.
         await forget_answer(request, known)
         raise
-    return await send_answer(request, job.job_id, known, made, outcome)
+    return await send_answer(request, job.job_id, known, answer, outcome)
 
 
 async def _by_worker(
@@ -184,7 +184,7 @@ async def _undo_answer(
     items = await reader.items_by_id(
         job.job_id, [str(item_id) for item_id in ids[:MAX_SHOWN_ITEMS]]
     )
-    told = UndoResponse(
+    view = UndoResponse(
         job_id=job.job_id,
         undo_token=token,
         undone=list(ids),
@@ -193,4 +193,4 @@ async def _undo_answer(
         status=found.status,
         draft_state=found.draft_state,
     )
-    return HttpAnswer(status, to_json_dict(told))
+    return HttpAnswer(status, to_json_dict(view))

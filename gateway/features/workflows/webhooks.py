@@ -275,13 +275,13 @@ async def redrive(request: Request, body: Any) -> Response:
     replayed = find_replay(outcome)
     if replayed is not None:
         return replayed
-    told: dict[str, Any] = {
+    answer: dict[str, Any] = {
         "success": True,
         # Empty lists of Lua are encoded as objects.
         **{fact: list(outcome.facts.get(fact) or ()) for fact in _REDRIVE_FACTS},
         WorkflowFact.ERRORS: [],
     }
-    return await send_answer(request, "", known, HttpAnswer(200, told), outcome)
+    return await send_answer(request, "", known, HttpAnswer(200, answer), outcome)
 
 
 _REDRIVE_FACTS: Final = (WorkflowFact.REDRIVEN, WorkflowFact.SKIPPED)
@@ -293,7 +293,7 @@ def dead_letter_store(state: GatewayState, workflows: WorkflowServices) -> Webho
 
 def _view(dead: StoredWebhookDeadLetter) -> DeadWebhookView:
     letter = dead.dead_letter
-    asked = dead.redrive is not RedriveStatus.NONE
+    requested = dead.redrive is not RedriveStatus.NONE
     return DeadWebhookView(
         event_id=letter.event_id,
         event_type=letter.event_type,
@@ -303,7 +303,9 @@ def _view(dead: StoredWebhookDeadLetter) -> DeadWebhookView:
         payload=codec.parse_payload(letter.body),
         attempts=letter.attempts,
         attempts_detail=_attempts(letter.detail),
-        redrive=RedriveView(status=dead.redrive, at=rfc3339(dead.redrive_ms) if asked else None),
+        redrive=RedriveView(
+            status=dead.redrive, at=rfc3339(dead.redrive_ms) if requested else None
+        ),
     )
 
 

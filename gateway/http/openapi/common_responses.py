@@ -58,14 +58,17 @@ def describe_openai_errors(schema: dict[str, Any]) -> None:
     named = schema["components"]["schemas"]
     named.update(error.pop("$defs"))
     named[OpenAIErrorView.__name__] = error
-    ours = {"schema": {"$ref": _REF.format(model=OpenAIErrorView.__name__)}}
+    error_schema = {"schema": {"$ref": _REF.format(model=OpenAIErrorView.__name__)}}
     for item in found.values():
         for operation in item.values():
             for status, answer in operation["responses"].items():
                 if status in PRE_ROUTING_STATUSES:
-                    answer["content"] = {_JSON: ours, MEDIA_TYPE: answer["content"][MEDIA_TYPE]}
+                    answer["content"] = {
+                        _JSON: error_schema,
+                        MEDIA_TYPE: answer["content"][MEDIA_TYPE],
+                    }
                 elif int(status) >= 400:
-                    answer["content"] = {_JSON: ours}
+                    answer["content"] = {_JSON: error_schema}
     _describe_stream(found)
 
 
@@ -125,7 +128,7 @@ def describe_workflow_errors(schema: dict[str, Any]) -> None:
     named = schema["components"]["schemas"]
     named.update(error.pop("$defs"))
     named[WorkflowErrorView.__name__] = error
-    ours = {"schema": {"$ref": _REF.format(model=WorkflowErrorView.__name__)}}
+    error_schema = {"schema": {"$ref": _REF.format(model=WorkflowErrorView.__name__)}}
     for path, item in schema["paths"].items():
         if not is_workflow(path):
             continue
@@ -133,7 +136,7 @@ def describe_workflow_errors(schema: dict[str, Any]) -> None:
             for status, answer in operation["responses"].items():
                 if int(status) < 400:
                     continue
-                answer["content"] = {_JSON: ours}
+                answer["content"] = {_JSON: error_schema}
                 if status in PRE_ROUTING_STATUSES:
                     problem = {"schema": {"$ref": _REF.format(model="ProblemView")}}
                     answer["content"][MEDIA_TYPE] = problem

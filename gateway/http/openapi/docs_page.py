@@ -142,7 +142,7 @@ def _operation(document: dict[str, Any], method: str, path: str, operation: dict
         parts.append("<h3>Body, as JSON</h3>" + _table(_fields(document, schema)))
     example = curl(method, path, operation)
     parts.append(f"<h3>Example</h3><pre>{escape(example)}</pre>")
-    parts.append("<h3>Answers</h3>" + _table(_answers(document, operation["responses"])))
+    parts.append("<h3>Responses</h3>" + _table(_responses(document, operation["responses"])))
     return (
         f'<details><summary><b class="{escape(method)}">{escape(method.upper())}</b>'
         f"<code>{escape(path)}</code> <span>{_prose(operation.get('summary', ''))}</span></summary>"
@@ -170,7 +170,7 @@ def _fields(document: dict[str, Any], schema: dict[str, Any]) -> Iterator[tuple[
         yield _named(name, kind), _prose(part.get("description", ""))
 
 
-def _answers(document: dict[str, Any], responses: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _responses(document: dict[str, Any], responses: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for status, response in sorted(responses.items()):
         shown = _prose(response.get("description", ""))
         for media_type, media in response.get("content", {}).items():

@@ -55,7 +55,7 @@ def _operation(document: dict[str, Any], method: str, path: str, operation: dict
     if body:
         fields = list(_fields(document, resolved(document, body["schema"])))
         parts.append(_table("body, as JSON", fields) if fields else "")
-    parts.append(_table("answer", _answers(document, operation["responses"])))
+    parts.append(_table("response", _responses(document, operation["responses"])))
     return "\n\n".join(part for part in parts if part)
 
 
@@ -79,7 +79,7 @@ def _fields(document: dict[str, Any], schema: dict[str, Any]) -> Iterator[tuple[
         yield f"`{name}` {kind}", part.get("description", "")
 
 
-def _answers(document: dict[str, Any], responses: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _responses(document: dict[str, Any], responses: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for status, response in sorted(responses.items()):
         shown = response.get("description", "")
         for media_type, media in response.get("content", {}).items():

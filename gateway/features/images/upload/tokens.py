@@ -55,8 +55,8 @@ class UploadTokens:
 
     def issue(self, signed: UploadClaims) -> str:
         """The token of these claims; equal for equal claims."""
-        said = f"{_VERSION}~{signed.image_id}~{signed.expires_s}~{signed.key_id}"
-        return f"{said}~{self._signature(said)}"
+        content = f"{_VERSION}~{signed.image_id}~{signed.expires_s}~{signed.key_id}"
+        return f"{content}~{self._signature(content)}"
 
     def check(self, scope_headers: Iterable[tuple[bytes, bytes]], path: str) -> UploadClaims:
         """The claims of a request's token; raises the problem of an invalid one."""
@@ -67,8 +67,8 @@ class UploadTokens:
                 f"This upload needs the upload token of the image in the header `{HEADER}`.",
             )
         found = _TOKEN.fullmatch(token)
-        said = token.rpartition("~")[0]
-        if found is None or not hmac.compare_digest(self._signature(said), found[4]):
+        content = token.rpartition("~")[0]
+        if found is None or not hmac.compare_digest(self._signature(content), found[4]):
             raise _refused("invalid_upload_token", "The upload token is not valid.")
         signed = UploadClaims(found[1], int(found[2]), found[3])
         if signed.image_id != image_id_in(path):
@@ -79,8 +79,8 @@ class UploadTokens:
             )
         return signed
 
-    def _signature(self, said: str) -> str:
-        digest = hmac.new(self._key, said.encode(), hashlib.sha256).digest()
+    def _signature(self, content: str) -> str:
+        digest = hmac.new(self._key, content.encode(), hashlib.sha256).digest()
         return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
 
 

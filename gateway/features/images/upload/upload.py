@@ -118,40 +118,44 @@ async def upload(request: Request, record: ImageRecord) -> str:
     hard_max = state.settings.image_upload_hard_max
     limit = min(record.max_bytes or hard_max, hard_max)
     declared = UploadHeaders.of(request.headers).validate(limit)
-    this = UploadAttempt(request, state, images, record, declared, limit, os.urandom(8).hex())
-    intake = UploadWriter(_sink(this), images.spool_threads)
+    attempt = UploadAttempt(request, state, images, record, declared, limit, os.urandom(8).hex())
+    writer = UploadWriter(_sink(attempt), images.spool_threads)
     submitted = False
     try:
-        await _claim(this)
-        received = await _receive(this, intake)
+        await _claim(attempt)
+        received = await _receive(attempt, writer)
         submitted = True
-        return await _submit(this, received)
+        return await _submit(attempt, received)
     except BaseException as error:
         # If it is unknown whether Redis accepted the job, the file stays, since the job may need
         # it; otherwise a worker's sweep removes it later.
-        unsure = submitted and isinstance(error, StoreUnavailable)
+        maybe_submitted = submitted and isinstance(error, StoreUnavailable)
         if not isinstance(error, Problem) or error.code != _CONFLICT:
-            clearing = _clean_up(this, intake, unsure=unsure)
-            await _run_cleanup(clearing, wait=not isinstance(error, StoreUnavailable))
+            cleanup = _clean_up(attempt, writer, maybe_submitted=maybe_submitted)
+            await _run_cleanup(cleanup, wait=not isinstance(error, StoreUnavailable))
         raise
     finally:
-        images.metrics.received_bytes += intake.size_bytes
+        images.metrics.received_bytes += writer.size_bytes
 
 
 _CONFLICT: Final = lookup.already_uploaded().code
 
 
-def _sink(this: UploadAttempt) -> Sink:
-    declared = this.declared
+def _sink(attempt: UploadAttempt) -> Sink:
+    declared = attempt.declared
     file = FileSink(
-        this.images.spool, this.image_id, this.upload_id, this.limit, declared.content_type
+        attempt.images.spool,
+        attempt.image_id,
+        attempt.upload_id,
+        attempt.limit,
+        declared.content_type,
     )
     return file if declared.boundary is None else FormSink(declared.boundary, file)
 
 
-async def _claim(this: UploadAttempt) -> None:
-    state = this.state
-    outcome = await this.images.store.claim(this.image_id, this.upload_id, CLAIM_TTL_MS)
+async def _claim(attempt: UploadAttempt) -> None:
+    state = attempt.state
+    outcome = await attempt.images.store.claim(attempt.image_id, attempt.upload_id, CLAIM_TTL_MS)
     if outcome.answer is ImageAnswer.MISSING:
         raise image_not_found()
     if outcome.answer is not ImageAnswer.OK:
@@ -160,21 +164,21 @@ async def _claim(this: UploadAttempt) -> None:
         raise state.pressure.problem()
 
 
-async def _receive(this: UploadAttempt, intake: UploadWriter) -> SpooledUpload:
+async def _receive(attempt: UploadAttempt, writer: UploadWriter) -> SpooledUpload:
     loop = asyncio.get_running_loop()
     held = loop.time()
     try:
-        async for chunk in this.request.stream():
+        async for chunk in attempt.request.stream():
             if chunk:
-                await intake.write(chunk)
+                await writer.write(chunk)
             if loop.time() - held >= CLAIM_RENEW_EVERY_S:
-                await _renew_claim(this)
+                await _renew_claim(attempt)
                 held = loop.time()
-        return await intake.finish()
+        return await writer.finish()
     except ClientDisconnect:
         raise Problem(400, "incomplete_body", "The connection closed within the body.") from None
     except OSError as error:
-        log.error("spool %s: upload not written: %s", this.images.spool.directory, error)
+        log.error("spool %s: upload not written: %s", attempt.images.spool.directory, error)
         raise Problem(
             503,
             "spool_unavailable",
@@ -183,47 +187,49 @@ async def _receive(this: UploadAttempt, intake: UploadWriter) -> SpooledUpload:
         ) from None
 
 
-async def _renew_claim(this: UploadAttempt) -> None:
-    outcome = await this.images.store.extend_claim(this.image_id, this.upload_id, CLAIM_TTL_MS)
+async def _renew_claim(attempt: UploadAttempt) -> None:
+    outcome = await attempt.images.store.extend_claim(
+        attempt.image_id, attempt.upload_id, CLAIM_TTL_MS
+    )
     if outcome.answer is not ImageAnswer.OK:
         raise lookup.upload_lost()
 
 
-async def _submit(this: UploadAttempt, received: SpooledUpload) -> str:
-    request, state = this.request, this.state
+async def _submit(attempt: UploadAttempt, received: SpooledUpload) -> str:
+    request, state = attempt.request, attempt.state
     uploaded = CompletedUpload(
-        this.image_id,
-        this.upload_id,
+        attempt.image_id,
+        attempt.upload_id,
         # The job belongs to the tenant of the image.
-        new_home_job_id(state.lines.partitions, this.record.tail or caller_of(request).tail),
+        new_home_job_id(state.lines.partitions, attempt.record.tail or caller_of(request).tail),
         received.content_type,
         received.size_bytes,
         received.sha256,
     )
     admission = admission_of(request)
     outcome = await lookup.call_with_admission(
-        request, lambda: this.images.store.submit(uploaded, admission)
+        request, lambda: attempt.images.store.submit(uploaded, admission)
     )
     job_id = str(outcome.facts.get(ImageFact.JOB_ID, "")) or uploaded.job_id
     logs.job_id.set(job_id)
     return job_id
 
 
-async def _clean_up(this: UploadAttempt, intake: UploadWriter, *, unsure: bool) -> None:
+async def _clean_up(attempt: UploadAttempt, writer: UploadWriter, *, maybe_submitted: bool) -> None:
     """Remove a failed upload and release its claim."""
     try:
-        if not unsure:
-            await intake.discard()
-        released = await this.images.store.release(this.image_id, this.upload_id)
-        if unsure and released.answer is ImageAnswer.OK:
-            await intake.discard()  # no job was submitted
+        if not maybe_submitted:
+            await writer.discard()
+        released = await attempt.images.store.release(attempt.image_id, attempt.upload_id)
+        if maybe_submitted and released.answer is ImageAnswer.OK:
+            await writer.discard()  # no job was submitted
     except (SluiceError, OSError) as error:
         log.warning("failed upload not removed, it expires by itself: %s", error)
 
 
-async def _run_cleanup(clearing: Coroutine[Any, Any, None], *, wait: bool) -> None:
+async def _run_cleanup(cleanup: Coroutine[Any, Any, None], *, wait: bool) -> None:
     """Run the clean-up even if the request is canceled. `wait` False: respond first."""
-    task = asyncio.ensure_future(clearing)
+    task = asyncio.ensure_future(cleanup)
     _cleanup_tasks.add(task)
     task.add_done_callback(_cleanup_tasks.discard)
     if wait:

@@ -90,11 +90,11 @@ class ResumableText:
     def end(self, text: str) -> str:
         """The rest of the complete text; raises AnswerMismatch."""
         key = max(self._sent, default=1)
-        said = self._sent.get(key, "")
-        if text.startswith(said):
-            return self._emit(text[len(said) :], key)
+        sent = self._sent.get(key, "")
+        if text.startswith(sent):
+            return self._emit(text[len(sent) :], key)
         current = self._round if self._continuing else 1
-        if self._whole and current == key and self._offset == len(said):
+        if self._whole and current == key and self._offset == len(sent):
             return ""  # all events were sent; the result is formatted differently
         if self._continuing:
             return self._emit(text, key + 1)
@@ -109,8 +109,8 @@ class ResumableText:
         return number if self._continuing else 1
 
     def _add(self, delta: str, key: int) -> str:
-        said = self._sent.get(key, "")
-        known = said[self._offset : self._offset + len(delta)]
+        sent = self._sent.get(key, "")
+        known = sent[self._offset : self._offset + len(delta)]
         if not delta.startswith(known):
             raise AnswerMismatch
         self._offset += len(delta)
@@ -282,10 +282,10 @@ class ChatStreamResponse(Response):
 
     media_type = SSE
 
-    def __init__(self, asked: PendingJob, chat: ChatStream, headers: Mapping[str, str]) -> None:
+    def __init__(self, pending: PendingJob, chat: ChatStream, headers: Mapping[str, str]) -> None:
         super().__init__(headers={**headers, **STREAM_HEADERS})
         del self.headers["content-length"]
-        self._job = asked
+        self._job = pending
         self._chat = chat
         #: True once the last chunk is sent: servers then report a disconnect.
         self._over = False
@@ -334,8 +334,8 @@ class ChatStreamResponse(Response):
     async def _next(self, following: JobFollower) -> tuple[bytes, bool]:
         """The next bytes for the client, and whether more will follow."""
         loop = asyncio.get_running_loop()
-        silent_s = self._job.state.settings.sse_heartbeat_s
-        quiet_until = loop.time() + silent_s
+        heartbeat_s = self._job.state.settings.sse_heartbeat_s
+        quiet_until = loop.time() + heartbeat_s
         try:
             while batch := await following.next():
                 chunks = b"".join([self._chat.feed(event) for event in batch])
