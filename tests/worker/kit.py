@@ -222,8 +222,8 @@ def registry_of(handler: Callable[..., Any], *tasks: str, **terms: Any) -> Regis
     return registry
 
 
-def wishes(timeout_s: float | None = None, backoff: Backoff | None = None) -> bytes:
-    """A request's own terms, as `NewJob.options`."""
+def job_options(timeout_s: float | None = None, backoff: Backoff | None = None) -> bytes:
+    """Options of a request, as `NewJob.options`."""
     return JobOptions(timeout_s, backoff).to_json()
 
 

@@ -1,4 +1,4 @@
-"""Cancellation: heard at once, asked for first, forced only then, and one end whatever happens."""
+"""Cancellation: the handler is asked first, then forced; the job has one terminal event."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from common.contracts.queue import Answer
 from common.jobs.options import Backoff
 from common.jobs.store import WorkerIdentity
 from tests.conftest import eventually
-from tests.worker.kit import Rig, RigMaker, registry_of, wishes
+from tests.worker.kit import Rig, RigMaker, job_options, registry_of
 from worker.errors import JobError, TransientError
 from worker.execution.executor import Outcome
 from worker.execution.outcome import WorkerDefaults
 
-#: Seconds within which a running handler must know. The machine may be busy with something else:
-#: the best of so many tries counts.
+#: Seconds within which a running handler must be notified. The machine may be busy, so the best of
+#: several tries counts.
 AT_ONCE_S, TRIES = 0.25, 3
 ENDS = {b"done", b"error", b"canceled"}
 
 
-def patient(grace_s: float, **rest: Any) -> WorkerDefaults:
+def defaults_with_grace(grace_s: float, **rest: Any) -> WorkerDefaults:
     return WorkerDefaults(cancel_grace_s=grace_s, backoff=Backoff(0.01, max_s=0.02), **rest)
 
 
@@ -34,8 +34,8 @@ async def ends(rigged: Rig, job_id: str) -> list[bytes]:
 
 
 @pytest.fixture
-def told_once(monkeypatch: pytest.MonkeyPatch) -> WorkerIdentity:
-    """Who hears of a cancellation when it is told, or not at all: no renewal tells it again."""
+def hears_once(monkeypatch: pytest.MonkeyPatch) -> WorkerIdentity:
+    """A worker that hears of a cancel only by the message: no renewal reports it again."""
     monkeypatch.setattr(
         "common.redis.pipelined.PING_INTERVAL_S", 300
     )  # each is followed by a renewal
@@ -43,7 +43,7 @@ def told_once(monkeypatch: pytest.MonkeyPatch) -> WorkerIdentity:
 
 
 class Inside:
-    """A handler that tells when it has begun, then waits for its cancellation in some way."""
+    """A handler that signals its start, then waits for its cancellation in one of several ways."""
 
     def __init__(self) -> None:
         self.begun = asyncio.Event()
@@ -58,7 +58,7 @@ class Inside:
         assert context.cancel_requested
         return payload.get("value", {"partial": [1, 2]})
 
-    async def deaf(self, context: Any, payload: Any) -> Any:
+    async def ignoring(self, context: Any, payload: Any) -> Any:
         self.context = context
         await context.emit("token", {"n": 1})
         self.begun.set()
@@ -66,7 +66,7 @@ class Inside:
 
 
 async def running(rigged: Rig, inside: Inside, **job: Any) -> str:
-    """A job whose handler is under way and whose listener listens."""
+    """A job whose handler runs, with a subscribed listener."""
     rigged.start()
     if rigged.backend.is_real:
         await listening(rigged)
@@ -83,7 +83,7 @@ async def listening(rigged: Rig) -> None:
     await eventually(subscribed)
 
 
-# -- nobody runs it ---------------------------------------------------------------------------
+# -- jobs that do not run ---------------------------------------------------------------------
 
 
 async def test_a_queued_job_never_runs(rig: RigMaker) -> None:
@@ -111,7 +111,7 @@ async def test_a_scheduled_job_is_never_promoted(rig: RigMaker) -> None:
     assert await rigged.client.zcard(rigged.keys.scheduled) == 0
 
 
-async def test_a_job_that_waits_for_its_next_attempt(rig: RigMaker) -> None:
+async def test_a_job_that_waits_for_its_next_attempt_is_canceled(rig: RigMaker) -> None:
     tries: list[int] = []
 
     async def handler(context: Any, payload: Any) -> None:
@@ -135,7 +135,7 @@ async def test_a_job_that_waits_for_its_next_attempt(rig: RigMaker) -> None:
 
 @pytest.mark.parametrize("dies", ["before", "after"])
 async def test_a_job_whose_worker_died_is_not_run_again(rig: RigMaker, dies: str) -> None:
-    """Whoever claims it ends it."""
+    """The worker that claims it ends it."""
     rigged = rig()
     lease = await rigged.running()
     if dies == "before":
@@ -150,14 +150,14 @@ async def test_a_job_whose_worker_died_is_not_run_again(rig: RigMaker, dies: str
     await rigged.all_acked()
 
 
-# -- asked ------------------------------------------------------------------------------------
+# -- cooperative ------------------------------------------------------------------------------
 
 
-async def test_a_cooperative_handler_hears_at_once_and_keeps_its_value(
-    rig: RigMaker, told_once: WorkerIdentity
+async def test_a_cooperative_handler_is_notified_at_once_and_keeps_its_value(
+    rig: RigMaker, hears_once: WorkerIdentity
 ) -> None:
     inside = Inside()
-    rigged = rig(inside.cooperative, identity=told_once, terms=patient(30.0))
+    rigged = rig(inside.cooperative, identity=hears_once, terms=defaults_with_grace(30.0))
     job_id = await running(rigged, inside)
     took_s: list[float] = []
     while True:
@@ -189,8 +189,8 @@ async def test_a_cooperative_handler_hears_at_once_and_keeps_its_value(
     assert await rigged.letters() == []
 
 
-async def test_many_jobs_at_once_and_only_those(
-    real_rig: RigMaker, told_once: WorkerIdentity
+async def test_many_jobs_are_canceled_at_once_and_only_those(
+    real_rig: RigMaker, hears_once: WorkerIdentity
 ) -> None:
     asked: dict[str, float] = {}
     begun: set[str] = set()
@@ -202,7 +202,9 @@ async def test_many_jobs_at_once_and_only_those(
             await asyncio.sleep(0.005)
         heard[context.job_id] = time.monotonic()
 
-    rigged = real_rig(handler, identity=told_once, max_inflight=40, terms=patient(30.0))
+    rigged = real_rig(
+        handler, identity=hears_once, max_inflight=40, terms=defaults_with_grace(30.0)
+    )
     rigged.start()
     await listening(rigged)
     jobs = await rigged.post(40)
@@ -227,7 +229,7 @@ async def test_many_jobs_at_once_and_only_those(
     ("value", "result"),
     [(b'{"value":null}', b""), (b'{"value":0}', b"0"), (b'{"value":""}', b'""')],
 )
-async def test_whatever_it_returns_is_kept(fake_rig: RigMaker, value: bytes, result: bytes) -> None:
+async def test_the_returned_value_is_kept(fake_rig: RigMaker, value: bytes, result: bytes) -> None:
     inside = Inside()
     rigged = fake_rig(inside.cooperative)
     job_id = await running(rigged, inside, payload=value)
@@ -256,7 +258,7 @@ async def test_a_handler_that_fails_when_asked_to_stop_is_canceled(
     assert await rigged.letters() == []
 
 
-async def test_a_value_that_is_no_json_does_not_matter_any_more(fake_rig: RigMaker) -> None:
+async def test_a_value_that_is_not_json_is_dropped(fake_rig: RigMaker) -> None:
     inside = Inside()
 
     async def handler(context: Any, payload: Any) -> object:
@@ -270,7 +272,7 @@ async def test_a_value_that_is_no_json_does_not_matter_any_more(fake_rig: RigMak
     assert (await rigged.job(job_id))[b"result"] == b""
 
 
-async def test_a_plain_handler_may_look_too(rig: RigMaker) -> None:
+async def test_a_sync_handler_can_check_for_a_cancel(rig: RigMaker) -> None:
     begun, seen = threading.Event(), []
 
     def polling(context: Any, payload: Any) -> str:
@@ -281,7 +283,7 @@ async def test_a_plain_handler_may_look_too(rig: RigMaker) -> None:
         seen.append(context.cancel_requested)
         return "stopped in good order"
 
-    rigged = rig(polling, terms=patient(30.0))
+    rigged = rig(polling, terms=defaults_with_grace(30.0))
     rigged.start()
     if rigged.backend.is_real:
         await listening(rigged)
@@ -293,7 +295,7 @@ async def test_a_plain_handler_may_look_too(rig: RigMaker) -> None:
     assert (await rigged.job(job_id))[b"result"] == b'"stopped in good order"'
 
 
-async def test_waiting_for_a_cancel_that_came_before(fake_rig: RigMaker) -> None:
+async def test_wait_for_cancel_returns_at_once_after_a_cancel(fake_rig: RigMaker) -> None:
     go = asyncio.Event()
 
     async def handler(context: Any, payload: Any) -> str:
@@ -316,12 +318,12 @@ async def test_waiting_for_a_cancel_that_came_before(fake_rig: RigMaker) -> None
 # -- forced -----------------------------------------------------------------------------------
 
 
-async def test_one_that_does_not_look_is_stopped_after_the_grace(rig: RigMaker) -> None:
+async def test_a_handler_that_does_not_check_is_canceled_after_the_grace(rig: RigMaker) -> None:
     inside = Inside()
-    rigged = rig(inside.deaf, terms=patient(0.05))
+    rigged = rig(inside.ignoring, terms=defaults_with_grace(0.05))
     job_id = await running(rigged, inside)
     assert await rigged.cancel(job_id) is Answer.CANCELING
-    assert await rigged.cancel(job_id) is Answer.CANCELING  # told once, all the same
+    assert await rigged.cancel(job_id) is Answer.CANCELING  # reported once nevertheless
     assert await rigged.settled(job_id) == b"canceled"
     story = await rigged.story(job_id)
     assert [(kind, step, data.get("stage")) for kind, step, data in story] == [
@@ -337,7 +339,7 @@ async def test_one_that_does_not_look_is_stopped_after_the_grace(rig: RigMaker) 
     await rigged.all_acked()
 
 
-async def test_what_it_returns_when_forced_is_kept_too(fake_rig: RigMaker) -> None:
+async def test_a_value_returned_after_a_forced_cancel_is_kept(fake_rig: RigMaker) -> None:
     begun = asyncio.Event()
 
     async def handler(context: Any, payload: Any) -> Any:
@@ -347,7 +349,7 @@ async def test_what_it_returns_when_forced_is_kept_too(fake_rig: RigMaker) -> No
         except asyncio.CancelledError:
             return {"rescued": True}
 
-    rigged = fake_rig(handler, terms=patient(0.0))
+    rigged = fake_rig(handler, terms=defaults_with_grace(0.0))
     rigged.start()
     [job_id] = await rigged.post()
     await asyncio.wait_for(begun.wait(), 5)
@@ -356,7 +358,7 @@ async def test_what_it_returns_when_forced_is_kept_too(fake_rig: RigMaker) -> No
     assert json.loads((await rigged.job(job_id))[b"result"]) == {"rescued": True}
 
 
-async def test_a_stubborn_one_is_left_behind(
+async def test_a_handler_that_ignores_its_cancellation_is_abandoned(
     rig: RigMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("worker.execution.attempt.HARD_KILL_S", 0.03)
@@ -374,7 +376,7 @@ async def test_a_stubborn_one_is_left_behind(
         ended.set()
         return {"too": "late"}
 
-    rigged = rig(handler, max_inflight=1, terms=patient(0.02))
+    rigged = rig(handler, max_inflight=1, terms=defaults_with_grace(0.02))
     rigged.start()
     try:
         [job_id] = await rigged.post()
@@ -393,7 +395,7 @@ async def test_a_stubborn_one_is_left_behind(
     assert await ends(rigged, job_id) == [b"canceled"]
 
 
-async def test_a_plain_handler_that_does_not_look(rig: RigMaker) -> None:
+async def test_a_sync_handler_that_does_not_check_is_abandoned(rig: RigMaker) -> None:
     begun, release = threading.Event(), threading.Event()
 
     def blocking(context: Any, payload: Any) -> str:
@@ -401,7 +403,7 @@ async def test_a_plain_handler_that_does_not_look(rig: RigMaker) -> None:
         assert release.wait(30)
         return "late"
 
-    rigged = rig(blocking, terms=patient(0.03))
+    rigged = rig(blocking, terms=defaults_with_grace(0.03))
     rigged.start()
     try:
         [job_id] = await rigged.post()
@@ -414,13 +416,13 @@ async def test_a_plain_handler_that_does_not_look(rig: RigMaker) -> None:
     assert (await rigged.job(job_id))[b"result"] == b""
 
 
-# -- what is not heard ------------------------------------------------------------------------
+# -- missed messages --------------------------------------------------------------------------
 
 
-async def test_a_lost_message_is_made_up_for_by_the_next_renewal(rig: RigMaker) -> None:
+async def test_after_a_lost_message_the_next_renewal_reports_the_cancel(rig: RigMaker) -> None:
     inside = Inside()
     short = WorkerIdentity("workers", "c1", 300, 600)
-    rigged = rig(inside.cooperative, identity=short, terms=patient(30.0))
+    rigged = rig(inside.cooperative, identity=short, terms=defaults_with_grace(30.0))
     rigged.start(listen=False)
     [job_id] = await rigged.post()
     await asyncio.wait_for(inside.begun.wait(), 5)
@@ -433,12 +435,12 @@ async def test_a_lost_message_is_made_up_for_by_the_next_renewal(rig: RigMaker) 
 
 
 @pytest.mark.one_server
-async def test_a_cut_connection_is_mended_and_what_was_missed_is_found(
+async def test_missed_cancels_are_found_after_a_reconnect(
     real_rig: RigMaker,
 ) -> None:
-    """With a lease of half a minute: whoever subscribes anew renews at once."""
+    """Although the lease is half a minute: a new subscription renews at once."""
     inside = Inside()
-    rigged = real_rig(inside.cooperative, terms=patient(30.0))
+    rigged = real_rig(inside.cooperative, terms=defaults_with_grace(30.0))
     job_id = await running(rigged, inside)
     assert await rigged.client.execute_command("CLIENT", "KILL", "TYPE", "pubsub") == 1
     await rigged.cancel(job_id)
@@ -453,12 +455,12 @@ async def test_a_cut_connection_is_mended_and_what_was_missed_is_found(
     assert await rigged.settled(second) == b"canceled"
 
 
-async def test_a_cancel_heard_before_the_job_has_begun_here_is_not_forgotten(
+async def test_a_cancel_received_before_the_job_has_begun_is_remembered(
     fake_rig: RigMaker,
 ) -> None:
-    """BEGIN's reply and the message travel on two connections: either may come first."""
+    """The reply to BEGIN and the message use two connections: either may come first."""
     inside = Inside()
-    rigged = fake_rig(inside.cooperative, terms=patient(30.0))
+    rigged = fake_rig(inside.cooperative, terms=defaults_with_grace(30.0))
     attempt = await rigged.attempt()
     assert await rigged.cancel(attempt.lease.job_id) is Answer.CANCELING
     rigged.control.on_message(attempt.lease.job_id.encode())
@@ -471,26 +473,28 @@ async def test_a_cancel_heard_before_the_job_has_begun_here_is_not_forgotten(
         working.cancel()
 
 
-async def test_messages_of_a_foreign_hand_are_no_trouble(fake_rig: RigMaker) -> None:
+async def test_unknown_messages_on_the_control_channel_are_ignored(fake_rig: RigMaker) -> None:
     inside = Inside()
     rigged = fake_rig(inside.cooperative)
     job_id = await running(rigged, inside)
     for message in (b"", b"\xff\xfe", b"nobody", b"x" * 100_000):
         rigged.control.on_message(message)
     assert not inside.context.cancel_requested
-    await rigged.client.publish(rigged.keys.control, job_id)  # without the flag: heard all the same
+    await rigged.client.publish(
+        rigged.keys.control, job_id
+    )  # without the flag: effective nevertheless
     assert await rigged.settled(job_id) == b"canceled"
 
 
-# -- at the same time as something else -------------------------------------------------------
+# -- races ------------------------------------------------------------------------------------
 
 
-async def test_a_cancel_while_the_job_ends_makes_one_end(rig: RigMaker) -> None:
+async def test_a_cancel_while_the_job_ends_gives_one_terminal_event(rig: RigMaker) -> None:
     async def handler(context: Any, payload: Any) -> str:
         await asyncio.sleep(payload["n"] / 2000)
         return "ended"
 
-    rigged = rig(handler, max_inflight=16, terms=patient(0.005))
+    rigged = rig(handler, max_inflight=16, terms=defaults_with_grace(0.005))
     rigged.start()
     if rigged.backend.is_real:
         await listening(rigged)
@@ -531,8 +535,8 @@ async def test_a_cancel_while_the_end_is_reported(fake_rig: RigMaker) -> None:
     assert await rigged.types(job_id) == [b"queued", b"running", b"canceling", b"done"]
 
 
-async def test_a_failure_that_nobody_heard_of_the_cancel_of_is_not_retried(rig: RigMaker) -> None:
-    """RETRY finds the wish: the job ends instead of waiting."""
+async def test_a_failure_after_an_unnoticed_cancel_is_not_retried(rig: RigMaker) -> None:
+    """RETRY finds the requested cancel: the job ends instead of waiting."""
     rigged: Rig
 
     async def handler(context: Any, payload: Any) -> None:
@@ -548,20 +552,20 @@ async def test_a_failure_that_nobody_heard_of_the_cancel_of_is_not_retried(rig: 
     assert len(rigged.consumer.deferred) == 0
 
 
-async def test_a_timeout_within_the_grace_makes_one_end(fake_rig: RigMaker) -> None:
+async def test_a_timeout_within_the_grace_gives_one_terminal_event(fake_rig: RigMaker) -> None:
     inside = Inside()
-    rigged = fake_rig(inside.deaf, terms=patient(0.1))
-    job_id = await running(rigged, inside, options=wishes(0.1))
+    rigged = fake_rig(inside.ignoring, terms=defaults_with_grace(0.1))
+    job_id = await running(rigged, inside, options=job_options(0.1))
     await rigged.cancel(job_id)
     assert await rigged.settled(job_id) in (b"error", b"canceled")
     await eventually(lambda: rigged.slots.busy == 0)
     assert len(await ends(rigged, job_id)) == 1
 
 
-async def test_a_cancel_that_worker_shutdown_overtakes(fake_rig: RigMaker) -> None:
-    """Asked but not yet forced when the worker stops: it ends as canceled, nobody reruns it."""
+async def test_a_cancel_during_shutdown_ends_the_job(fake_rig: RigMaker) -> None:
+    """The cancel was requested but not forced when the worker stops: the job ends as canceled."""
     inside = Inside()
-    rigged = fake_rig(inside.deaf, terms=patient(60.0))
+    rigged = fake_rig(inside.ignoring, terms=defaults_with_grace(60.0))
     job_id = await running(rigged, inside)
     await rigged.cancel(job_id)
     rigged.control.on_message(job_id.encode())
@@ -573,7 +577,7 @@ async def test_a_cancel_that_worker_shutdown_overtakes(fake_rig: RigMaker) -> No
 
 async def test_a_lost_job_is_not_canceled_by_its_old_attempt(rig: RigMaker) -> None:
     inside = Inside()
-    rigged = rig(inside.deaf, terms=patient(0.05))
+    rigged = rig(inside.ignoring, terms=defaults_with_grace(0.05))
     attempt = await rigged.attempt()
     working = asyncio.create_task(rigged.executor.run(attempt))
     await asyncio.wait_for(inside.begun.wait(), 5)
@@ -590,7 +594,7 @@ async def test_a_lost_job_is_not_canceled_by_its_old_attempt(rig: RigMaker) -> N
     assert (await rigged.finish(heir)) is Answer.OK
 
 
-async def test_the_event_is_ours_alone(fake_rig: RigMaker) -> None:
+async def test_handlers_cannot_emit_the_canceling_event(fake_rig: RigMaker) -> None:
     async def handler(context: Any, payload: Any) -> None:
         await context.emit("canceling", {})
 

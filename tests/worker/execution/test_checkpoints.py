@@ -1,4 +1,4 @@
-"""Saved steps: what one attempt has got done, the next one need not do again."""
+"""Checkpoints: steps that one attempt has saved need not be repeated by the next."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from worker.execution.executor import Outcome
 
 
 class Memory:
-    """Where steps are kept, without a Redis."""
+    """A store of steps without Redis."""
 
     def __init__(self, **known: bytes) -> None:
         self.kept = known
@@ -37,7 +37,7 @@ class Memory:
 # -- the steps of one attempt ------------------------------------------------------------------
 
 
-async def test_redis_is_asked_once() -> None:
+async def test_redis_is_read_once() -> None:
     memory = Memory(a=b"1")
     steps = Checkpoints(memory)
     first, second = await asyncio.gather(steps.all(), steps.all())
@@ -47,7 +47,7 @@ async def test_redis_is_asked_once() -> None:
     assert memory.reads == 1
 
 
-async def test_nobody_can_change_what_was_saved_by_accident() -> None:
+async def test_changing_a_returned_value_does_not_change_the_saved_one() -> None:
     steps = Checkpoints(Memory())
     value = {"list": [1]}
     await steps.save("a", value)
@@ -64,7 +64,7 @@ async def test_names_are_short_and_printable(name: str) -> None:
     assert memory.reads == 0
 
 
-async def test_a_name_is_a_text() -> None:
+async def test_a_name_is_a_string() -> None:
     with pytest.raises(TypeError, match="must be a str"):
         await Checkpoints(Memory()).save(7, 1)  # type: ignore[arg-type]
     memory = Memory()
@@ -72,7 +72,7 @@ async def test_a_name_is_a_text() -> None:
     assert len(memory.kept) == 1
 
 
-async def test_too_much_is_refused_before_redis_is_asked() -> None:
+async def test_values_that_are_too_large_are_refused_without_a_call() -> None:
     memory = Memory()
     with pytest.raises(ValueError, match=f"{MAX_STEP_BYTES} at most"):
         await Checkpoints(memory).save("a", "x" * MAX_STEP_BYTES)
@@ -82,7 +82,7 @@ async def test_too_much_is_refused_before_redis_is_asked() -> None:
     await Checkpoints(memory).save("a", "x" * (MAX_STEP_BYTES - 2))
 
 
-async def test_so_many_steps_and_no_more() -> None:
+async def test_the_number_of_steps_is_limited() -> None:
     memory = Memory(**{f"s{number}": b"1" for number in range(MAX_STEPS - 1)})
     steps = Checkpoints(memory)
     await steps.save("last", 1)
@@ -92,7 +92,7 @@ async def test_so_many_steps_and_no_more() -> None:
     assert (await steps.all())["last"] == 2
 
 
-async def test_many_at_once_are_no_more_than_many_in_turn() -> None:
+async def test_concurrent_saves_respect_the_limit() -> None:
     memory = Memory()
     steps = Checkpoints(memory)
     saving = [steps.save(f"s{number}", 1) for number in range(MAX_STEPS + 9)]
@@ -101,7 +101,7 @@ async def test_many_at_once_are_no_more_than_many_in_turn() -> None:
     assert len(memory.kept) == len(await steps.all()) == MAX_STEPS
 
 
-async def test_a_save_of_which_nobody_heard_is_looked_up() -> None:
+async def test_after_an_interrupted_save_the_steps_are_read_again() -> None:
     class Interrupted(Memory):
         async def save(self, name: str, value: bytes) -> None:
             await super().save(name, value)
@@ -116,7 +116,7 @@ async def test_a_save_of_which_nobody_heard_is_looked_up() -> None:
     assert memory.reads == 2
 
 
-async def test_what_a_foreign_hand_made_illegible_is_not_taken_for_undone() -> None:
+async def test_a_corrupt_step_does_not_count_as_missing() -> None:
     with pytest.raises(CorruptKey, match="'a' is not valid JSON"):
         await Checkpoints(Memory(a=b"{")).all()
 
@@ -124,7 +124,7 @@ async def test_what_a_foreign_hand_made_illegible_is_not_taken_for_undone() -> N
 # -- handlers ----------------------------------------------------------------------------------
 
 
-async def test_the_next_attempt_goes_on_where_the_last_one_was(rig: RigMaker) -> None:
+async def test_the_next_attempt_continues_after_the_saved_step(rig: RigMaker) -> None:
     effects: list[str] = []
 
     async def handler(context: Any, payload: Any) -> Any:
@@ -147,7 +147,7 @@ async def test_the_next_attempt_goes_on_where_the_last_one_was(rig: RigMaker) ->
     assert not await rigged.held(job_id)
 
 
-async def test_a_plain_handler_saves_too(rig: RigMaker) -> None:
+async def test_a_sync_handler_can_save(rig: RigMaker) -> None:
     def handler(context: Any, payload: Any) -> Any:
         if context.attempt == 1:
             context.save("once", [1, 2])
@@ -185,7 +185,7 @@ async def test_events_are_written_before_the_step_that_follows_them(rig: RigMake
     assert (await rigged.types(job_id))[2:-1] == [note, after] * 3
 
 
-async def test_many_at_once_are_all_kept_and_no_event_is_lost(rig: RigMaker) -> None:
+async def test_concurrent_saves_are_all_stored_and_no_event_is_lost(rig: RigMaker) -> None:
     async def handler(context: Any, payload: Any) -> int:
         async def work(number: int) -> None:
             await context.emit("note", {"n": number})
@@ -227,7 +227,7 @@ async def test_an_attempt_that_was_taken_over_cannot_save(rig: RigMaker) -> None
     assert await rigged.store.saved(heir) == {"mine": b"1"}
 
 
-async def test_who_is_no_longer_the_current_attempt_is_told_when_it_reads(rig: RigMaker) -> None:
+async def test_reading_raises_if_the_attempt_is_not_current(rig: RigMaker) -> None:
     rigged = rig(lambda context, payload: context.saved())
     attempt = await rigged.attempt()
     await rigged.take_over(attempt.lease, "other")
@@ -235,7 +235,7 @@ async def test_who_is_no_longer_the_current_attempt_is_told_when_it_reads(rig: R
 
 
 async def test_a_step_is_written_even_if_its_handler_is_stopped_meanwhile(rig: RigMaker) -> None:
-    """The time is up while Redis has not answered yet: what was under way is done, once."""
+    """The attempt times out before Redis has replied: the call is completed, once."""
     entered, let_go = asyncio.Event(), asyncio.Event()
 
     async def handler(context: Any, payload: Any) -> Any:
@@ -271,7 +271,7 @@ async def test_a_step_is_written_even_if_its_handler_is_stopped_meanwhile(rig: R
     assert types == [b"queued", b"running", b"note", b"retry", b"running", b"done"]
 
 
-async def test_where_redis_is_away_for_good_the_job_stays_pending(fake_rig: RigMaker) -> None:
+async def test_if_redis_stays_unavailable_the_job_stays_pending(fake_rig: RigMaker) -> None:
     async def handler(context: Any, payload: Any) -> None:
         await context.emit("note", {})
         await context.save("a", 1)
@@ -287,8 +287,8 @@ async def test_where_redis_is_away_for_good_the_job_stays_pending(fake_rig: RigM
     assert (await rigged.job(job_id))[b"status"] == b"running"
 
 
-async def test_a_killed_worker_s_steps_are_there_for_the_next_one(rig: RigMaker) -> None:
-    """As after kill -9: nobody hands anything back, the lease runs out."""
+async def test_steps_of_a_killed_worker_are_available_to_the_next_attempt(rig: RigMaker) -> None:
+    """As after kill -9: nothing is released, the lease expires."""
     started = asyncio.Event()
 
     async def first(context: Any, payload: Any) -> None:
@@ -301,7 +301,9 @@ async def test_a_killed_worker_s_steps_are_there_for_the_next_one(rig: RigMaker)
 
     doomed = rig(first)
     attempt = await doomed.attempt()
-    running = asyncio.create_task(doomed.executor.run(attempt))  # no keeper: nobody renews it
+    running = asyncio.create_task(
+        doomed.executor.run(attempt)
+    )  # without a keeper the lease is not renewed
     await asyncio.wait_for(started.wait(), 10)
     await doomed.expire(attempt.lease)
     await doomed.claim_for(doomed.worker.consumer, attempt.lease.message_id, 60_000)
@@ -314,10 +316,10 @@ async def test_a_killed_worker_s_steps_are_there_for_the_next_one(rig: RigMaker)
     await eventually(running.done)
 
 
-# -- rights ------------------------------------------------------------------------------------
+# -- tenant and tools --------------------------------------------------------------------------
 
 
-async def test_a_handler_knows_whose_job_it_does_and_with_which_tools(rig: RigMaker) -> None:
+async def test_a_handler_knows_the_tenant_and_the_tools_of_its_job(rig: RigMaker) -> None:
     async def handler(context: Any, payload: Any) -> Any:
         return [context.tenant, None if context.tools is None else sorted(context.tools)]
 
@@ -333,7 +335,7 @@ async def test_a_handler_knows_whose_job_it_does_and_with_which_tools(rig: RigMa
     assert results == [b'["",null]', b'["",null]', b'["shop",["a","b"]]', b'["",[]]']
 
 
-async def test_so_does_a_plain_one(fake_rig: RigMaker) -> None:
+async def test_a_sync_handler_knows_them_too(fake_rig: RigMaker) -> None:
     rigged = fake_rig(lambda context, payload: [context.tenant, sorted(context.tools)])
     rigged.start()
     [job_id] = await rigged.post(options=JobOptions(tenant="shop", tools=("a",)).to_json())

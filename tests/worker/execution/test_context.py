@@ -1,4 +1,4 @@
-"""Events of a running attempt: in order, once each, and never faster than Redis takes them."""
+"""Events of a running attempt: in order, once each, and limited by the speed of Redis."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from worker.execution.executor import Outcome
 
 
 class SlowStore:
-    """Takes events one call at a time, each only when the test lets it."""
+    """Accepts events one call at a time, each when the test allows it."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[int, list[str]]] = []
@@ -51,7 +51,7 @@ async def ticks(count: int = 5) -> None:
         await asyncio.sleep(0)
 
 
-async def test_events_of_one_tick_travel_together(slow: SlowStore, context: JobContext) -> None:
+async def test_events_of_one_tick_share_a_call(slow: SlowStore, context: JobContext) -> None:
     for name in ("a", "b", "c"):
         await context.emit(name)
     await ticks()
@@ -59,7 +59,7 @@ async def test_events_of_one_tick_travel_together(slow: SlowStore, context: JobC
     await context.emit("d")
     await context.emit("e")
     await ticks()
-    assert len(slow.calls) == 1  # one call under way at a time
+    assert len(slow.calls) == 1  # one call at a time
     slow.turns.put_nowait("ok")
     await ticks()
     assert slow.calls[1:] == [(4, ["d", "e"])]
@@ -68,7 +68,7 @@ async def test_events_of_one_tick_travel_together(slow: SlowStore, context: JobC
     assert await context._events.take_unsent() == (6, [])
 
 
-async def test_the_last_ones_are_left_for_finish(slow: SlowStore, context: JobContext) -> None:
+async def test_the_last_events_are_left_for_finish(slow: SlowStore, context: JobContext) -> None:
     await context.emit("a")
     first, unsent = await context._events.take_unsent()
     assert (first, [event.type for event in unsent]) == (1, ["a"])
@@ -76,7 +76,9 @@ async def test_the_last_ones_are_left_for_finish(slow: SlowStore, context: JobCo
     assert slow.calls == []
 
 
-async def test_take_waits_for_what_is_under_way(slow: SlowStore, context: JobContext) -> None:
+async def test_take_unsent_waits_for_the_call_in_progress(
+    slow: SlowStore, context: JobContext
+) -> None:
     await context.emit("a")
     await ticks()
     taking = asyncio.create_task(context._events.take_unsent())
@@ -123,10 +125,10 @@ async def test_emit_after_the_loss_raises(
     assert len(slow.calls) == 1
 
 
-async def test_a_loss_that_is_told_while_events_are_under_way_stays(
+async def test_a_loss_reported_while_events_are_being_sent_persists(
     slow: SlowStore, context: JobContext
 ) -> None:
-    """That they still got through does not bring the attempt back."""
+    """That they were still written does not restore the attempt."""
     await context.emit("a")
     await ticks()
     context._events.lost = True
@@ -136,7 +138,7 @@ async def test_a_loss_that_is_told_while_events_are_under_way_stays(
         await context.emit("b")
 
 
-async def test_a_handler_blocked_on_a_full_buffer_hears_of_the_loss(
+async def test_a_handler_blocked_on_a_full_buffer_is_notified_of_the_loss(
     slow: SlowStore, context: JobContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker.execution.context, "MAX_UNSENT_EVENTS", 1)
@@ -165,7 +167,7 @@ async def test_types_that_would_break_a_stream_are_refused(context: JobContext, 
 
 
 @pytest.mark.parametrize("data", [object(), {1}, b"x", "\ud800"])
-async def test_data_that_is_no_json_is_refused(context: JobContext, data: object) -> None:
+async def test_data_that_is_not_json_is_refused(context: JobContext, data: object) -> None:
     with pytest.raises((TypeError, ValueError)):
         await context.emit("a", data)
 
@@ -176,8 +178,8 @@ async def test_data_that_is_too_big_is_refused(context: JobContext) -> None:
 
 
 @pytest.mark.parametrize("step", [None, "\ud800", b"x", ["a"], "two\nlines"])
-async def test_a_step_that_is_no_text_is_refused(context: JobContext, step: Any) -> None:
-    """An argument Redis cannot be sent must fail the handler, not the whole worker's writer."""
+async def test_a_step_that_is_not_a_string_is_refused(context: JobContext, step: Any) -> None:
+    """An argument that cannot be sent to Redis must fail the handler, not the worker's batcher."""
     with pytest.raises((TypeError, ValueError)):
         await context.emit("a", {}, step=step)
 

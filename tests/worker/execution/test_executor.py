@@ -1,4 +1,4 @@
-"""The executor: every way a handler can end becomes an outcome, and harms nobody else."""
+"""The executor: every way a handler can end becomes an outcome, and affects no other job."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def test_any_json_value_is_a_result(fake_rig: RigMaker, value: object) -> 
     assert json.loads((await worker.job(job_id))[b"result"]) == value
 
 
-class Grumpy(Exception):
+class Unprintable(Exception):
     def __str__(self) -> str:
         raise RuntimeError("cannot say")
 
@@ -70,7 +70,7 @@ async def test_a_raising_handler_ends_its_job_in_error(
 ) -> None:
     caplog.set_level(
         logging.CRITICAL, logger="worker.execution.executor"
-    )  # xdist chokes on surrogates
+    )  # xdist fails on surrogates
     fault, kind, message = FAULTS[name]
 
     def plain(context: Any, payload: Any) -> Any:
@@ -89,7 +89,7 @@ async def test_a_raising_handler_ends_its_job_in_error(
 
 @pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
 async def test_stop_iteration_does_not_hang_the_job(fake_rig: RigMaker, sync: bool) -> None:
-    """`next()` on something empty: asyncio cannot carry StopIteration from a thread."""
+    """`next()` of an empty iterator: asyncio cannot pass StopIteration from a thread."""
 
     def plain(context: Any, payload: Any) -> Any:
         return next(iter([]))
@@ -111,12 +111,12 @@ async def test_stop_iteration_does_not_hang_the_job(fake_rig: RigMaker, sync: bo
 
 async def test_an_error_that_cannot_be_printed(fake_rig: RigMaker) -> None:
     async def handler(context: Any, payload: Any) -> Any:
-        raise Grumpy
+        raise Unprintable
 
     worker = fake_rig(handler)
     outcome, job_id = await worker.execute()
     assert outcome is Outcome.ERROR
-    assert (await worker.error(job_id))["kind"] == "Grumpy"
+    assert (await worker.error(job_id))["kind"] == "Unprintable"
 
 
 async def test_a_handler_that_cancels_its_own_task(fake_rig: RigMaker) -> None:
@@ -137,14 +137,14 @@ async def test_a_handler_that_cancels_its_own_task(fake_rig: RigMaker) -> None:
 
 
 @pytest.mark.parametrize("value", [{1, 2}, object(), b"bytes", {"a": "\ud800"}, {(1, 2): 3}])
-async def test_a_result_that_is_no_json(fake_rig: RigMaker, value: object) -> None:
+async def test_a_result_that_is_not_json(fake_rig: RigMaker, value: object) -> None:
     worker = fake_rig(lambda context, payload: value)
     outcome, job_id = await worker.execute()
     assert outcome is Outcome.ERROR
     assert (await worker.error(job_id))["kind"] == "invalid_result"
 
 
-async def test_a_result_that_holds_itself(fake_rig: RigMaker) -> None:
+async def test_a_result_that_contains_itself(fake_rig: RigMaker) -> None:
     knot: list[Any] = []
     knot.append(knot)
     worker = fake_rig(lambda context, payload: knot)
@@ -223,7 +223,7 @@ async def test_a_job_that_expired_meanwhile_is_dropped(rig: RigMaker) -> None:
     assert await worker.pending() == 0
 
 
-async def test_shutdown_hands_the_job_back(rig: RigMaker) -> None:
+async def test_shutdown_releases_the_job(rig: RigMaker) -> None:
     started = asyncio.Event()
 
     async def handler(context: Any, payload: Any) -> Any:
@@ -242,7 +242,7 @@ async def test_shutdown_hands_the_job_back(rig: RigMaker) -> None:
     assert await worker.pending() == 1
 
 
-async def test_a_plain_handler_runs_in_a_thread_and_may_emit(rig: RigMaker) -> None:
+async def test_a_sync_handler_runs_in_a_thread_and_may_emit(rig: RigMaker) -> None:
     def handler(context: Any, payload: Any) -> Any:
         assert threading.current_thread() is not threading.main_thread()
         context.emit("token", {"n": 1})
@@ -263,7 +263,7 @@ async def test_a_plain_handler_runs_in_a_thread_and_may_emit(rig: RigMaker) -> N
     ]
 
 
-async def test_plain_handlers_do_not_hold_up_the_loop(real_rig: RigMaker) -> None:
+async def test_sync_handlers_do_not_block_the_loop(real_rig: RigMaker) -> None:
     entered, release = threading.Event(), threading.Event()
 
     def blocking(context: Any, payload: Any) -> Any:

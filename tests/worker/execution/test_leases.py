@@ -1,4 +1,4 @@
-"""The lease keeper and the janitor: what goes on beside the jobs."""
+"""The lease keeper and the queue cleaner."""
 
 from __future__ import annotations
 
@@ -112,10 +112,10 @@ class BrokenClient:
     ],
     ids=["connection", "timeout", "os", "busy", "noperm"],
 )
-def test_a_lease_that_cannot_be_renewed_is_given_up_in_time(
+def test_a_lease_that_cannot_be_renewed_is_reported_as_lost_in_time(
     keys: JobKeys, error: Exception
 ) -> None:
-    """After its whole length another worker may own the job, whatever the reason was."""
+    """After its whole length another worker may own the job, whatever the error was."""
     client = BrokenClient(error)
     worker = WorkerIdentity("workers", "c1", 300, 600)
     keeper = keeper_of(client, keys, worker)
@@ -131,13 +131,13 @@ def test_a_lease_that_cannot_be_renewed_is_given_up_in_time(
     keeper.start()
     try:
         assert lost.wait(30)
-        assert lost_at[0] - held_at >= 0.3  # not at the first trouble
+        assert lost_at[0] - held_at >= 0.3  # not at the first error
     finally:
         keeper.stop()
 
 
 async def test_a_handler_that_blocks_the_loop_keeps_its_lease(real_rig: RigMaker) -> None:
-    """Renewal has a thread of its own: a CPU-bound coroutine cannot starve it."""
+    """Renewal has its own thread: a CPU-bound coroutine cannot starve it."""
     short = WorkerIdentity("workers", "c1", 300, 600)
 
     async def stubborn(context: Any, payload: Any) -> Any:
@@ -155,7 +155,7 @@ async def test_a_handler_that_blocks_the_loop_keeps_its_lease(real_rig: RigMaker
 
 
 class Clock:
-    """Stands in for `time`, as far as leases need it."""
+    """A replacement for `time` in the keeper."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -164,17 +164,17 @@ class Clock:
         return self.now
 
 
-async def test_whether_leases_are_renewed_can_be_seen(
+async def test_healthy_shows_whether_leases_are_renewed(
     scene: Scene, keeper: LeaseKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
     monkeypatch.setattr("worker.execution.leases.time", clock)
     lease_s = scene.worker.lease_ms / 1000
-    await asyncio.to_thread(keeper.run_once)  # nothing is held, and the thread turns
+    await asyncio.to_thread(keeper.run_once)  # nothing is held: a good round
     clock.now += lease_s
     assert keeper.healthy
     clock.now += 0.1
-    assert not keeper.healthy  # not even that
+    assert not keeper.healthy
     keeper.hold(await scene.running(), lambda: None)
     await asyncio.to_thread(keeper.run_once)
     assert keeper.healthy
@@ -185,7 +185,7 @@ async def test_whether_leases_are_renewed_can_be_seen(
     assert keeper.healthy  # the last good round is not too long ago
     clock.now += 0.1
     assert not keeper.healthy
-    await asyncio.to_thread(keeper.run_once)  # what is lost needs no renewal any more
+    await asyncio.to_thread(keeper.run_once)  # a lost lease need not be renewed
     await asyncio.to_thread(keeper.run_once)
     assert keeper.healthy
     renewer._client = working
@@ -199,10 +199,10 @@ async def test_stop_ends_the_thread(keys: JobKeys, worker: WorkerIdentity) -> No
     assert not keeper._thread.is_alive()
 
 
-# -- the keeper, whatever renews ---------------------------------------------------------------
+# -- the keeper with any renewer ---------------------------------------------------------------
 
 
-class ByHand:
+class ScriptedRenewer:
     """A renewer whose results the test sets, by job."""
 
     noun = "lease"
@@ -228,11 +228,11 @@ def lease_of(job_id: str, token: str = "t") -> Lease:
 
 
 def test_a_drop_leaves_a_newer_lease_of_the_same_job() -> None:
-    renewer = ByHand()
+    renewer = ScriptedRenewer()
     lost: list[str] = []
     keeper = LeaseKeeper(renewer, 30)
     older, newer = lease_of("j"), lease_of("j")
-    assert older == newer  # told apart by identity
+    assert older == newer  # distinguished by identity
     keeper.hold(older, lambda: lost.append("older"))
     keeper.hold(newer, lambda: lost.append("newer"))
     keeper.drop(older)
@@ -242,7 +242,7 @@ def test_a_drop_leaves_a_newer_lease_of_the_same_job() -> None:
 
 
 def test_a_lease_dropped_during_the_call_is_not_reported() -> None:
-    renewer = ByHand()
+    renewer = ScriptedRenewer()
     lost: list[str] = []
     keeper = LeaseKeeper(renewer, 30)
     lease = lease_of("j")
@@ -253,12 +253,12 @@ def test_a_lease_dropped_during_the_call_is_not_reported() -> None:
     assert (lost, keeper.lost) == ([], 0)
 
 
-def test_one_batch_without_an_answer_does_not_keep_others_from_being_renewed(
+def test_a_lease_without_an_answer_does_not_affect_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = Clock()
     monkeypatch.setattr("worker.execution.leases.time", clock)
-    renewer = ByHand()
+    renewer = ScriptedRenewer()
     lost: list[str] = []
     canceled: list[str] = []
     keeper = LeaseKeeper(renewer, 30)
@@ -279,8 +279,8 @@ def test_one_batch_without_an_answer_does_not_keep_others_from_being_renewed(
     assert keeper.run_once()
 
 
-def test_a_failed_round_is_repeated_sooner() -> None:
-    renewer, called = ByHand(), threading.Semaphore(0)
+def test_a_failed_round_is_retried_sooner() -> None:
+    renewer, called = ScriptedRenewer(), threading.Semaphore(0)
     renewer.on_call = called.release
     renewer.results["j"] = Renewal.UNKNOWN
     keeper = LeaseKeeper(renewer, 60, renew_s=60, retry_s=0.01)
@@ -295,28 +295,28 @@ def test_a_failed_round_is_repeated_sooner() -> None:
         keeper.stop()
 
 
-# -- janitor ----------------------------------------------------------------------------------
+# -- queue cleaner ----------------------------------------------------------------------------
 
 
-async def test_the_janitor_trims_what_is_acked(scene: Scene) -> None:
+async def test_the_cleaner_trims_acked_messages(scene: Scene) -> None:
     await scene.group()
     for _ in range(250):
         await scene.client.xadd(scene.keys.queue, {"a": "b" * 20})
     taken = await scene.take(250)
     await scene.client.xack(scene.keys.queue, "workers", *taken[:200])
-    janitor = asyncio.create_task(QueueCleaner(scene.queue, "workers", every_s=0.01).run())
+    cleaner = asyncio.create_task(QueueCleaner(scene.queue, "workers", every_s=0.01).run())
 
     async def trimmed() -> bool:
         return bool(await scene.client.xlen(scene.keys.queue) < 250)
 
     await eventually(trimmed)
-    janitor.cancel()
+    cleaner.cancel()
     assert await scene.pending() == 50
     assert await scene.client.xlen(scene.keys.queue) >= 50
 
 
 @pytest.mark.parametrize("error", [StoreUnavailable("away"), CorruptKey("spoilt")])
-async def test_the_janitor_survives_trouble(error: Exception) -> None:
+async def test_the_cleaner_survives_errors(error: Exception) -> None:
     calls: list[int] = []
 
     class Store:
@@ -324,13 +324,13 @@ async def test_the_janitor_survives_trouble(error: Exception) -> None:
             calls.append(1)
             raise error
 
-    janitor = asyncio.create_task(QueueCleaner(Store(), "workers", every_s=0.001).run())  # type: ignore[arg-type]
+    cleaner = asyncio.create_task(QueueCleaner(Store(), "workers", every_s=0.001).run())  # type: ignore[arg-type]
     await eventually(lambda: len(calls) > 2)
-    assert not janitor.done()
-    janitor.cancel()
+    assert not cleaner.done()
+    cleaner.cancel()
 
 
-async def test_renewal_counts_as_life_for_recovery(scene: Scene, keeper: LeaseKeeper) -> None:
+async def test_a_renewed_lease_is_not_taken_over(scene: Scene, keeper: LeaseKeeper) -> None:
     lease = await scene.running()
     keeper.hold(lease, lambda: None)
     await scene.expire(lease)

@@ -1,4 +1,4 @@
-"""How far a job is, in percent: the same call for jobs of every door."""
+"""The progress of a job, in percent."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from worker.execution.context import JobContext
 from worker.execution.executor import Outcome
 
 
-async def test_progress_is_an_event_of_the_stream(fake_rig: RigMaker) -> None:
+async def test_progress_is_an_event(fake_rig: RigMaker) -> None:
     async def handler(context: JobContext, payload: Any) -> dict[str, Any]:
         await context.progress(40, "so far")
         await context.progress(20)
@@ -23,7 +23,7 @@ async def test_progress_is_an_event_of_the_stream(fake_rig: RigMaker) -> None:
     assert told == [{"percent": 40, "message": "so far"}, {"percent": 40}, {"percent": 100}]
 
 
-async def test_plain_functions_tell_it_too(fake_rig: RigMaker) -> None:
+async def test_sync_handlers_can_emit_progress(fake_rig: RigMaker) -> None:
     def handler(context: Any, payload: Any) -> dict[str, Any]:
         context.progress(5)
         return dict(context.children())

@@ -1,4 +1,4 @@
-"""Which failures are worth another attempt, how many there are, and how long a job waits."""
+"""Retries: which failures are retried, how often, and after which delay."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SOON_MS = 9000
 
 
 class Flaky:
-    """A handler that fails so many times, each job on its own."""
+    """A handler that fails a number of times per job."""
 
     def __init__(self, error: BaseException, failures: int = 10**9) -> None:
         self.error = error
@@ -79,7 +79,7 @@ def types_of(attempts: int) -> list[bytes]:
     return [b"queued", *([b"running", b"retry"] * attempts)[:-1], b"error"]
 
 
-# -- which ------------------------------------------------------------------------------------
+# -- which failures ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", PASSING)
@@ -96,7 +96,7 @@ async def test_errors_that_often_pass_are_retried_by_default(fake_rig: RigMaker,
 
 @pytest.mark.parametrize("name", LASTING)
 @pytest.mark.parametrize("asked", ["nobody", "request", "handler"])
-async def test_other_errors_only_where_somebody_asked(
+async def test_other_errors_are_retried_only_with_max_attempts(
     fake_rig: RigMaker, name: str, asked: str
 ) -> None:
     flaky = Flaky(LASTING[name])
@@ -110,7 +110,9 @@ async def test_other_errors_only_where_somebody_asked(
 
 
 @pytest.mark.parametrize("name", FINAL)
-async def test_a_job_error_is_never_retried_and_leaves_no_letter(rig: RigMaker, name: str) -> None:
+async def test_a_job_error_is_never_retried_and_leaves_no_dead_letter(
+    rig: RigMaker, name: str
+) -> None:
     flaky = Flaky(FINAL[name])
     rigged = rig(registry=registry_of(flaky.handle, "chat", max_attempts=5))
     rigged.start()
@@ -120,8 +122,8 @@ async def test_a_job_error_is_never_retried_and_leaves_no_letter(rig: RigMaker, 
     assert await rigged.letters() == []
 
 
-async def test_faults_that_another_attempt_would_not_mend(fake_rig: RigMaker) -> None:
-    """Unknown tasks and results that are no JSON are errors of the job, not of the moment."""
+async def test_permanent_failures_are_not_retried(fake_rig: RigMaker) -> None:
+    """Unknown tasks and results that are not JSON."""
     rigged = fake_rig(lambda context, payload: object())
     rigged.start()
     jobs = [
@@ -136,7 +138,7 @@ async def test_faults_that_another_attempt_would_not_mend(fake_rig: RigMaker) ->
     assert await rigged.letters() == []
 
 
-async def test_the_request_has_the_last_word_on_the_number(rig: RigMaker) -> None:
+async def test_max_attempts_of_the_request_takes_precedence(rig: RigMaker) -> None:
     flaky = Flaky(ConnectionError("away"))
     rigged = rig(registry=registry_of(flaky.handle, "chat", max_attempts=2))
     rigged.start()
@@ -163,10 +165,10 @@ async def test_a_job_that_succeeds_in_the_end(rig: RigMaker) -> None:
     assert not await rigged.client.exists(rigged.keys.lease(job_id))
 
 
-# -- what is told -----------------------------------------------------------------------------
+# -- events and dead letters ------------------------------------------------------------------
 
 
-async def test_the_retry_event_and_the_time_between(rig: RigMaker) -> None:
+async def test_the_retry_event_and_the_delay(rig: RigMaker) -> None:
     flaky = Flaky(Overloaded("come back later", retry_after_s=1800))
     rigged = rig(flaky.handle)
     rigged.start()
@@ -188,17 +190,17 @@ async def test_the_retry_event_and_the_time_between(rig: RigMaker) -> None:
         "message": "come back later",
     }
     assert await rigged.pending() == 1
-    await eventually(lambda: rigged.slots.free == 4)  # it takes no place while it waits
-    # Whoever claims the message meanwhile is told to wait, and how long.
+    await eventually(lambda: rigged.slots.free == 4)  # it occupies no slot while it waits
+    # A worker that claims the message meanwhile has to wait.
     [entry] = await rigged.client.xpending_range(rigged.keys.queue, "workers", "-", "+", 1)
     reply = await rigged.begin(job_id, entry["message_id"].decode(), "other")
     assert reply.answer is Answer.WAIT
     assert 1_790_000 < int(reply.value) <= 1_800_000
     for key in (rigged.keys.job, rigged.keys.events, rigged.keys.lease):
-        assert await rigged.client.ttl(key(job_id)) > 1800  # it outlives the wait
+        assert await rigged.client.ttl(key(job_id)) > 1800  # longer than the delay
 
 
-async def test_the_dead_letter_tells_the_first_and_the_last_error(rig: RigMaker) -> None:
+async def test_the_dead_letter_has_the_first_and_the_last_error(rig: RigMaker) -> None:
     errors = [ConnectionError("one"), TimeoutError("two"), ValueError("three")]
 
     async def handler(context: Any, payload: Any) -> None:
@@ -237,7 +239,9 @@ async def test_events_of_a_failed_attempt_are_kept(rig: RigMaker) -> None:
     ]  # fmt: skip
 
 
-async def test_dead_letters_that_cannot_be_written_do_not_double_the_end(rig: RigMaker) -> None:
+async def test_a_dead_letter_that_cannot_be_written_does_not_repeat_the_terminal_event(
+    rig: RigMaker,
+) -> None:
     rigged = rig(Flaky(ValueError("bad")).handle)
     await rigged.client.set(rigged.keys.dead_letters, "not a stream")
     rigged.start()
@@ -251,7 +255,7 @@ async def test_dead_letters_that_cannot_be_written_do_not_double_the_end(rig: Ri
     assert await rigged.pending() == 0
 
 
-# -- how long ---------------------------------------------------------------------------------
+# -- delays -----------------------------------------------------------------------------------
 
 
 def test_the_wait_grows_within_its_jitter_up_to_its_limit() -> None:
@@ -260,11 +264,11 @@ def test_the_wait_grows_within_its_jitter_up_to_its_limit() -> None:
         delays = [backoff.delay_s(failures) for _ in range(200)]
         assert longest / 2 <= min(delays)
         assert max(delays) <= longest
-        assert max(delays) - min(delays) > longest / 10  # they part ways
+        assert max(delays) - min(delays) > longest / 10  # they differ
 
 
 @pytest.mark.parametrize("factor", [1.0, 100.0, 1e6])
-def test_no_growth_is_too_much(factor: float) -> None:
+def test_large_factors_do_not_overflow(factor: float) -> None:
     backoff = Backoff(1.0, factor=factor, max_s=5.0, jitter=0)
     for failures in (1, 2, 63, 64, 65, 10**6):
         assert 1.0 <= backoff.delay_s(failures) <= 5.0
@@ -276,13 +280,13 @@ def test_without_jitter_it_is_exact() -> None:
     assert Backoff(0).delay_s(3) == 0
 
 
-def test_options_travel() -> None:
+def test_options_survive_a_round_trip() -> None:
     options = JobOptions(2.5, Backoff(1, 2, 3, 0.25))
     assert JobOptions.from_json(options.to_json()) == options
     assert JobOptions().to_json() == b""
 
 
-def verdict(
+def decide(
     error: BaseException,
     attempt: int = 1,
     *,
@@ -297,23 +301,23 @@ def verdict(
     )
 
 
-async def test_whose_patience_counts() -> None:
+async def test_the_backoff_of_the_request_takes_precedence() -> None:
     exact = {
         name: Backoff(n, jitter=0) for n, name in enumerate(("request", "handler", "worker"), 1)
     }
     worker = WorkerDefaults(backoff=exact["worker"])
     error = ConnectionError()
-    assert verdict(error, worker=worker).delay_ms == 3000
+    assert decide(error, worker=worker).delay_ms == 3000
     terms = HandlerOptions(backoff=exact["handler"])
-    assert verdict(error, worker=worker, handler=terms).delay_ms == 2000
+    assert decide(error, worker=worker, handler=terms).delay_ms == 2000
     asks = RequestOptions(options=JobOptions(backoff=exact["request"]))
-    assert verdict(error, worker=worker, handler=terms, asks=asks).delay_ms == 1000
+    assert decide(error, worker=worker, handler=terms, asks=asks).delay_ms == 1000
 
 
-async def test_attempts_that_were_handed_back_do_not_count() -> None:
-    last = verdict(ConnectionError(), 3, asks=RequestOptions(3, released=0))
+async def test_released_attempts_do_not_count() -> None:
+    last = decide(ConnectionError(), 3, asks=RequestOptions(3, released=0))
     assert not isinstance(last, Retry)
-    retry = verdict(
+    retry = decide(
         ConnectionError(),
         3,
         asks=RequestOptions(3, released=1, options=JobOptions(backoff=Backoff(1, jitter=0))),
@@ -325,17 +329,17 @@ async def test_attempts_that_were_handed_back_do_not_count() -> None:
 @pytest.mark.parametrize(
     ("retry_after_s", "delay_ms"), [(0, 0), (0.25, 250), (7, 7000), (-3, 0), (90, 90_000)]
 )
-async def test_whoever_failed_us_may_say_how_long(retry_after_s: float, delay_ms: int) -> None:
+async def test_a_transient_error_may_set_the_delay(retry_after_s: float, delay_ms: int) -> None:
     worker = WorkerDefaults(backoff=Backoff(1, max_s=2))
     error = TransientError("busy", retry_after_s=retry_after_s)
-    assert verdict(error, worker=worker).delay_ms == delay_ms
+    assert decide(error, worker=worker).delay_ms == delay_ms
 
 
 @pytest.mark.parametrize("retry_after_s", [math.inf, math.nan, 1e30, "5", "soon", [1]])
-async def test_a_wait_that_is_none_does_not_leave_the_job_hanging(
+async def test_an_invalid_delay_does_not_leave_the_job_pending(
     fake_rig: RigMaker, retry_after_s: Any
 ) -> None:
-    """Straight from a Retry-After header, perhaps: the attempt must still end in an outcome."""
+    """The value may come from a Retry-After header."""
 
     async def handler(context: Any, payload: Any) -> None:
         raise TransientError("busy", retry_after_s=retry_after_s)
@@ -346,11 +350,11 @@ async def test_a_wait_that_is_none_does_not_leave_the_job_hanging(
     assert (await rigged.types(job_id))[-1] in (b"retry", b"error")
 
 
-# -- others -----------------------------------------------------------------------------------
+# -- several workers --------------------------------------------------------------------------
 
 
-async def test_another_worker_honours_the_wait_and_takes_over(rig: RigMaker) -> None:
-    """The first worker dies while the job waits: its message is claimed, its time respected."""
+async def test_another_worker_takes_over_after_the_delay(rig: RigMaker) -> None:
+    """The first worker dies while the job waits: its message is claimed, the delay respected."""
     flaky = Flaky(TransientError("busy", retry_after_s=0.6), failures=1)
     first = rig(flaky.handle)
     first.executor._defer = lambda *message: None  # as if it had died
@@ -377,7 +381,7 @@ async def test_another_worker_honours_the_wait_and_takes_over(rig: RigMaker) -> 
     await heir.all_acked()
 
 
-async def test_a_message_claimed_too_early_waits_where_it_was_claimed(rig: RigMaker) -> None:
+async def test_a_message_claimed_too_early_is_deferred_by_the_new_worker(rig: RigMaker) -> None:
     rigged = rig()
     lease = await rigged.running()
     answer = await rigged.store.retry(lease, rigged.worker, 300, b'{"kind":"x"}', b"{}")
@@ -389,7 +393,7 @@ async def test_a_message_claimed_too_early_waits_where_it_was_claimed(rig: RigMa
     assert 300 <= begun_at - failed_at < SOON_MS
 
 
-async def test_many_instantly_failing_jobs_starve_nobody(
+async def test_many_instantly_failing_jobs_do_not_starve_others(
     real_rig: RigMaker, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL, logger="worker")
@@ -414,7 +418,7 @@ async def test_many_instantly_failing_jobs_starve_nobody(
     rigged.start()
     assert await rigged.ended([*good, *bad]) == {b"done", b"error"}
     assert failures == 2000
-    assert failures_when_good_ended < 1000  # they did not have to wait for the others' end
+    assert failures_when_good_ended < 1000  # they did not wait for the end of the others
     assert most <= 4
     for job_id in bad[::20]:
         assert await rigged.types(job_id) == types_of(20)
@@ -460,11 +464,11 @@ async def test_a_repeated_retry_of_a_lost_reply(rig: RigMaker) -> None:
     assert (await rigged.types(lease.job_id)).count(b"retry") == 1
 
 
-async def test_an_heir_with_fewer_attempts_gives_up(rig: RigMaker) -> None:
+async def test_attempts_of_a_dead_worker_count(rig: RigMaker) -> None:
     """Crashes and errors are counted together."""
     rigged = rig(Flaky(ConnectionError("away")).handle, terms=WorkerDefaults(3, backoff=QUICK))
     lease = await rigged.running()
-    lease = await rigged.take_over(lease)  # the first worker fell silent
+    lease = await rigged.take_over(lease)  # the first worker's lease expired
     claim = Claim(lease.job_id, lease.message_id, "t3")
     await rigged.expire(lease)
     [reply] = await rigged.store.begin([claim], rigged.worker._replace(max_attempts=2))

@@ -1,4 +1,4 @@
-"""What cannot be done just now is tried again for as long as it takes, at no cost to the job."""
+"""`NotNow`: the job is postponed, without limit and without using up an attempt."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from worker.execution.outcome import (
 
 
 class Busy(JobError):
-    """Neither passing nor hopeless."""
+    """Neither transient nor permanent."""
 
     kind = "busy"
     permanent = False
@@ -41,7 +41,7 @@ class Loading(NotNow):
     kind = "model_unavailable"
 
 
-def verdict(error: BaseException, attempt: int = 1, **changes: Any) -> Any:
+def decide(error: BaseException, attempt: int = 1, **changes: Any) -> Any:
     lease = Lease("j", "1-0", attempt, "t")
     context = JobContext(lease, "chat", EventBuffer(lease, None))  # type: ignore[arg-type]
     asks = changes.get("asks", RequestOptions())
@@ -51,20 +51,20 @@ def verdict(error: BaseException, attempt: int = 1, **changes: Any) -> Any:
     )
 
 
-# -- verdicts ----------------------------------------------------------------------------------
+# -- decisions ---------------------------------------------------------------------------------
 
 
 async def test_there_is_always_another_attempt() -> None:
     for attempt, released in ((1, 0), (7, 0), (1000, 998), (2, 1)):
-        found = verdict(NotNow("loading"), attempt, asks=RequestOptions(1, released))
+        found = decide(NotNow("loading"), attempt, asks=RequestOptions(1, released))
         assert isinstance(found, Retry)
         assert found.free
         error = json.loads(found.error)
         assert error == {"kind": "not_now", "message": "loading", "attempt": attempt}
 
 
-async def test_a_failure_that_counts_says_so() -> None:
-    found = verdict(TransientError("once"))
+async def test_a_failure_that_counts_is_not_free() -> None:
+    found = decide(TransientError("once"))
     assert isinstance(found, Retry)
     assert not found.free
 
@@ -72,33 +72,32 @@ async def test_a_failure_that_counts_says_so() -> None:
 @pytest.mark.parametrize(
     ("retry_after_s", "delay_s"), [(5, 5), (0, SHORTEST_NOT_NOW_S), (3600, 3600), (-1, 0.1)]
 )
-async def test_the_handler_may_say_when(retry_after_s: float, delay_s: float) -> None:
-    assert verdict(NotNow(retry_after_s=retry_after_s)).delay_ms == round(delay_s * 1000)
+async def test_the_handler_may_set_the_delay(retry_after_s: float, delay_s: float) -> None:
+    assert decide(NotNow(retry_after_s=retry_after_s)).delay_ms == round(delay_s * 1000)
 
 
-async def test_else_it_waits_longer_each_time_but_not_for_ever() -> None:
+async def test_otherwise_the_delay_grows_up_to_a_limit() -> None:
     patient = JobOptions(backoff=Backoff(1.0, 2.0, max_s=86_400, jitter=0))
     waits = [
-        verdict(NotNow(), released + 1, asks=RequestOptions(None, released, patient)).delay_ms
-        / 1000
+        decide(NotNow(), released + 1, asks=RequestOptions(None, released, patient)).delay_ms / 1000
         for released in (0, 1, 2, 5, 9, 900)
     ]
     assert waits == [1, 2, 4, 32, LONGEST_NOT_NOW_S, LONGEST_NOT_NOW_S]
     hasty = JobOptions(backoff=Backoff(0.0, 1.0, max_s=0.0))
     assert (
-        verdict(NotNow(), asks=RequestOptions(None, 0, hasty)).delay_ms == SHORTEST_NOT_NOW_S * 1000
+        decide(NotNow(), asks=RequestOptions(None, 0, hasty)).delay_ms == SHORTEST_NOT_NOW_S * 1000
     )
 
 
-async def test_what_is_neither_passing_nor_hopeless_is_tried_again_where_asked_for() -> None:
-    once = verdict(Busy("slot"))
+async def test_a_failure_neither_transient_nor_permanent_is_retried_with_max_attempts() -> None:
+    once = decide(Busy("slot"))
     assert isinstance(once, JobOutcome)
     assert once.dead_letter
     assert json.loads(once.error)["kind"] == "busy"
-    assert isinstance(verdict(Busy("slot"), asks=RequestOptions(3)), Retry)
-    assert isinstance(verdict(Busy("slot"), handler=HandlerOptions(max_attempts=2)), Retry)
-    assert isinstance(verdict(Busy("slot"), 3, asks=RequestOptions(3)), JobOutcome)
-    hopeless = verdict(JobError("bad"), asks=RequestOptions(3))
+    assert isinstance(decide(Busy("slot"), asks=RequestOptions(3)), Retry)
+    assert isinstance(decide(Busy("slot"), handler=HandlerOptions(max_attempts=2)), Retry)
+    assert isinstance(decide(Busy("slot"), 3, asks=RequestOptions(3)), JobOutcome)
+    hopeless = decide(JobError("bad"), asks=RequestOptions(3))
     assert isinstance(hopeless, JobOutcome)
     assert not hopeless.dead_letter
 
@@ -106,10 +105,10 @@ async def test_what_is_neither_passing_nor_hopeless_is_tried_again_where_asked_f
 # -- jobs --------------------------------------------------------------------------------------
 
 
-async def test_a_job_waits_until_it_can_be_done(
+async def test_a_job_is_postponed_until_it_can_run(
     rig: RigMaker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """More often than it may be begun; and then it still has all its attempts."""
+    """More often than it has attempts; afterwards it still has all of them."""
     caplog.set_level(logging.INFO)
     fails: list[int] = []
 
@@ -136,8 +135,8 @@ async def test_a_job_waits_until_it_can_be_done(
     assert {record.levelno for record in lines} == {logging.INFO}
 
 
-async def test_it_is_no_error_of_the_job_s(rig: RigMaker) -> None:
-    """What is remembered of earlier attempts is what was wrong with the job."""
+async def test_a_postponed_attempt_is_not_the_first_error_of_the_job(rig: RigMaker) -> None:
+    """Only failures that count are kept as the first error."""
 
     async def handler(context: Any, payload: Any) -> None:
         if context.attempt == 1:
@@ -154,7 +153,7 @@ async def test_it_is_no_error_of_the_job_s(rig: RigMaker) -> None:
     assert letter[b"attempts"] == b"3"
 
 
-async def test_a_job_that_waits_like_this_can_be_canceled(rig: RigMaker) -> None:
+async def test_a_postponed_job_can_be_canceled(rig: RigMaker) -> None:
     async def handler(context: Any, payload: Any) -> None:
         raise NotNow("never", retry_after_s=3600)
 
@@ -187,7 +186,7 @@ async def test_a_job_canceled_meanwhile_ends(rig: RigMaker) -> None:
     assert await rigged.settled(job_id) == b"canceled"
 
 
-async def test_its_place_is_free_meanwhile(rig: RigMaker) -> None:
+async def test_a_postponed_job_occupies_no_slot(rig: RigMaker) -> None:
     async def handler(context: Any, payload: Any) -> None:
         if payload.get("not_now"):
             raise NotNow("later", retry_after_s=60)
@@ -223,7 +222,7 @@ async def test_the_attempt_does_not_count_and_leaves_no_error(fake_rig: RigMaker
     assert (held[b"released"], held[b"first_error"]) == (b"1", b'{"kind":"real"}')
 
 
-async def test_a_job_that_goes_on_waiting_does_not_grow_for_ever(real_rig: RigMaker) -> None:
+async def test_the_events_of_a_postponed_job_are_capped(real_rig: RigMaker) -> None:
     rigged = real_rig()
     lease = await rigged.running()
     events = rigged.keys.events(lease.job_id)

@@ -1,4 +1,4 @@
-"""How long an attempt may run, who says so, and what becomes of a handler that will not stop."""
+"""Timeouts: which one applies, and what happens to a handler that does not stop."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from common.jobs.options import Backoff, JobOptions
 from tests.conftest import eventually
-from tests.worker.kit import Rig, RigMaker, registry_of, wishes
+from tests.worker.kit import Rig, RigMaker, job_options, registry_of
 from worker.errors import AttemptLost, JobError
 from worker.execution.executor import Outcome
 from worker.execution.outcome import (
@@ -37,8 +37,8 @@ async def forever(context: Any, payload: Any) -> None:
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A handler that ignores its cancellation is left behind almost at once."""
+def short_hard_kill(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handler that ignores its cancellation is abandoned almost at once."""
     monkeypatch.setattr("worker.execution.attempt.HARD_KILL_S", 0.03)
 
 
@@ -46,7 +46,7 @@ async def ends(rigged: Rig, job_id: str) -> list[bytes]:
     return [kind for kind in await rigged.types(job_id) if kind in ENDS]
 
 
-# -- whose time -------------------------------------------------------------------------------
+# -- which timeout ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ async def ends(rigged: Rig, job_id: str) -> list[bytes]:
         (None, None, 0.05, "JOB_TIMEOUT_S"),
     ],
 )
-async def test_the_nearest_word_counts_and_is_named(
+async def test_the_most_specific_timeout_applies_and_is_named(
     rig: RigMaker,
     request_s: float | None,
     handler_s: float | None,
@@ -68,7 +68,7 @@ async def test_the_nearest_word_counts_and_is_named(
     registry = registry_of(forever, "chat", timeout_s=handler_s)
     rigged = rig(registry=registry, terms=WorkerDefaults(timeout_s=worker_s))
     rigged.start()
-    [job_id] = await rigged.post(options=b"" if request_s is None else wishes(request_s))
+    [job_id] = await rigged.post(options=b"" if request_s is None else job_options(request_s))
     assert await rigged.settled(job_id) == b"error"
     assert await rigged.error(job_id) == {
         "kind": "timeout",
@@ -80,7 +80,7 @@ async def test_the_nearest_word_counts_and_is_named(
 
 
 @pytest.mark.parametrize("sync", [False, True], ids=["async", "plain"])
-async def test_long_budgets_are_watched_together(
+async def test_long_timeouts_are_polled(
     fake_rig: RigMaker, sync: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("worker.execution.attempt.POLLED_TIMEOUT_S", 0.0)
@@ -95,23 +95,23 @@ async def test_long_budgets_are_watched_together(
     )
     rigged.start()
     try:
-        short = await rigged.post(4, options=wishes(0.05))
-        [long] = await rigged.post(options=wishes(60))
+        short = await rigged.post(4, options=job_options(0.05))
+        [long] = await rigged.post(options=job_options(60))
         assert await rigged.ended(short) == {b"error"}
         for job_id in short:
             error = await rigged.error(job_id)
             assert (error["kind"], error["budget_s"]) == ("timeout", 0.05)
         assert (await rigged.job(long))[b"status"] == b"running"
-        # After a while in which nobody ran, too.
+        # Also after a time without running jobs.
         await rigged.cancel(long)
         assert await rigged.settled(long) == b"canceled"
-        [again] = await rigged.post(options=wishes(0.05))
+        [again] = await rigged.post(options=job_options(0.05))
         assert await rigged.settled(again) == b"error"
     finally:
         release.set()
 
 
-async def test_a_request_may_ask_for_more_time_than_its_handler_has(rig: RigMaker) -> None:
+async def test_a_request_may_set_a_longer_timeout_than_the_handler(rig: RigMaker) -> None:
     async def handler(context: Any, payload: Any) -> float:
         await asyncio.sleep(0.1)
         return float(context.remaining_s)
@@ -119,12 +119,12 @@ async def test_a_request_may_ask_for_more_time_than_its_handler_has(rig: RigMake
     registry = registry_of(handler, "chat", timeout_s=0.02)
     rigged = rig(registry=registry, terms=limited(0.02))
     rigged.start()
-    [job_id] = await rigged.post(options=wishes(30))
+    [job_id] = await rigged.post(options=job_options(30))
     assert await rigged.settled(job_id) == b"done"
     assert 20 < json.loads((await rigged.job(job_id))[b"result"]) < 29.95
 
 
-def test_budgets() -> None:
+def test_choose_timeout() -> None:
     worker = WorkerDefaults(timeout_s=3)
     assert choose_timeout(NO_REQUEST_OPTIONS, NO_HANDLER_OPTIONS, worker) == Timeout(
         3, "JOB_TIMEOUT_S"
@@ -136,15 +136,17 @@ def test_budgets() -> None:
 
 
 @pytest.mark.parametrize("timeout_s", [0, -1, math.nan, math.inf])
-def test_a_handler_cannot_have_no_time_or_no_end(timeout_s: float) -> None:
-    """No event loop can wait for ever or until never; uvloop says so only when the job runs."""
+def test_timeouts_of_handlers_are_bounded(timeout_s: float) -> None:
+    """An event loop cannot wait for ever; uvloop would raise only when the job runs."""
     with pytest.raises(ValueError, match="timeout_s"):
         HandlerOptions(timeout_s=timeout_s)
 
 
 @pytest.mark.parametrize("sync", [False, True], ids=["async", "plain"])
 @pytest.mark.parametrize("timeout_s", [None, 30.0], ids=["no limit", "limit"])
-async def test_a_handler_sees_its_time(rig: RigMaker, sync: bool, timeout_s: float | None) -> None:
+async def test_a_handler_sees_its_deadline(
+    rig: RigMaker, sync: bool, timeout_s: float | None
+) -> None:
     def look(context: Any) -> Any:
         if context.deadline is None:
             return [None, context.remaining_s]
@@ -166,7 +168,7 @@ async def test_a_handler_sees_its_time(rig: RigMaker, sync: bool, timeout_s: flo
         assert all(20 < left <= 30 for left in seen)
 
 
-async def test_time_left_is_counted_down(fake_rig: RigMaker) -> None:
+async def test_remaining_time_decreases(fake_rig: RigMaker) -> None:
     async def handler(context: Any, payload: Any) -> Any:
         seen = [context.remaining_s]
         try:
@@ -184,7 +186,7 @@ async def test_time_left_is_counted_down(fake_rig: RigMaker) -> None:
     assert last <= 0.01
 
 
-# -- whatever the handler makes of it ---------------------------------------------------------
+# -- how the handler reacts -------------------------------------------------------------------
 
 
 AFTER = {
@@ -198,7 +200,7 @@ AFTER = {
 
 
 @pytest.mark.parametrize("name", AFTER)
-async def test_however_a_stopped_handler_ends_it_was_a_timeout(
+async def test_however_a_stopped_handler_ends_the_failure_is_a_timeout(
     fake_rig: RigMaker, name: str
 ) -> None:
     async def handler(context: Any, payload: Any) -> Any:
@@ -217,7 +219,7 @@ async def test_however_a_stopped_handler_ends_it_was_a_timeout(
     assert len(await rigged.letters()) == 1
 
 
-async def test_what_was_said_before_the_time_was_up_is_kept(rig: RigMaker) -> None:
+async def test_events_before_the_timeout_are_kept(rig: RigMaker) -> None:
     async def handler(context: Any, payload: Any) -> None:
         await context.emit("partial", {"n": 1})
         try:
@@ -230,7 +232,7 @@ async def test_what_was_said_before_the_time_was_up_is_kept(rig: RigMaker) -> No
     assert await rigged.types(job_id) == [b"queued", b"running", b"partial", b"partial", b"error"]
 
 
-async def test_a_timeout_is_retried_where_somebody_asked_for_it(rig: RigMaker) -> None:
+async def test_a_timeout_is_retried_with_max_attempts(rig: RigMaker) -> None:
     rigged = rig(forever, terms=limited(0.03))
     rigged.start()
     [job_id] = await rigged.post(max_attempts=3)
@@ -250,7 +252,7 @@ async def test_a_timeout_is_retried_where_somebody_asked_for_it(rig: RigMaker) -
     await rigged.all_acked()
 
 
-async def test_a_timeout_that_nobody_wants_retried_is_not(rig: RigMaker) -> None:
+async def test_a_timeout_is_not_retried_without_max_attempts(rig: RigMaker) -> None:
     rigged = rig(forever, terms=limited(0.03, max_attempts=5))
     rigged.start()
     [job_id] = await rigged.post()
@@ -259,8 +261,8 @@ async def test_a_timeout_that_nobody_wants_retried_is_not(rig: RigMaker) -> None
     assert len(await rigged.letters()) == 1
 
 
-async def test_time_does_not_run_out_while_the_end_is_reported(fake_rig: RigMaker) -> None:
-    """The handler was in time; that Redis is slow to hear of it is not its fault."""
+async def test_the_timeout_does_not_apply_to_the_report(fake_rig: RigMaker) -> None:
+    """The handler was in time; a slow Redis does not count."""
     rigged = fake_rig(lambda context, payload: 1, terms=limited(0.05))
     finish, timer = rigged.executor._store.finish, asyncio.Event()
 
@@ -275,11 +277,11 @@ async def test_time_does_not_run_out_while_the_end_is_reported(fake_rig: RigMake
     assert (await rigged.job(job_id))[b"status"] == b"done"
 
 
-# -- handlers that will not stop --------------------------------------------------------------
+# -- handlers that do not stop ----------------------------------------------------------------
 
 
-class Stubborn:
-    """An async handler that swallows every cancellation until it is let go."""
+class IgnoresCancel:
+    """An async handler that swallows every cancellation until it is released."""
 
     def __init__(self) -> None:
         self.let_go = asyncio.Event()
@@ -308,13 +310,13 @@ class Stubborn:
         return {"late": True}
 
 
-@pytest.mark.usefixtures("impatient")
-async def test_a_stubborn_handler_is_left_behind(rig: RigMaker) -> None:
-    stubborn = Stubborn()
+@pytest.mark.usefixtures("short_hard_kill")
+async def test_a_handler_that_ignores_its_cancellation_is_abandoned(rig: RigMaker) -> None:
+    stubborn = IgnoresCancel()
     rigged = rig(stubborn.handle, max_inflight=1)
     rigged.start()
     try:
-        [job_id] = await rigged.post(payload=b'{"stubborn":1}', options=wishes(0.03))
+        [job_id] = await rigged.post(payload=b'{"stubborn":1}', options=job_options(0.03))
         assert await rigged.settled(job_id) == b"error"
         assert (await rigged.error(job_id))["kind"] == "timeout"
         assert await rigged.types(job_id) == [b"queued", b"running", b"partial", b"error"]
@@ -339,14 +341,14 @@ async def test_a_stubborn_handler_is_left_behind(rig: RigMaker) -> None:
     assert len(await rigged.letters()) == 1
 
 
-@pytest.mark.usefixtures("impatient")
-async def test_a_stubborn_handler_may_be_retried_while_it_still_runs(rig: RigMaker) -> None:
-    stubborn = Stubborn()
+@pytest.mark.usefixtures("short_hard_kill")
+async def test_an_abandoned_handler_may_be_retried_while_it_still_runs(rig: RigMaker) -> None:
+    stubborn = IgnoresCancel()
     rigged = rig(stubborn.handle, max_inflight=2)
     rigged.start()
     try:
         [job_id] = await rigged.post(
-            payload=b'{"stubborn":1}', options=wishes(0.03, Backoff(0.0)), max_attempts=2
+            payload=b'{"stubborn":1}', options=job_options(0.03, Backoff(0.0)), max_attempts=2
         )
         assert await rigged.settled(job_id) == b"error"
     finally:
@@ -360,13 +362,13 @@ async def test_a_stubborn_handler_may_be_retried_while_it_still_runs(rig: RigMak
     await eventually(lambda: rigged.slots.free == 2)
 
 
-@pytest.mark.usefixtures("impatient")
-async def test_many_stubborn_handlers_do_not_stop_the_worker(rig: RigMaker) -> None:
-    stubborn = Stubborn()
+@pytest.mark.usefixtures("short_hard_kill")
+async def test_many_abandoned_handlers_do_not_stop_the_worker(rig: RigMaker) -> None:
+    stubborn = IgnoresCancel()
     rigged = rig(stubborn.handle, max_inflight=2)
     rigged.start()
     try:
-        stuck = await rigged.post(6, payload=b'{"stubborn":1}', options=wishes(0.02))
+        stuck = await rigged.post(6, payload=b'{"stubborn":1}', options=job_options(0.02))
         good = await rigged.post(6)
         assert await rigged.ended([*stuck, *good]) == {b"error", b"done"}
         for job_id in stuck:
@@ -378,11 +380,11 @@ async def test_many_stubborn_handlers_do_not_stop_the_worker(rig: RigMaker) -> N
     await rigged.all_acked()
 
 
-@pytest.mark.usefixtures("impatient")
-async def test_a_stubborn_handler_can_say_nothing_while_its_end_is_reported(
+@pytest.mark.usefixtures("short_hard_kill")
+async def test_an_abandoned_handler_cannot_emit_while_its_end_is_reported(
     fake_rig: RigMaker,
 ) -> None:
-    """Its events would take the numbers of those that FINISH carries."""
+    """Its events would use the numbers of those that FINISH writes."""
     let_go, spoken = asyncio.Event(), asyncio.Event()
     late: list[BaseException | None] = []
 
@@ -417,12 +419,12 @@ async def test_a_stubborn_handler_can_say_nothing_while_its_end_is_reported(
     assert await rigged.types(job_id) == [b"queued", b"running", b"partial", b"error"]
 
 
-@pytest.mark.usefixtures("impatient")
-async def test_a_handler_that_ignores_the_loss_of_its_job_is_left_behind_too(
+@pytest.mark.usefixtures("short_hard_kill")
+async def test_a_handler_that_ignores_the_loss_of_its_job_is_abandoned(
     rig: RigMaker,
 ) -> None:
-    """Another worker has its job: nothing to end, but its slot is needed."""
-    stubborn = Stubborn()
+    """Another worker owns the job, so there is nothing to end, but the slot is needed."""
+    stubborn = IgnoresCancel()
     rigged = rig(stubborn.handle, max_inflight=1)
     rigged.start()
     try:
@@ -444,7 +446,7 @@ async def test_a_handler_that_ignores_the_loss_of_its_job_is_left_behind_too(
     assert rigged.slots.free == 1
 
 
-async def test_a_plain_handler_that_never_returns(rig: RigMaker) -> None:
+async def test_a_sync_handler_that_never_returns(rig: RigMaker) -> None:
     entered, release, late = threading.Event(), threading.Event(), []
 
     def blocking(context: Any, payload: Any) -> Any:
@@ -463,7 +465,7 @@ async def test_a_plain_handler_that_never_returns(rig: RigMaker) -> None:
     rigged = rig(blocking, max_inflight=1)
     rigged.start()
     try:
-        [job_id] = await rigged.post(payload=b'{"stuck":1}', options=wishes(0.05))
+        [job_id] = await rigged.post(payload=b'{"stuck":1}', options=job_options(0.05))
         assert await rigged.settled(job_id) == b"error"
         assert entered.is_set()
         assert (await rigged.error(job_id))["kind"] == "timeout"
@@ -498,13 +500,13 @@ ODD_WISHES = [
 
 
 @pytest.mark.parametrize("options", ODD_WISHES, ids=lambda options: options[:24].decode())
-def test_what_is_no_wish_counts_as_none(options: bytes) -> None:
-    """Whoever wrote it: no clock can wait for it."""
+def test_invalid_options_are_ignored(options: bytes) -> None:
+    """No timer can wait for these values."""
     read = JobOptions.from_json(options)
     assert (read.timeout_s, read.backoff) == (None, None)
 
 
-async def test_wishes_of_a_foreign_hand_harm_nobody(rig: RigMaker) -> None:
+async def test_corrupt_options_do_not_harm_the_job(rig: RigMaker) -> None:
     async def handler(context: Any, payload: Any) -> Any:
         if payload.get("flaky") and context.attempt == 1:
             raise ConnectionError("once")

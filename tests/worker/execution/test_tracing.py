@@ -1,4 +1,4 @@
-"""A job's attempts as spans of its request's trace, and what handlers see of it."""
+"""Attempts as spans of the trace of their request."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def spans() -> Iterator[Spans]:
 
 
 def answer(context: Any, payload: Any) -> Any:
-    """What a handler sees of the trace, and what it would hand on."""
+    """The trace that a handler sees, and that it would pass on."""
     carrier: dict[str, str] = {}
     propagate.inject(carrier)
     return {"mine": context.traceparent, "carried": carrier, "logged": logs.trace_id.get()}
@@ -72,7 +72,7 @@ async def test_the_span_is_current_while_the_handler_runs(
     assert [link.context.span_id for link in span.links] == [0x00F067AA0BA902B7]
 
 
-async def test_a_span_says_what_was_done(fake_rig: RigMaker, spans: Spans) -> None:
+async def test_the_attributes_of_a_span(fake_rig: RigMaker, spans: Spans) -> None:
     worker = fake_rig(answer_async)
     [job_id] = await worker.post()
     worker.start()
@@ -130,7 +130,7 @@ class Broken(JobError):
     kind = "broken"
 
 
-async def test_a_failure_is_named(fake_rig: RigMaker, spans: Spans) -> None:
+async def test_a_failure_is_recorded_in_the_span(fake_rig: RigMaker, spans: Spans) -> None:
     async def fail(context: Any, payload: Any) -> None:
         raise Broken("no good")
 
@@ -167,7 +167,7 @@ async def test_a_trace_reaches_the_handler_without_an_sdk(rig: RigMaker) -> None
 
 
 @pytest.mark.parametrize("junk", ["junk", "00-0-0-0", "\u00e9" * 55])
-async def test_junk_in_a_lease_is_no_trace(fake_rig: RigMaker, junk: str) -> None:
+async def test_an_invalid_trace_in_a_lease_is_ignored(fake_rig: RigMaker, junk: str) -> None:
     worker = fake_rig(answer_async)
     [job_id] = await worker.post(options=JobOptions(traceparent=junk).to_json())
     worker.start()
@@ -175,7 +175,7 @@ async def test_junk_in_a_lease_is_no_trace(fake_rig: RigMaker, junk: str) -> Non
     assert await result(worker, job_id) == {"mine": None, "carried": {}, "logged": ""}
 
 
-async def test_a_broken_tracer_harms_no_job(
+async def test_a_broken_tracer_does_not_fail_the_job(
     fake_rig: RigMaker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(tracing, "tracer", object())
@@ -185,8 +185,10 @@ async def test_a_broken_tracer_harms_no_job(
     assert "attempt is not traced" in caplog.text
 
 
-async def test_lines_of_a_job_name_it(fake_rig: RigMaker, caplog: pytest.LogCaptureFixture) -> None:
-    """Every line of an attempt carries job, task, attempt and trace."""
+async def test_log_lines_of_a_job_name_it(
+    fake_rig: RigMaker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Every log line of an attempt has job, task, attempt and trace."""
     caplog.set_level(logging.DEBUG, logger="worker")
     found: list[tuple[str, str, dict[str, str]]] = []
 

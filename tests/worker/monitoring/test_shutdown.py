@@ -17,7 +17,7 @@ from common.jobs.store import WorkerIdentity
 from tests.common.kit import Proxy
 from tests.conftest import eventually
 from tests.support.backends import Backend
-from tests.worker.kit import Rig, RigMaker, registry_of, wishes, within
+from tests.worker.kit import Rig, RigMaker, job_options, registry_of, within
 from worker.errors import TransientError
 from worker.execution.executor import Outcome
 from worker.monitoring.shutdown import StopSignals, drain
@@ -373,7 +373,7 @@ async def test_draining_does_not_wait_for_a_handler_that_was_left_behind(
     rigged = fake_rig(handler)
     rigged.start()
     try:
-        [job_id] = await rigged.post(options=wishes(0.3))
+        [job_id] = await rigged.post(options=job_options(0.3))
         await asyncio.wait_for(begun.wait(), 10)
         await within(15, rigged.stop(60))  # it times out meanwhile, and is left behind
     finally:

@@ -13,7 +13,7 @@ from common.jobs.options import Backoff
 from common.jobs.store import WorkerIdentity
 from tests.common.aging import hurry
 from tests.conftest import eventually
-from tests.worker.kit import Rig, RigMaker, registry_of, wishes
+from tests.worker.kit import Rig, RigMaker, job_options, registry_of
 
 
 class Counting:
@@ -165,7 +165,7 @@ async def test_a_handler_that_ignores_its_timeout_frees_the_slot_of_its_task(
     rigged = rig(handler, max_inflight=2, task_limits={"chat": 1})
     rigged.start()
     try:
-        [stuck] = await rigged.post(payload=b'{"stubborn":1}', options=wishes(0.02))
+        [stuck] = await rigged.post(payload=b'{"stubborn":1}', options=job_options(0.02))
         assert await rigged.settled(stuck) == b"error"
         jobs = await rigged.post(3)
         assert await rigged.ended(jobs, 5) == {b"done"}
@@ -186,7 +186,7 @@ async def test_a_failing_job_frees_its_slot_between_attempts(rig: RigMaker) -> N
 
     rigged = rig(handler, max_inflight=2, task_limits={"chat": 1}, task_limits_global={"chat": 1})
     rigged.start()
-    slow = wishes(backoff=Backoff(60, jitter=0))
+    slow = job_options(backoff=Backoff(60, jitter=0))
     [waiting] = await rigged.post(payload=b'{"fails":1}', options=slow)
     await eventually(lambda: tries[waiting])
     jobs = await rigged.post(5)
