@@ -28,7 +28,7 @@ from deploy.installer.redis_server import RedisServer
 
 #: First version with selectors, key permissions and real subcommands.
 SELECTORS_SINCE: Final = 7
-#: First version with `CLIENT SETINFO`. In 7.0 and 7.1 the unknown subcommand invalidates the file.
+#: First version with `CLIENT SETINFO`. From 7.0 on an unknown subcommand invalidates the file.
 SETINFO_SINCE: Final = (7, 2)
 
 _CONNECTION: Final = ("ping", "echo", "client|setname", "client|getname", "client|id", "time")

@@ -121,7 +121,7 @@ def test_the_dashboard_is_complete() -> None:
         taken |= cells
 
 
-def test_the_dashboard_has_no_fixed_data_source() -> None:
+def test_the_dashboard_contains_no_addresses() -> None:
     assert not re.search(r"https?://|localhost|/home/", DASHBOARD.read_text())
 
 

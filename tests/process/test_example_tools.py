@@ -52,7 +52,7 @@ def test_dice(server: RealServer) -> None:
 def test_notes_are_written_and_deleted(server: RealServer, notes: Path) -> None:
     job, _ = run(server, "tool", {"tool": "take_note", "args": {"text": "buy milk"}})
     name = f"{job[b'job_id'].decode()}-call.txt"
-    assert json.loads(job[b"result"])["output"] == f"kept as {name}"
+    assert json.loads(job[b"result"])["output"] == f"stored as {name}"
     assert (notes / name).read_text() == "buy milk"
     job, _ = run(server, "tool", {"tool": "delete_notes", "args": {"text": "milk"}})
     assert json.loads(job[b"result"])["output"] == 1
