@@ -114,7 +114,7 @@ def test_a_line_has_all_its_fields(fake: FakeJournal) -> None:
         "PRIORITY": "4",
         "SYSLOG_IDENTIFIER": "sluice-test",
         "LOGGER": "worker.test",
-        "CODE_FUNC": "test_a_line_comes_with_all_its_fields",
+        "CODE_FUNC": "test_a_line_has_all_its_fields",
         "JOB_ID": "j1",
         "TASK": "chat",
         "ATTEMPT": "2",
