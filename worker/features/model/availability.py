@@ -64,7 +64,6 @@ class CircuitBreaker:
             self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
 
     def record_success(self) -> None:
-        """Close the circuit."""
         self._failures = 0
         self._pause_s = FIRST_PAUSE_S
         self._open_until = None
@@ -83,7 +82,6 @@ class ResizableSemaphore:
 
     @property
     def waiting(self) -> int:
-        """Number of waiters."""
         return len(self._waiting)
 
     def resize(self, size: int) -> None:
@@ -183,10 +181,7 @@ class Prober:
             return ProbeResult(state, str(failure))
 
     async def _check_health(self, endpoint: Endpoint) -> bool:
-        """True if `/health` reports ready; False if the server does not have it.
-
-        Raises RetryableFailure.
-        """
+        """True if `/health` reports ready; False if the server does not have it."""
         try:
             await self._get(endpoint, endpoint.url("/health"))
         except ModelRefused:
@@ -263,8 +258,7 @@ DOWN_PROBE_EVERY_S = 0.5
 HELD_TASK_RETRY_S = 1.0
 OTHER_TASK_RETRY_S = 5.0
 
-#: Called with the number of answers allowed at once (None for no limit), and the reason for a
-#: limit.
+#: Called with the number of answers allowed at once (None for no limit), and the reason.
 OnCapacity = Callable[[int | None, str], None]
 
 
