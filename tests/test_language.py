@@ -1,0 +1,247 @@
+"""The project uses plain engineering English: the words of an older private vocabulary stay out.
+
+Checked are prose and messages: Markdown without code, comments, docstrings, string literals with
+several words (help texts, API descriptions, log lines, errors), and names of tests.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import subprocess
+import tokenize
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+#: Files and directories that are checked.
+CLEAN = (
+    *("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"),
+    *("contract.md", "docs"),
+)
+SUFFIXES = (".md", ".py", ".lua", ".js", ".mjs", ".css", ".sh", ".yml", ".toml", ".service")
+
+
+class Word(NamedTuple):
+    """A term of the old vocabulary, and what to write instead."""
+
+    pattern: str
+    instead: str
+
+
+WORDS = (
+    Word(r"nobody|somebody|everybody|whoever|whosoever", "name the actor: the worker, a client"),
+    Word(r"who (?:waits|works|watches|asks|may not|comes|looks)", "name the actor"),
+    Word(r"whose it is", "owner"),
+    Word(r"(?<!there\s)(?:is|are|was|were) (?-i:none)(?! of)", "invalid, not a valid …"),
+    Word(r"of ours|ours|our own", "Sluice's, or nothing"),
+    Word(r"of its own accord", "automatically"),
+    Word(r"for want of", "because of missing"),
+    Word(r"beside", "besides, alongside, next to"),
+    Word(r"foreign", "third-party"),
+    Word(r"told", "reported, notified, published"),
+    Word(r"crews?|riding|boarding", "queue consumer, prefetch"),
+    Word(r"deeds?", "action"),
+    Word(r"wish(?:es|ed|ed-for)?", "option"),
+    Word(r"trails?", "audit log"),
+    Word(r"(?:fell|falls|fall) silent|silent workers?", "missed its heartbeat, lease expired"),
+    Word(r"signs? of life", "heartbeat"),
+    Word(r"hand(?:s|ed|ing)? back", "release"),
+    Word(r"put(?:s|ting)? aside", "dead-letter"),
+    Word(r"given up", "dead-lettered, attempts exhausted"),
+    Word(r"(?<!dead\s)(?<!dead-)letters?", "dead letter"),
+    Word(r"hopeless|robbed|mourn\w*|goodbyes?|farewells?", "a plain term"),
+    Word(r"tak(?:es|en|ing) its leave|took its leave", "exited normally"),
+    Word(r"whereabouts", "address, locator"),
+    Word(r"(?<!-)box(?:es)?(?!-)", "host, machine"),
+    Word(r"doors?", "API, endpoint"),
+    Word(r"rooms?|houses?|households?", "package, capacity, space"),
+    Word(r"stor(?:y|ies)", "log, history"),
+    Word(r"tall(?:y|ies)", "counters"),
+    Word(r"likeness|patience|verdicts?", "signature, stall tolerance, outcome"),
+    Word(r"how-manieth|manners as", "number; with the rules of"),
+    Word(r"(?:free|own|more|no) places?|(?:waits?|waiting|wait) for a place", "slot"),
+    Word(r"places (?:for|of)|has a place|have places", "slot"),
+)
+#: Phrases in which a word has its usual meaning, or which are names of the contract.
+USUAL = re.compile(
+    r"/v1/trail|access:trail|\btrail\b(?=:)"  # the endpoint and the key of the audit log
+    r"|letters?\s(?:and|or)\sdigits?|(?:lower|upper)[- ]?case\sletters?|(?:small|capital)\sletters?"
+    r"|single letters?|\d+ letters?|letters? (?:of|in) the alphabet|and a letter"
+    r"|bounding box(?:es)?|check ?box(?:es)?|text box(?:es)?"
+    r"|user story",
+    re.IGNORECASE,
+)
+#: Words that have their usual meaning in these files.
+EXCEPTIONS: dict[str, str] = {
+    "tests/test_language.py": ".*",  # the list itself
+    "worker/features/workflows/memory_first/text/stopwords.py": ".*",  # lists of common words
+    "worker/features/rag/text/languages.py": ".*",
+    # Text analysis: letters of the alphabet.
+    "worker/features/workflows/memory_first/*": "letters?",
+    "tests/worker/features/workflows/memory_first/*": "letters?",
+    "worker/features/tools/tool.py": "letters",  # valid characters
+    "common/features/images/storage/base.py": "letters",
+    # Bounding boxes of faces, and boxes of the HEIF format.
+    "worker/features/images/*": "box(?:es)?",
+    "tests/worker/features/images/*": "box(?:es)?",
+    # A CSS class.
+    "gateway/dashboard/static/*": "box",
+    "tests/browser/*": "box",
+    # Keys of measurements.
+    "bench/*": "ours",
+    "tests/bench/*": "ours",
+}
+_COMPILED = [(re.compile(rf"\b(?:{word.pattern})\b", re.IGNORECASE), word) for word in WORDS]
+
+
+class Passage(NamedTuple):
+    """A piece of prose, and the line on which it begins."""
+
+    line: int
+    text: str
+
+
+def files() -> list[Path]:
+    found: set[Path] = set()
+    for name in CLEAN:
+        path = ROOT / name
+        found.update([path] if path.is_file() else path.rglob("*"))
+    return sorted(path for path in found if path.suffix in SUFFIXES and _is_checked(path))
+
+
+def _is_checked(path: Path) -> bool:
+    return not {"vendor", "node_modules", "__pycache__"} & set(path.parts)
+
+
+def passages(path: Path) -> Iterator[Passage]:
+    text = path.read_text()
+    if path.suffix == ".md":
+        yield from _markdown(text)
+    elif path.suffix == ".py":
+        yield from _python(text)
+    else:
+        yield from _comments(text, path.suffix)
+
+
+def _markdown(text: str) -> Iterator[Passage]:
+    """The whole text without code; of code blocks only the comments."""
+    lines = []
+    in_code = False
+    for line in text.splitlines():
+        if line.lstrip().startswith("```"):
+            in_code = not in_code
+            lines.append("")
+        else:
+            lines.append(line.partition("# ")[2] if in_code else line)
+    yield Passage(1, re.sub(r"`[^`\n]*`|\]\([^)\n]*\)", " ", "\n".join(lines)))
+
+
+def _python(text: str) -> Iterator[Passage]:
+    comments: dict[int, str] = {}
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            comments[token.start[0]] = token.string.lstrip("#: ")
+    for line in [line for line in comments if line - 1 not in comments]:  # joins adjacent lines
+        block = [comments[line]]
+        while line + len(block) in comments:
+            block.append(comments[line + len(block)])
+        yield Passage(line, _without_code("\n".join(block)))
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
+            yield Passage(node.lineno, _without_code(node.value))
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name[:5] == "test_":
+            yield Passage(node.lineno, node.name.replace("_", " "))
+
+
+def _comments(text: str, suffix: str) -> Iterator[Passage]:
+    pattern = {
+        ".lua": r"(?:--[^\n]*(?:\n[ \t]*(?=--))?)+",
+        ".js": r"//[^\n]*|/\*.*?\*/|\"[^\"\n]* [^\"\n]*\"|`[^`]* [^`]*`",
+        ".mjs": r"//[^\n]*|/\*.*?\*/|\"[^\"\n]* [^\"\n]*\"",
+        ".css": r"/\*.*?\*/",
+    }.get(suffix, r"#[^\n]*|(?:Description|description|summary)[=:][^\n]*")
+    for match in re.finditer(pattern, text, re.DOTALL):
+        yield Passage(text.count("\n", 0, match.start()) + 1, _without_code(match[0]))
+
+
+def _without_code(text: str) -> str:
+    return re.sub(r"`[^`\n]*`", " ", text)
+
+
+def faults(path: Path) -> list[str]:
+    name = path.relative_to(ROOT).as_posix()
+    usual = [word for files, word in EXCEPTIONS.items() if fnmatch(name, files)]
+    found = []
+    for first, passage in passages(path):
+        text = USUAL.sub(lambda match: " " * len(match[0]), passage)
+        for pattern, banned in _COMPILED:
+            for match in pattern.finditer(text):
+                if not any(re.fullmatch(word, match[0], re.IGNORECASE) for word in usual):
+                    line = first + text.count("\n", 0, match.start())
+                    found.append(f"line {line}: {match[0]!r}; write: {banned.instead}")
+    return found
+
+
+@pytest.mark.parametrize("path", files(), ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_no_private_vocabulary(path: Path) -> None:
+    assert faults(path) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("Nobody renews it.", "Nobody"),
+        ("the box is too hot", "box"),
+        ("letters that were put aside", "letters"),
+        ("A parameter is none.", "is none"),
+        ("no places are free", "no places"),
+    ],
+)
+def test_the_word_list_finds_old_words(text: str, word: str) -> None:
+    assert any(pattern.search(text) and pattern.search(word) for pattern, _ in _COMPILED)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "dead letters are redriven",
+        "a dead-letter stream",
+        "a letter or digit",
+        "updated in place",
+        "the bounding box of a face",
+        "the history of a job",
+        "trailing data",
+        "box-sizing: border-box",
+    ],
+)
+def test_usual_words_are_allowed(text: str) -> None:
+    plain = USUAL.sub(" ", text)
+    assert not [word for pattern, word in _COMPILED if pattern.search(plain)]
+
+
+#: The first commit with a conventional subject.
+FIRST_COMMIT = "bbd492c"
+MAX_SUBJECT = 72
+
+
+def test_commit_subjects_are_short_and_imperative() -> None:
+    """At most 72 characters; no article, gerund or past tense as the first word."""
+    git = ["git", "-C", str(ROOT), "log", "--no-merges", "--format=%s", f"{FIRST_COMMIT}..HEAD"]
+    try:
+        log = subprocess.run(git, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("git is not installed")
+    if log.returncode:
+        pytest.skip("there is no git history here")
+    wrong = [
+        subject
+        for subject in log.stdout.splitlines()
+        if len(subject) > MAX_SUBJECT or re.match(r"(?:An?|The|\w+ing|\w+ed)\b", subject)
+    ]
+    assert wrong == []
