@@ -97,7 +97,8 @@ async def test_a_cancellation_kills_the_process(
 ) -> None:
     pid_file = tmp_path / "pid"
     boot = (
-        f"import os, time\nopen({str(pid_file)!r}, 'w').write(str(os.getpid()) + '\\n')\ntime.sleep(99)"
+        f"import os, time\nopen({str(pid_file)!r}, 'w').write(str(os.getpid()) + '\\n')\n"
+        "time.sleep(99)"
     )
     monkeypatch.setattr(confine, "_BOOT", boot)
     apart = SandboxedParser()
