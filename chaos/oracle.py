@@ -175,7 +175,7 @@ _NOT_IF_LOSSY = (_COMPLETE,)
 _RULES: dict[str, Rule] = {
     "one terminal event, last, equal to the status": _terminal_event,
     "nine fields": _nine_fields,
-    "terminal_events as ordered": _as_ordered,
+    "ends as ordered": _as_ordered,
     "queued first": _queued_first,
     "attempts count up": _attempts_count_up,
     "fenced": _fenced,
