@@ -217,5 +217,5 @@ def _check_leftovers(history: History) -> Iterator[Violation]:
 
 
 def is_end_of_attempt(event: Event) -> bool:
-    """True if the event terminal_events the previous attempt."""
+    """True if the event ends the previous attempt."""
     return event.type in _ENDS_ATTEMPT or event.type == EventType.RUNNING
