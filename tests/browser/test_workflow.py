@@ -45,9 +45,9 @@ def test_start_review_by_keyboard_and_complete(
     rows.nth(1).focus()
     press("e")
     edit = rows.nth(1).locator("form")
-    edit.get_by_label("To", exact=True).fill("A canceled job keeps its words")
+    edit.get_by_label("To", exact=True).fill("Keep the text of a canceled job")
     press("Enter")
-    expect(rows.nth(1)).to_contain_text("A canceled job keeps its words")
+    expect(rows.nth(1)).to_contain_text("Keep the text of a canceled job")
     expect(rows.nth(1)).to_have_attribute("data-status", "approved")
 
     for number in range(2, 6):
@@ -61,7 +61,7 @@ def test_start_review_by_keyboard_and_complete(
     answer = server.request("GET", f"/api/workflow/jobs/{workflow_id}/results?step=publish")[1]
     notes = answer["result"]["items"][0]["payload"]
     assert notes["lines"] == 6
-    assert "A canceled job keeps its words" in notes["markdown"]
+    assert "Keep the text of a canceled job" in notes["markdown"]
 
 
 def test_bulk_approval_completes_the_workflow(dashboard: DashboardPage, server: LiveServer) -> None:

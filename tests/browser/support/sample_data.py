@@ -14,13 +14,13 @@ HOSTILE = (
     "{{constructor.constructor('alert(4)')()}}${alert(5)}<a href=\"javascript:alert(6)\">x</a>"
     "'\"><b id=injected>\u202egnp.exe\u2066\x1b[31m"
 )
-COMMIT_LOG = """feat(gateway): one stream for a whole page
-fix: a canceled job keeps what it had said
+COMMIT_LOG = """feat(gateway): one event stream per page
+fix: keep the output of a canceled job
 Add a way to redrive a whole group
-perf(worker): ends travel together
+perf(worker): finish jobs in batches
 remove the old client
-security: sessions end with their key
-docs: pictures of every page"""
+security: end sessions with their key
+docs: add screenshots of every page"""
 
 
 @dataclass(frozen=True)

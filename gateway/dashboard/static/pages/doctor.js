@@ -32,7 +32,7 @@ const FIXES = {
 };
 
 const percent = (share) => `${Math.round(100 * share)} %`;
-const age = (seconds) => ago(Date.now() - 1000 * seconds);
+const age = (seconds) => (seconds < 1 ? "less than 1 s ago" : ago(Date.now() - 1000 * seconds));
 
 /** Facts of a check by its name. Facts without a value are left out. */
 const FACTS = {
@@ -78,7 +78,7 @@ const FACTS = {
     check.temperature_c != null && `${Math.round(check.temperature_c)} °C`,
   ],
   model: (check) => [
-    plural(check.number, "worker with a model", "workers with a model"),
+    check.number ? plural(check.number, "worker with a model", "workers with a model") : "not used",
     check.number > 0 && `${count(check.ready)} ready`,
     check.number > 0 && `${count(check.busy)} of ${plural(check.slots, "slot")} busy`,
   ],

@@ -146,7 +146,7 @@ function showTiles(tiles, samples, columns, now) {
   tiles.rate.set(rate(recentMean("done") ?? 0), `${rate(recentMean("accepted") ?? 0)} accepted`);
   const latest = now.e2e_p95_ms === null ? samples.findLast((point) => point.e2e_p95_ms !== null) : now;
   tiles.latency.set(duration(latest?.e2e_p95_ms), latest ? `p50 ${duration(latest.e2e_p50_ms)}` : "no recent jobs");
-  tiles.waiting.set(count(now.depth), now.depth ? `oldest ${duration(now.oldest_age_ms)}` : now.scheduled ? `${count(now.scheduled)} scheduled` : "none", now.oldest_age_ms > 60_000 ? "warn" : "");
+  tiles.waiting.set(count(now.depth), now.depth ? `oldest ${duration(now.oldest_age_ms)}` : now.scheduled ? `${count(now.scheduled)} scheduled` : "queue is empty", now.oldest_age_ms > 60_000 ? "warn" : "");
   tiles.running.set(count(now.running), now.workers ? `of ${plural(now.slots, "slot")} · ${plural(now.workers, "worker")}` : "no workers connected", now.workers ? "" : "bad");
   const ended = SUMS.slice(1).reduce((acc, name) => acc + sum(columns[name]), 0);
   const share = ended ? sum(columns.error) / ended : 0;

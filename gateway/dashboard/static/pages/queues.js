@@ -77,7 +77,7 @@ function queueCard(name, session, load) {
       if (paused) replace(pauseNote, "Workers take no new jobs. Paused ", timeAgo(queue.paused.since_ms), ` by ${queue.paused.by}`, queue.paused.why ? `: ${queue.paused.why}` : ".");
       const backlog = (queue.depth ?? 0) + (queue.pending ?? 0);
       const remaining = queue.backlog_limit - backlog;
-      tiles.depth.set(count(queue.depth), queue.depth ? "for a worker" : "none");
+      tiles.depth.set(count(queue.depth), queue.depth ? "for a worker" : "queue is empty");
       tiles.pending.set(count(queue.pending), "with workers");
       tiles.oldest.set(duration(queue.oldest_age_ms), "in the queue", queue.oldest_age_ms > 60_000 ? "warn" : "");
       tiles.rate.set(`${count(queue.drain_rate_per_s)}/s`, "recent average");
@@ -85,7 +85,7 @@ function queueCard(name, session, load) {
       tiles.dead.set(count(queue.dead_letters), queue.dead_letters ? "to review" : "none", queue.dead_letters ? "warn" : "");
       tiles.limit.set(count(Math.max(0, remaining)), `of ${count(queue.backlog_limit)}`, remaining <= 0 ? "bad" : remaining < queue.backlog_limit / 10 ? "warn" : "");
       const flowing = !paused && queue.drain_rate_per_s > 0.01;
-      tiles.left.set(!queue.depth ? "now" : flowing ? duration((1000 * queue.depth) / queue.drain_rate_per_s) : "–", paused ? "paused" : "at this rate");
+      tiles.left.set(!queue.depth ? "now" : flowing ? duration((1000 * queue.depth) / queue.drain_rate_per_s) : "–", !queue.depth ? "no jobs waiting" : paused ? "paused" : "at this rate");
       const waiting = Object.entries(queue.waiting ?? {}).filter(([, { number }]) => number);
       replace(tasks, waiting.length > 0 && table({
         caption: "Delivered to a worker, waiting for a slot of their task",
