@@ -163,7 +163,7 @@ async def test_expired_images_are_not_listed(gallery: Gallery) -> None:
 
 @pytest.mark.parametrize("before", ["x", "1", "-", "1-", "1-a b", "99999999999999999-a", "1-\n"])
 async def test_an_invalid_cursor_is_rejected(gallery: Gallery, before: str) -> None:
-    with pytest.raises(ValueError, match="place"):
+    with pytest.raises(ValueError, match="invalid cursor"):
         await gallery.reader.list("", before, 2)
 
 
