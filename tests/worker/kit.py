@@ -35,7 +35,7 @@ from worker.registry import Registry, WorkerServices
 
 
 class Rig(Scene):
-    """A scene with a worker in it. `start` lets it read; without, tests drive its parts."""
+    """A scene with a worker. `start` lets it read; otherwise tests drive its parts."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Rig(Scene):
         self._others: list[asyncio.Task[Any]] = []
 
     def start(self, *, recover: bool = False, listen: bool = True) -> None:
-        """Read, look after deferred messages, listen for cancellations."""
+        """Start the reader, the deferred messages, the wait queue and the control listener."""
         consumer = self.consumer
         self.leases.start()
         self._reading = asyncio.create_task(self.reader.run())
@@ -117,7 +117,7 @@ class Rig(Scene):
 
     @property
     def services(self) -> WorkerServices:
-        """What the worker's services are given."""
+        """The argument of the services' `start`."""
         consumer = self.consumer
         return WorkerServices(
             *(
@@ -178,12 +178,12 @@ class Rig(Scene):
         return set(await eventually(statuses, timeout_s))
 
     async def cancel(self, job_id: str, reason: bytes = b"{}") -> Answer:
-        """Ask for a job's end, as the gateway does."""
+        """Request a cancel, as the gateway does."""
         reply = await self.store.cancel(job_id, self.worker.group, reason, 600)
         return reply.answer
 
-    async def letters(self) -> list[dict[bytes, bytes]]:
-        """The dead letters."""
+    async def dead_letters(self) -> list[dict[bytes, bytes]]:
+        """The fields of the dead letters."""
         return [fields for _, fields in await self.client.xrange(self.keys.dead_letters)]
 
     async def all_acked(self) -> None:
@@ -194,7 +194,7 @@ class Rig(Scene):
 
         await eventually(none_pending)
 
-    async def story(self, job_id: str) -> list[tuple[str, str, Any]]:
+    async def parsed_events(self, job_id: str) -> list[tuple[str, str, Any]]:
         """A job's events: type, step, data."""
         return [
             (event[b"type"].decode(), event[b"step"].decode(), json.loads(event[b"data"]))
@@ -202,7 +202,7 @@ class Rig(Scene):
         ]
 
     async def messages(self, count: int = 100) -> list[Message]:
-        """Read messages as the reader would hand them on."""
+        """Read messages as the reader would pass them on."""
         reply = await self.client.xreadgroup(
             self.worker.group, self.worker.consumer, {self.keys.queue: ">"}, count=count
         )
@@ -215,7 +215,7 @@ def limits_of(places: dict[str, int] | None) -> list[TaskLimit]:
 
 
 def registry_of(handler: Callable[..., Any], *tasks: str, **terms: Any) -> Registry:
-    """A registry in which one function does everything."""
+    """A registry in which one function handles all tasks."""
     registry = Registry()
     for task in tasks or ("chat",):
         registry.add(task, handler, **terms)
@@ -228,7 +228,7 @@ def job_options(timeout_s: float | None = None, backoff: Backoff | None = None) 
 
 
 async def within(seconds: float, work: Coroutine[Any, Any, Any]) -> Any:
-    """Like `asyncio.wait_for`, but not fooled by work that swallows its cancellation."""
+    """Like `asyncio.wait_for`, also for work that swallows its cancellation."""
     task = asyncio.ensure_future(work)
     done, _ = await asyncio.wait({task}, timeout=seconds)
     if not done:
@@ -244,7 +244,7 @@ RigMaker = Callable[..., Rig]
 async def rig_maker(
     backend: Backend, keys: JobKeys, worker: WorkerIdentity
 ) -> AsyncIterator[RigMaker]:
-    """Makes rigs and closes them all."""
+    """Builds rigs and closes them all."""
     made: list[Rig] = []
 
     def make(

@@ -1,4 +1,4 @@
-"""A whole worker that serves several partitions, inside the test's own process."""
+"""A whole worker for several partitions, inside the test's own process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ENDED = (b"done", b"error", b"canceled")
 
 
 class Fleet:
-    """Partitions, each with a scene of its own to post in, and a worker for all of them."""
+    """Partitions with a scene each, and one worker for all of them."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Fleet:
         self._others: list[asyncio.Task[Any]] = []
 
     def start(self) -> None:
-        """Take jobs."""
+        """Start taking jobs."""
         self.consumers.start()
         self._reading = asyncio.create_task(self.consumers.read())
         self._takers = [asyncio.create_task(each) for each in self.consumers.take_loops()]
@@ -132,16 +132,16 @@ class Fleet:
         await eventually(over, timeout_s)
 
     async def pending_none(self) -> bool:
-        """Whether nothing is in hand."""
+        """True if no message is pending."""
         return await self.pending() == 0
 
     async def pending(self) -> int:
-        """How many messages somebody has in hand, over all partitions."""
+        """How many messages are pending, over all partitions."""
         return sum([await scene.pending() for scene in self.scenes])
 
 
 def partition_backends(backend: Backend, count: int) -> list[Backend]:
-    """Where each partition is: on a Cluster somewhere else each, on one server all in one place."""
+    """The backend of each partition: on a Cluster different nodes, otherwise the same server."""
     if backend.url is None or not is_cluster(backend.url):
         return [backend] * count
     tags = [keys.tag for keys in Partitions.create(JobKeys(), count).keys]
@@ -149,7 +149,7 @@ def partition_backends(backend: Backend, count: int) -> list[Backend]:
 
 
 def connections_to(backend: Backend) -> Connections:
-    """Lines of a crew's own."""
+    """New connections for one queue consumer."""
     return Connections(
         backend.client(), backend.wire(), backend.wire(block_s=1.0), backend.sync_client()
     )

@@ -1,4 +1,4 @@
-"""The worker's own settings: a bad one is named, a good one arrives where it counts."""
+"""Settings of the worker: an invalid one is named, a valid one takes effect."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_good_limits(text: str, limits: dict[str, int]) -> None:
 
 @pytest.mark.parametrize("text", ["chat:1,chat:2", "chat:1, chat:1"])
 def test_a_task_that_is_limited_twice_is_a_mistake(text: str) -> None:
-    """Which one was meant? Nobody would notice the other."""
+    """It would be unclear which limit applies."""
     with pytest.raises(ValueError, match="chat"):
         parse_limits(text)
 
@@ -99,7 +99,7 @@ def test_a_task_that_is_limited_twice_is_a_mistake(text: str) -> None:
 def test_a_number_that_no_clock_knows_is_named(
     name: str, value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """uvloop cannot wait for ever: it would only say so in the middle of the shutdown."""
+    """uvloop cannot wait for ever, and would raise only during the shutdown."""
     monkeypatch.setenv(name, value)
     with pytest.raises(SettingsError) as caught:
         load_settings(WorkerSettings)

@@ -175,7 +175,7 @@ async def test_a_cooperative_handler_is_notified_at_once_and_keeps_its_value(
     record = await rigged.job(job_id)
     assert json.loads(record[b"result"]) == {"partial": [1, 2]}
     assert record[b"error"] == b""
-    story = await rigged.story(job_id)
+    story = await rigged.parsed_events(job_id)
     assert story[2:4] == [
         ("canceling", "gateway.cancel", {"reason": "enough"}),
         ("canceling", "worker.cancel", {"attempt": 1, "stage": "asked", "grace_s": 30.0}),
@@ -186,7 +186,7 @@ async def test_a_cooperative_handler_is_notified_at_once_and_keeps_its_value(
     )  # fmt: skip
     assert len(story) == 5
     await rigged.all_acked()
-    assert await rigged.letters() == []
+    assert await rigged.dead_letters() == []
 
 
 async def test_many_jobs_are_canceled_at_once_and_only_those(
@@ -255,7 +255,7 @@ async def test_a_handler_that_fails_when_asked_to_stop_is_canceled(
     rigged.control.on_message(job_id.encode())
     assert await rigged.settled(job_id) == b"canceled"
     assert await ends(rigged, job_id) == [b"canceled"]
-    assert await rigged.letters() == []
+    assert await rigged.dead_letters() == []
 
 
 async def test_a_value_that_is_not_json_is_dropped(fake_rig: RigMaker) -> None:
@@ -325,7 +325,7 @@ async def test_a_handler_that_does_not_check_is_canceled_after_the_grace(rig: Ri
     assert await rigged.cancel(job_id) is Answer.CANCELING
     assert await rigged.cancel(job_id) is Answer.CANCELING  # reported once nevertheless
     assert await rigged.settled(job_id) == b"canceled"
-    story = await rigged.story(job_id)
+    story = await rigged.parsed_events(job_id)
     assert [(kind, step, data.get("stage")) for kind, step, data in story] == [
         ("queued", "gateway.enqueue", None),
         ("running", "worker.start", None),
@@ -428,7 +428,7 @@ async def test_after_a_lost_message_the_next_renewal_reports_the_cancel(rig: Rig
     await asyncio.wait_for(inside.begun.wait(), 5)
     await rigged.cancel(job_id)
     assert await rigged.settled(job_id) == b"canceled"
-    assert [data.get("stage") for _, _, data in (await rigged.story(job_id))[3:]] == [
+    assert [data.get("stage") for _, _, data in (await rigged.parsed_events(job_id))[3:]] == [
         "asked",
         "cooperative",
     ]

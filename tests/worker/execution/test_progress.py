@@ -19,7 +19,7 @@ async def test_progress_is_an_event(fake_rig: RigMaker) -> None:
     rig = fake_rig(handler)
     outcome, job_id = await rig.execute()
     assert outcome is Outcome.DONE
-    told = [data for type, _, data in await rig.story(job_id) if type == "progress"]
+    told = [data for type, _, data in await rig.parsed_events(job_id) if type == "progress"]
     assert told == [{"percent": 40, "message": "so far"}, {"percent": 40}, {"percent": 100}]
 
 
@@ -31,7 +31,7 @@ async def test_sync_handlers_can_emit_progress(fake_rig: RigMaker) -> None:
     rig = fake_rig(handler)
     outcome, job_id = await rig.execute()
     assert outcome is Outcome.DONE
-    assert ("progress", {"percent": 5}) in [(t, d) for t, _, d in await rig.story(job_id)]
+    assert ("progress", {"percent": 5}) in [(t, d) for t, _, d in await rig.parsed_events(job_id)]
 
 
 async def test_percents_out_of_bounds_fail_the_job(fake_rig: RigMaker) -> None:

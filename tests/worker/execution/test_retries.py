@@ -91,7 +91,7 @@ async def test_errors_that_often_pass_are_retried_by_default(fake_rig: RigMaker,
     assert await rigged.settled(job_id) == b"error"
     assert await rigged.types(job_id) == types_of(3)
     assert (await rigged.error(job_id))["attempt"] == 3
-    assert len(await rigged.letters()) == 1
+    assert len(await rigged.dead_letters()) == 1
 
 
 @pytest.mark.parametrize("name", LASTING)
@@ -106,7 +106,7 @@ async def test_other_errors_are_retried_only_with_max_attempts(
     [job_id] = await rigged.post(max_attempts=3 if asked == "request" else None)
     assert await rigged.settled(job_id) == b"error"
     assert await rigged.types(job_id) == types_of(1 if asked == "nobody" else 3)
-    assert len(await rigged.letters()) == 1
+    assert len(await rigged.dead_letters()) == 1
 
 
 @pytest.mark.parametrize("name", FINAL)
@@ -119,7 +119,7 @@ async def test_a_job_error_is_never_retried_and_leaves_no_dead_letter(
     [job_id] = await rigged.post(max_attempts=5)
     assert await rigged.settled(job_id) == b"error"
     assert await rigged.types(job_id) == types_of(1)
-    assert await rigged.letters() == []
+    assert await rigged.dead_letters() == []
 
 
 async def test_permanent_failures_are_not_retried(fake_rig: RigMaker) -> None:
@@ -135,7 +135,7 @@ async def test_permanent_failures_are_not_retried(fake_rig: RigMaker) -> None:
         "invalid_result",
         "unknown_task",
     ]
-    assert await rigged.letters() == []
+    assert await rigged.dead_letters() == []
 
 
 async def test_max_attempts_of_the_request_takes_precedence(rig: RigMaker) -> None:
@@ -160,7 +160,7 @@ async def test_a_job_that_succeeds_in_the_end(rig: RigMaker) -> None:
     assert await rigged.types(job_id) == [
         b"queued", b"running", b"retry", b"running", b"retry", b"running", b"done",
     ]  # fmt: skip
-    assert await rigged.letters() == []
+    assert await rigged.dead_letters() == []
     await rigged.all_acked()
     assert not await rigged.client.exists(rigged.keys.lease(job_id))
 
@@ -179,7 +179,7 @@ async def test_the_retry_event_and_the_delay(rig: RigMaker) -> None:
 
     await eventually(waits)
     assert (await rigged.job(job_id))[b"status"] == b"queued"
-    kind, step, data = (await rigged.story(job_id))[-1]
+    kind, step, data = (await rigged.parsed_events(job_id))[-1]
     assert (kind, step) == ("retry", "worker.retry")
     assert isinstance(data.pop("ms"), int)
     assert data == {
@@ -210,7 +210,7 @@ async def test_the_dead_letter_has_the_first_and_the_last_error(rig: RigMaker) -
     rigged.start()
     [job_id] = await rigged.post(payload=b'{"a":1}')
     assert await rigged.settled(job_id) == b"error"
-    [letter] = await rigged.letters()
+    [letter] = await rigged.dead_letters()
     assert letter[b"job_id"].decode() == job_id
     assert letter[b"attempts"] == b"3"
     assert json.loads(letter[b"first_error"]) == {
@@ -423,7 +423,7 @@ async def test_many_instantly_failing_jobs_do_not_starve_others(
     for job_id in bad[::20]:
         assert await rigged.types(job_id) == types_of(20)
     await rigged.all_acked()
-    assert len(await rigged.letters()) == 100
+    assert len(await rigged.dead_letters()) == 100
     assert len(rigged.consumer.deferred) == 0
 
 

@@ -125,7 +125,7 @@ async def test_a_job_is_postponed_until_it_can_run(
     [job_id] = await rigged.post(max_attempts=2)
     assert await rigged.settled(job_id) == b"done"
     assert (await rigged.job(job_id))[b"result"] == b"6"
-    told = [(kind, data) for kind, _, data in await rigged.story(job_id) if kind == "retry"]
+    told = [(kind, data) for kind, _, data in await rigged.parsed_events(job_id) if kind == "retry"]
     assert [data["kind"] for _, data in told] == ["model_unavailable"] * 4 + ["transient_error"]
     assert told[0][1]["message"] == "the model is loading"
     assert told[0][1]["delay_ms"] == 100
@@ -147,7 +147,7 @@ async def test_a_postponed_attempt_is_not_the_first_error_of_the_job(rig: RigMak
     rigged.start()
     [job_id] = await rigged.post(max_attempts=2)
     assert await rigged.settled(job_id) == b"error"
-    [letter] = await rigged.letters()
+    [letter] = await rigged.dead_letters()
     assert json.loads(letter[b"first_error"])["message"] == "attempt 2"
     assert json.loads(letter[b"last_error"])["message"] == "attempt 3"
     assert letter[b"attempts"] == b"3"

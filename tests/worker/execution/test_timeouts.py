@@ -181,7 +181,7 @@ async def test_remaining_time_decreases(fake_rig: RigMaker) -> None:
     rigged = fake_rig(handler, terms=limited(0.1))
     outcome, job_id = await rigged.execute()
     assert outcome is Outcome.ERROR
-    [first, last] = next(d for kind, _, d in await rigged.story(job_id) if kind == "seen")
+    [first, last] = next(d for kind, _, d in await rigged.parsed_events(job_id) if kind == "seen")
     assert 0.05 < first <= 0.1
     assert last <= 0.01
 
@@ -216,7 +216,7 @@ async def test_however_a_stopped_handler_ends_the_failure_is_a_timeout(
     assert outcome is Outcome.ERROR
     assert (await rigged.error(job_id))["kind"] == "timeout"
     assert await rigged.pending() == 0
-    assert len(await rigged.letters()) == 1
+    assert len(await rigged.dead_letters()) == 1
 
 
 async def test_events_before_the_timeout_are_kept(rig: RigMaker) -> None:
@@ -237,7 +237,7 @@ async def test_a_timeout_is_retried_with_max_attempts(rig: RigMaker) -> None:
     rigged.start()
     [job_id] = await rigged.post(max_attempts=3)
     assert await rigged.settled(job_id) == b"error"
-    story = await rigged.story(job_id)
+    story = await rigged.parsed_events(job_id)
     assert [kind for kind, _, _ in story] == [
         "queued", "running", "retry", "running", "retry", "running", "error",
     ]  # fmt: skip
@@ -245,7 +245,7 @@ async def test_a_timeout_is_retried_with_max_attempts(rig: RigMaker) -> None:
         assert (data["kind"], data["attempt"], data["max_attempts"]) == ("timeout", number, 3)
         assert data["budget_s"] == 0.03
     assert (await rigged.error(job_id))["attempt"] == 3
-    [letter] = await rigged.letters()
+    [letter] = await rigged.dead_letters()
     assert (letter[b"reason"], letter[b"attempts"]) == (b"attempts_exhausted", b"3")
     assert json.loads(letter[b"first_error"])["attempt"] == 1
     assert json.loads(letter[b"last_error"])["attempt"] == 3
@@ -258,7 +258,7 @@ async def test_a_timeout_is_not_retried_without_max_attempts(rig: RigMaker) -> N
     [job_id] = await rigged.post()
     assert await rigged.settled(job_id) == b"error"
     assert await rigged.types(job_id) == [b"queued", b"running", b"error"]
-    assert len(await rigged.letters()) == 1
+    assert len(await rigged.dead_letters()) == 1
 
 
 async def test_the_timeout_does_not_apply_to_the_report(fake_rig: RigMaker) -> None:
@@ -338,7 +338,7 @@ async def test_a_handler_that_ignores_its_cancellation_is_abandoned(rig: RigMake
     [another] = await rigged.post()
     assert await rigged.settled(another) == b"done"
     await rigged.all_acked()
-    assert len(await rigged.letters()) == 1
+    assert len(await rigged.dead_letters()) == 1
 
 
 @pytest.mark.usefixtures("short_hard_kill")

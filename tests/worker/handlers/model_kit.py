@@ -87,7 +87,7 @@ class Stage:
         outcome, job_id = await self._execute(payload)
         record = await self.rig.job(job_id)
         assert outcome is Outcome.DONE, record[b"error"]
-        return json.loads(record[b"result"]), await self.rig.story(job_id)
+        return json.loads(record[b"result"]), await self.rig.parsed_events(job_id)
 
     async def fail(self, **payload: Any) -> dict[str, Any]:
         """Run a job that fails; returns its error."""

@@ -180,7 +180,7 @@ async def test_events_carry_the_attempt(stage: StageMaker) -> None:
     on.rig.start()
     [job_id] = await on.rig.post(payload=b'{"text":"a"}')
     assert await on.rig.settled(job_id) == b"done"
-    story = await on.rig.story(job_id)
+    story = await on.rig.parsed_events(job_id)
     said = [data for type, _, data in story if type == "message"]
     assert {data["attempt"] for data in said} == {2}
     assert said[0]["n"] == 1

@@ -47,7 +47,7 @@ class ModelRig:
         job_id = await self.start_job(task, payload)
         assert await self.rig.settled(job_id) == b"done", await self.rig.job(job_id)
         result: dict[str, Any] = json.loads((await self.rig.job(job_id))[b"result"])
-        return result, await self.rig.story(job_id)
+        return result, await self.rig.parsed_events(job_id)
 
     async def fail(self, task: str, payload: dict[str, Any]) -> dict[str, Any]:
         """Run a job that fails; returns its error."""
@@ -95,7 +95,7 @@ async def test_the_first_word_does_not_wait_for_the_second(model_rig: ModelRig) 
     model_rig.server.add_answers(Answer([*tokens("One"), go_on, *tokens(" two")]))
     job_id = await model_rig.start_job("chat", {"text": "count"})
     for _ in range(1000):
-        story = await model_rig.rig.story(job_id) if await model_rig.rig.job(job_id) else []
+        story = await model_rig.rig.parsed_events(job_id) if await model_rig.rig.job(job_id) else []
         said_so_far = [data["delta"] for type, _, data in story if type == "message"]
         if said_so_far:
             break
@@ -109,7 +109,7 @@ async def test_a_canceled_job_stops_the_server_and_keeps_its_part(model_rig: Mod
     model_rig.server.add_answers(Answer([*tokens("Once upon a time"), 3600.0]))
     job_id = await model_rig.start_job("chat", {"text": "a tale"})
     seen = await model_rig.server.wait_for_request(1)
-    while joined(await model_rig.rig.story(job_id), "worker.chat") != "Once upon a time":
+    while joined(await model_rig.rig.parsed_events(job_id), "worker.chat") != "Once upon a time":
         await asyncio.sleep(0.01)
     await model_rig.rig.cancel(job_id)
     assert await model_rig.rig.settled(job_id) == b"canceled"
@@ -117,7 +117,7 @@ async def test_a_canceled_job_stops_the_server_and_keeps_its_part(model_rig: Mod
     assert seen.hung_up
     kept = json.loads((await model_rig.rig.job(job_id))[b"result"])
     assert (kept["text"], kept["finish_reason"]) == ("Once upon a time", "canceled")
-    story = await model_rig.rig.story(job_id)
+    story = await model_rig.rig.parsed_events(job_id)
     assert [type for type, _, _ in story][-2:] == ["usage", "canceled"]
 
 
@@ -127,7 +127,7 @@ async def test_events_carry_the_attempt(model_rig: ModelRig) -> None:
     )
     job_id = await model_rig.start_job("chat", {"text": "count"}, max_attempts=2)
     assert await model_rig.rig.settled(job_id) == b"done"
-    story = await model_rig.rig.story(job_id)
+    story = await model_rig.rig.parsed_events(job_id)
     by_attempt: dict[int, list[dict[str, Any]]] = {}
     for type, _, data in story:
         if type == "message":

@@ -1,4 +1,4 @@
-"""One worker at a time audits, now and then, and says what it found."""
+"""The periodic audit: in one worker at a time, with its violations in the log."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ async def test_a_clean_audit_logs_no_error(scene: Scene, caplog: pytest.LogCaptu
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
-async def test_not_while_another_worker_audits(scene: Scene) -> None:
+async def test_no_audit_while_another_worker_audits(scene: Scene) -> None:
     await scene.client.set(scene.keys.audit_lock, "another", ex=60)
     assert await auditing(scene).run_once() is None
     assert await scene.client.get(scene.keys.audit_lock) == b"another"
     assert (await load_record(scene.client, scene.keys)).last_ts == 0
 
 
-async def test_not_when_another_worker_just_did(scene: Scene) -> None:
+async def test_no_audit_if_another_worker_just_audited(scene: Scene) -> None:
     first, second = auditing(scene), auditing(scene)
     assert await first.run_once() is not None
     assert await second.run_once() is None
@@ -80,7 +80,7 @@ async def test_not_when_another_worker_just_did(scene: Scene) -> None:
     assert await second.run_once() is not None
 
 
-async def test_a_last_audit_in_the_future_is_no_obstacle(scene: Scene) -> None:
+async def test_a_last_audit_in_the_future_is_ignored(scene: Scene) -> None:
     await store_report(scene.client, scene.keys, AuditReport(10**15, 1, 1))
     assert await auditing(scene).run_once() is not None
 
@@ -92,7 +92,7 @@ async def test_of_many_workers_one_audits(scene: Scene) -> None:
     assert (await load_record(scene.client, scene.keys)).jobs_total == 1
 
 
-async def test_the_turn_is_kept_for_as_long_as_it_takes(
+async def test_the_lock_is_renewed_during_the_audit(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("worker.monitoring.audit.RENEW_AFTER", 0.01)
@@ -108,7 +108,7 @@ async def test_the_turn_is_kept_for_as_long_as_it_takes(
     await eventually(lambda: scene.client.exists(scene.keys.audit_lock))
     renewed = 0
     before = await scene.client.pttl(scene.keys.audit_lock)
-    while renewed < 3:  # it runs down, and goes up again
+    while renewed < 3:  # the TTL decreases, and increases again
         assert await second.run_once() is None
         left = await scene.client.pttl(scene.keys.audit_lock)
         assert left > 0
@@ -119,7 +119,7 @@ async def test_the_turn_is_kept_for_as_long_as_it_takes(
     assert not await scene.client.exists(scene.keys.audit_lock)
 
 
-async def test_a_turn_that_was_lost_is_not_taken_from_its_new_owner(
+async def test_a_lost_lock_is_not_taken_from_its_new_owner(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours = auditing(scene)
@@ -133,14 +133,14 @@ async def test_a_turn_that_was_lost_is_not_taken_from_its_new_owner(
     assert await scene.client.get(scene.keys.audit_lock) == b"another"
 
 
-async def test_a_dead_auditor_does_not_hold_its_turn_for_ever(scene: Scene) -> None:
+async def test_the_lock_of_a_dead_auditor_expires(scene: Scene) -> None:
     ours = auditing(scene)
     async with ours._exclusive() as turn:
         assert turn
         assert 0 < await scene.client.ttl(scene.keys.audit_lock) <= 60
 
 
-async def test_a_canceled_audit_gives_its_turn_back(
+async def test_a_canceled_audit_releases_the_lock(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours = auditing(scene)
@@ -161,7 +161,7 @@ async def test_a_canceled_audit_gives_its_turn_back(
 
 
 @pytest.mark.parametrize("key", ["audit", "audit_lock"])
-async def test_keys_that_hold_something_else(scene: Scene, key: str) -> None:
+async def test_keys_of_another_type(scene: Scene, key: str) -> None:
     job_id = await broken_job(scene)
     await scene.client.rpush(getattr(scene.keys, key), "x")  # type: ignore[misc]
     assert await auditing(scene).run_once() is None
@@ -169,7 +169,7 @@ async def test_keys_that_hold_something_else(scene: Scene, key: str) -> None:
     assert job_id
 
 
-async def test_without_redis_it_is_left_to_the_next_round(
+async def test_without_redis_the_audit_is_retried_later(
     tmp_path: Any, keys: JobKeys, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = async_client(f"unix://{tmp_path}/none", connections=1)
@@ -181,7 +181,7 @@ async def test_without_redis_it_is_left_to_the_next_round(
     await client.aclose()
 
 
-async def test_it_goes_on_after_an_unexpected_fault(
+async def test_audits_continue_after_an_unexpected_error(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     ours = auditing(scene, every_s=0.01)
@@ -199,7 +199,7 @@ async def test_it_goes_on_after_an_unexpected_fault(
     assert "a mistake" in caplog.text
 
 
-async def test_it_comes_again_and_again_but_not_at_once(scene: Scene) -> None:
+async def test_audits_repeat_but_do_not_start_at_once(scene: Scene) -> None:
     ours = auditing(scene, every_s=0.2)
     running = asyncio.create_task(ours.run())
     await asyncio.sleep(0.05)
@@ -214,7 +214,7 @@ async def test_it_comes_again_and_again_but_not_at_once(scene: Scene) -> None:
     await cancel(running)
 
 
-async def test_never(scene: Scene) -> None:
+async def test_an_interval_of_0_disables_the_audit(scene: Scene) -> None:
     await asyncio.wait_for(auditing(scene, every_s=0.0).run(), 5)
     assert await load_record(scene.client, scene.keys) == await load_record(
         scene.client, scene.keys
@@ -222,8 +222,8 @@ async def test_never(scene: Scene) -> None:
     assert not await scene.client.exists(scene.keys.audit)
 
 
-async def test_it_ends_when_told_to_even_in_the_middle_of_an_audit(scene: Scene) -> None:
-    """redis-py may swallow a cancellation, at one moment or another."""
+async def test_it_can_be_canceled_during_an_audit(scene: Scene) -> None:
+    """redis-py may swallow a cancellation."""
     job_id = await broken_job(scene)
     for turns in range(0, 60, 3):
         await scene.client.delete(scene.keys.audit, scene.keys.audit_lock)

@@ -1,4 +1,4 @@
-"""Signs of life: what a worker says of itself, for how long, and who reads it."""
+"""Heartbeats: their content, their expiry, and reading them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def sender(rigged: Rig, every_s: float = 5.0, **options: Any) -> HeartbeatSender
     return HeartbeatSender(rigged.consumers, rigged.keys, every_s, LoopLag(), **options)
 
 
-def test_the_names_are_the_contracts() -> None:
+def test_members_are_those_of_the_contract() -> None:
     for model, enum in (
         (Heartbeat, WorkerField),
         (RunningJob, RunningField),
@@ -67,11 +67,11 @@ def names_in(kind: type[Any]) -> set[str]:
     return {each.name for each in fields(kind)}
 
 
-def test_the_box_has_the_members_that_are_read() -> None:
+def test_the_host_member_has_the_fields_that_are_read() -> None:
     assert names_in(HostReadings) == names_in(heartbeats.MachineReading)
 
 
-async def test_all_that_services_may_say_is_read_as_it_was_said(fake_rig: RigMaker) -> None:
+async def test_members_of_services_survive_a_round_trip(fake_rig: RigMaker) -> None:
     spread = heartbeats.Histogram([1, 2], 1.5)
     said: dict[str, Any] = {
         "paused": True,
@@ -100,7 +100,7 @@ async def test_all_that_services_may_say_is_read_as_it_was_said(fake_rig: RigMak
         assert read == written
 
 
-async def test_a_beat(rig: RigMaker) -> None:
+async def test_a_heartbeat(rig: RigMaker) -> None:
     entered = asyncio.Event()
 
     async def handler(context: Any, payload: Any) -> None:
@@ -131,7 +131,7 @@ async def test_a_beat(rig: RigMaker) -> None:
     assert beat.age_s() < 20
 
 
-async def test_it_is_gone_soon_after_the_worker(rig: RigMaker) -> None:
+async def test_it_expires_soon_after_the_worker_is_gone(rig: RigMaker) -> None:
     rigged = rig()
     beating = sender(rigged, 5.0)
     await beating.run_once()
@@ -143,7 +143,7 @@ async def test_it_is_gone_soon_after_the_worker(rig: RigMaker) -> None:
     assert await read_heartbeats(rigged.client, rigged.keys) == []
 
 
-async def test_names_of_silent_workers_are_forgotten(
+async def test_names_of_workers_without_heartbeat_are_removed(
     fake_rig: RigMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MOST_WORKERS", 3)
@@ -154,21 +154,21 @@ async def test_names_of_silent_workers_are_forgotten(
     assert await rigged.client.zrange(rigged.keys.workers, 0, -1) == [b"w2", b"w3", b"w4"]
 
 
-async def test_few_jobs_are_named(fake_rig: RigMaker) -> None:
+async def test_the_number_of_listed_jobs_is_limited(fake_rig: RigMaker) -> None:
     rigged = fake_rig(lambda context, payload: None, max_inflight=100)
     for _ in range(heartbeats.MOST_NAMED + 5):
         rigged.executor.run(await rigged.attempt()).close()
     assert len(sender(rigged).build(QueueReading()).running) == heartbeats.MOST_NAMED
 
 
-async def test_a_stopping_worker_says_so(fake_rig: RigMaker) -> None:
+async def test_a_stopping_worker_is_marked_as_draining(fake_rig: RigMaker) -> None:
     rigged = fake_rig()
     rigged.start()
     await rigged.stop()
     assert sender(rigged).build(QueueReading()).draining
 
 
-async def test_it_goes_on_after_trouble(
+async def test_heartbeats_continue_after_an_error(
     fake_rig: RigMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rigged = fake_rig()
@@ -192,7 +192,7 @@ async def test_it_goes_on_after_trouble(
     running.cancel()
 
 
-async def test_leaving_without_redis_takes_no_time(fake_rig: RigMaker) -> None:
+async def test_remove_without_redis_returns_soon(fake_rig: RigMaker) -> None:
     rigged = fake_rig()
 
     class Away:
@@ -212,7 +212,7 @@ GARBAGE = [
 ]  # fmt: skip
 
 
-async def test_garbage_is_nobody(fake_rig: RigMaker) -> None:
+async def test_invalid_heartbeats_are_ignored(fake_rig: RigMaker) -> None:
     rigged = fake_rig()
     client, keys = rigged.client, rigged.keys
     good = Heartbeat(consumer="good").to_json()
@@ -230,7 +230,7 @@ async def test_garbage_is_nobody(fake_rig: RigMaker) -> None:
     assert await read_heartbeats(client, keys) == []
 
 
-async def test_the_newest_workers_are_looked_at(
+async def test_the_newest_workers_are_read(
     fake_rig: RigMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(heartbeats, "MOST_WORKERS", 2)
@@ -257,14 +257,14 @@ def test_only_tasks_of_the_contract_become_labels() -> None:
     assert set(beat.task_numbers) == {"chat", "unknown"}
 
 
-# -- the queue as a worker sees it -------------------------------------------------------------
+# -- queue readings ----------------------------------------------------------------------------
 
 
 async def read_queue(rigged: Rig) -> QueueReading:
     return await QueueReader(rigged.keys.queue, rigged.worker.group).read(rigged.client)
 
 
-async def test_a_queue_that_is_not_there(rig: RigMaker) -> None:
+async def test_a_queue_that_does_not_exist(rig: RigMaker) -> None:
     reading = await read_queue(rig())
     assert (reading.length, reading.waiting, reading.pending, reading.oldest_ms) == (0, 0, 0, 0)
 
@@ -279,7 +279,7 @@ async def test_without_a_group_everything_waits(rig: RigMaker) -> None:
     assert reading.stream_bytes is None or reading.stream_bytes > 0
 
 
-async def test_what_waits_and_what_was_not_heard_of(rig: RigMaker) -> None:
+async def test_waiting_and_unacknowledged_messages(rig: RigMaker) -> None:
     rigged = rig()
     await rigged.group()
     for ms in range(1, 6):
@@ -307,13 +307,13 @@ async def test_entries_that_have_ended_do_not_wait(rig: RigMaker) -> None:
     assert (reading.length, reading.waiting, reading.pending, reading.oldest_ms) == (3, 0, 0, 0)
 
 
-async def test_a_key_that_is_no_stream(rig: RigMaker) -> None:
+async def test_a_key_of_another_type(rig: RigMaker) -> None:
     rigged = rig()
     await rigged.client.set(rigged.keys.queue, "x")
     assert await read_queue(rigged) == QueueReading()
 
 
-def test_what_is_refused_is_not_known() -> None:
+def test_refused_commands_give_unknown_values() -> None:
     refused = NoPermissionError("this user has no permissions")
     reader = QueueReader("q", "g")
     assert reader.parse_replies([3, refused, refused, refused]) == QueueReading(length=3)

@@ -1,4 +1,4 @@
-"""A worker of a paused queue: it begins nothing new, and goes on with what it has."""
+"""A worker of a paused queue starts no new jobs and continues the running ones."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from common.contracts.queue import paused_key
 from common.jobs.pause import PauseStore
 from tests.conftest import eventually
 from tests.worker.kit import Rig, RigMaker
-from tests.worker.monitoring.test_pressure import Gate, Scenery
+from tests.worker.monitoring.test_pressure import Gate, PressuredWorker
 from worker.monitoring.intake_gate import PauseGate
 
 
 class Paused:
-    """A worker that looks whether its queue is paused, as `worker.main` wires it."""
+    """A worker with a pause gate, wired as in `worker.main`."""
 
     def __init__(self, worker: Rig, every_s: float = 60.0) -> None:
         self.pauses = PauseStore(worker.client, worker.keys)
@@ -43,7 +43,7 @@ async def opened() -> AsyncIterator[list[Paused]]:
         await each.close()
 
 
-async def test_a_paused_queue_stands_still_while_what_runs_goes_on(
+async def test_a_paused_queue_starts_nothing_while_running_jobs_continue(
     rig: RigMaker, opened: list[Paused]
 ) -> None:
     gate = Gate()
@@ -87,9 +87,7 @@ async def test_a_worker_that_starts_takes_nothing_of_a_paused_queue(
     assert await worker.ended(waiting) == {b"done"}
 
 
-async def test_what_the_channel_did_not_tell_is_seen_all_the_same(
-    rig: RigMaker, opened: list[Paused]
-) -> None:
+async def test_a_pause_is_found_without_a_message(rig: RigMaker, opened: list[Paused]) -> None:
     worker = rig(Gate().handle)
     opened.append(paused := Paused(worker, every_s=0.01))
     paused.start()
@@ -113,8 +111,8 @@ async def test_a_canceled_job_of_a_paused_queue_ends(rig: RigMaker, opened: list
     assert await worker.settled(job_id) == b"canceled"
 
 
-async def test_pause_and_heat_are_two_reasons(rig: RigMaker) -> None:
-    scenery = Scenery(worker := rig(Gate().handle))
+async def test_pause_and_temperature_are_separate_reasons(rig: RigMaker) -> None:
+    scenery = PressuredWorker(worker := rig(Gate().handle))
     pausing = PauseGate(worker.client, worker.keys.queue, worker.slots)
     pauses = PauseStore(worker.client, worker.keys)
     await pauses.pause("local", "")
@@ -127,7 +125,7 @@ async def test_pause_and_heat_are_two_reasons(rig: RigMaker) -> None:
     assert not worker.slots.suspended
 
 
-async def test_while_nobody_knows_nothing_is_taken(
+async def test_nothing_is_taken_while_the_state_is_unknown(
     rig: RigMaker, opened: list[Paused], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker = rig(Gate().handle)
@@ -135,12 +133,12 @@ async def test_while_nobody_knows_nothing_is_taken(
     client: Any = worker.client
     get, away = client.get, [True]
 
-    async def troubled(*args: Any) -> Any:
+    async def failing(*args: Any) -> Any:
         if away[0]:
             raise ConnectionError("away")
         return await get(*args)
 
-    monkeypatch.setattr(client, "get", troubled)
+    monkeypatch.setattr(client, "get", failing)
     monkeypatch.setattr("worker.monitoring.intake_gate.RETRY_S", 0.01)
     paused.start()
     await asyncio.sleep(0.05)
@@ -153,7 +151,7 @@ async def test_while_nobody_knows_nothing_is_taken(
     assert not worker.slots.suspended, "it is as it was"
 
 
-async def test_a_key_of_another_type_is_nobodys_pause(
+async def test_a_key_of_another_type_counts_as_not_paused(
     rig: RigMaker, caplog: pytest.LogCaptureFixture
 ) -> None:
     worker = rig(Gate().handle)
@@ -166,7 +164,7 @@ async def test_a_key_of_another_type_is_nobodys_pause(
     assert len(caplog.records) == 1
 
 
-async def test_it_says_so_once(rig: RigMaker, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_pause_is_logged_once(rig: RigMaker, caplog: pytest.LogCaptureFixture) -> None:
     worker = rig(Gate().handle)
     pausing = PauseGate(worker.client, worker.keys.queue, worker.slots)
     pauses = PauseStore(worker.client, worker.keys)

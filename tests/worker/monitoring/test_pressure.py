@@ -1,4 +1,4 @@
-"""A worker on a host that has had enough: it begins nothing new, and goes on with what it has."""
+"""A worker on a host under pressure starts no new jobs and continues the running ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.worker.kit import Rig, RigMaker
 from worker.monitoring.intake_gate import PressureGate
 
 
-class Scenery:
+class PressuredWorker:
     """A worker, its host, and a clock."""
 
     def __init__(self, worker: Rig) -> None:
@@ -38,7 +38,7 @@ class Scenery:
 
 
 class Gate:
-    """A handler that ends when it is let."""
+    """A handler that ends when it is released."""
 
     def __init__(self) -> None:
         self.began: list[str] = []
@@ -50,7 +50,7 @@ class Gate:
 
 
 async def undelivered(worker: Rig) -> int:
-    """How many messages nobody was given."""
+    """How many messages were not delivered."""
     [group] = await worker.client.xinfo_groups(worker.keys.queue)
     entries = await worker.client.xrange(
         worker.keys.queue, f"({group['last-delivered-id'].decode()}"
@@ -58,9 +58,9 @@ async def undelivered(worker: Rig) -> int:
     return len(entries)
 
 
-async def test_under_pressure_nothing_new_is_begun_and_what_runs_goes_on(rig: RigMaker) -> None:
+async def test_under_pressure_nothing_starts_and_running_jobs_continue(rig: RigMaker) -> None:
     gate = Gate()
-    scenery = Scenery(worker := rig(gate.handle))
+    scenery = PressuredWorker(worker := rig(gate.handle))
     await worker.group()
     [running] = await worker.post()
     worker.start(recover=True)
@@ -82,7 +82,7 @@ async def test_under_pressure_nothing_new_is_begun_and_what_runs_goes_on(rig: Ri
 async def test_a_worker_that_starts_hot_reads_nothing(rig: RigMaker) -> None:
     gate = Gate()
     gate.open.set()
-    scenery = Scenery(worker := rig(gate.handle))
+    scenery = PressuredWorker(worker := rig(gate.handle))
     await worker.group()
     scenery.heat()
     jobs = await worker.post(3)
@@ -96,11 +96,11 @@ async def test_a_worker_that_starts_hot_reads_nothing(rig: RigMaker) -> None:
     assert await worker.ended(jobs) == {b"done"}
 
 
-async def test_messages_that_were_on_their_way_wait(rig: RigMaker) -> None:
-    """A read that was under way brings messages after all; another worker may have them."""
+async def test_messages_of_a_read_in_progress_wait(rig: RigMaker) -> None:
+    """A read in progress still returns messages; another worker may claim them."""
     gate = Gate()
     gate.open.set()
-    scenery = Scenery(worker := rig(gate.handle))
+    scenery = PressuredWorker(worker := rig(gate.handle))
     await worker.group()
     jobs = await worker.post(2)
     messages = await worker.messages()
@@ -113,8 +113,8 @@ async def test_messages_that_were_on_their_way_wait(rig: RigMaker) -> None:
     assert await worker.ended(jobs) == {b"done"}
 
 
-async def test_a_worker_that_holds_stops_like_any_other(rig: RigMaker) -> None:
-    scenery = Scenery(worker := rig(Gate().handle))
+async def test_a_suspended_worker_stops_like_any_other(rig: RigMaker) -> None:
+    scenery = PressuredWorker(worker := rig(Gate().handle))
     await worker.group()
     scenery.heat()
     await worker.post(2)
@@ -123,11 +123,11 @@ async def test_a_worker_that_holds_stops_like_any_other(rig: RigMaker) -> None:
     assert await undelivered(worker) == 2
 
 
-async def test_it_says_so_once_and_says_why(
+async def test_pressure_is_logged_once_with_its_reason(
     fake_rig: RigMaker, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="worker.monitoring.intake_gate")
-    scenery = Scenery(fake_rig(Gate().handle))
+    scenery = PressuredWorker(fake_rig(Gate().handle))
     scenery.pressure.run_once()
     assert scenery.pressure.why == ""
     for _ in range(3):
@@ -140,7 +140,7 @@ async def test_it_says_so_once_and_says_why(
     ]
 
 
-async def test_it_says_what_it_cannot_heed(
+async def test_limits_without_a_reading_are_logged(
     fake_rig: RigMaker, caplog: pytest.LogCaptureFixture
 ) -> None:
     host = FakeHost()
@@ -152,18 +152,18 @@ async def test_it_says_what_it_cannot_heed(
     ]
 
 
-async def test_the_heartbeat_tells(fake_rig: RigMaker) -> None:
-    scenery = Scenery(fake_rig(Gate().handle))
+async def test_the_heartbeat_has_the_reason(fake_rig: RigMaker) -> None:
+    scenery = PressuredWorker(fake_rig(Gate().handle))
     scenery.heat()
     host = scenery.pressure.host_readings()
     assert (host.temperature_c, host.memory_pressure, host.gpu_load) == (85.0, 0.0, 0.5)
     assert (host.available_bytes, host.power_mode) == (4 << 30, "15W")
 
 
-async def test_a_look_that_fails_is_not_the_last(
+async def test_checks_continue_after_an_error(
     fake_rig: RigMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scenery = Scenery(fake_rig(Gate().handle))
+    scenery = PressuredWorker(fake_rig(Gate().handle))
     looks = 0
 
     def read() -> HostReadings:

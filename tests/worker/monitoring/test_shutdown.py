@@ -1,4 +1,4 @@
-"""How a worker stops: what runs may finish, the rest is handed back at once and unharmed."""
+"""Shutdown of a worker: running jobs may finish, the rest is released at once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SOON_S = 9
 
 
 class Held:
-    """A handler that runs until it is let go, or canceled."""
+    """A handler that runs until it is released or canceled."""
 
     def __init__(self) -> None:
         self.begun: list[str] = []
@@ -41,8 +41,8 @@ class Held:
         return int(context.attempt)
 
 
-async def test_a_job_that_is_handed_back_goes_on_elsewhere_at_once(rig: RigMaker) -> None:
-    """Though the lease is half a minute, and though it has only one attempt."""
+async def test_a_released_job_continues_in_another_worker_at_once(rig: RigMaker) -> None:
+    """Although the lease is half a minute, and the job has only one attempt."""
     held = Held()
     rigged, heir = rig(held.handle), rig(held.handle, identity=HEIR)
     rigged.start()
@@ -50,7 +50,7 @@ async def test_a_job_that_is_handed_back_goes_on_elsewhere_at_once(rig: RigMaker
     await eventually(lambda: held.begun)
     await within(15, rigged.stop(0.05))
     assert (await rigged.job(job_id))[b"status"] == b"queued"
-    story = await rigged.story(job_id)
+    story = await rigged.parsed_events(job_id)
     assert [kind for kind, _, _ in story] == ["queued", "running", "token", "released"]
     assert story[-1][1] == "worker.release"
     assert story[-1][2]["attempt"] == 1
@@ -64,7 +64,7 @@ async def test_a_job_that_is_handed_back_goes_on_elsewhere_at_once(rig: RigMaker
     await heir.all_acked()
 
 
-async def test_hand_backs_never_use_up_a_jobs_attempts(rig: RigMaker) -> None:
+async def test_releases_never_use_up_attempts(rig: RigMaker) -> None:
     held = Held()
     job_id = ""
     for number in range(4):
@@ -81,7 +81,7 @@ async def test_hand_backs_never_use_up_a_jobs_attempts(rig: RigMaker) -> None:
     assert (await last.types(job_id)).count(b"released") == 4
 
 
-async def test_what_ends_in_time_is_not_handed_back(rig: RigMaker) -> None:
+async def test_jobs_that_end_in_time_are_not_released(rig: RigMaker) -> None:
     held = Held()
     rigged = rig(held.handle)
     rigged.start()
@@ -96,7 +96,7 @@ async def test_what_ends_in_time_is_not_handed_back(rig: RigMaker) -> None:
     assert await rigged.pending() == 0
 
 
-async def test_what_it_said_before_is_kept_and_what_it_says_after_is_not(rig: RigMaker) -> None:
+async def test_events_before_the_release_are_kept_and_later_ones_refused(rig: RigMaker) -> None:
     begun = asyncio.Event()
 
     async def handler(context: Any, payload: Any) -> None:
@@ -117,10 +117,10 @@ async def test_what_it_said_before_is_kept_and_what_it_says_after_is_not(rig: Ri
 @pytest.mark.parametrize(
     "error", [RuntimeError("interrupted"), ConnectionError("torn"), SystemExit(1)]
 )
-async def test_a_handler_that_fails_because_it_was_interrupted_is_handed_back(
+async def test_a_job_whose_handler_fails_because_of_the_shutdown_is_released(
     fake_rig: RigMaker, error: BaseException
 ) -> None:
-    """Libraries make errors of their own out of a cancellation: no fault of the job."""
+    """Libraries may turn a cancellation into another exception."""
     begun = asyncio.Event()
 
     async def handler(context: Any, payload: Any) -> None:
@@ -136,10 +136,10 @@ async def test_a_handler_that_fails_because_it_was_interrupted_is_handed_back(
     await asyncio.wait_for(begun.wait(), 10)
     await within(15, rigged.stop(0.0))
     assert await rigged.types(job_id) == [b"queued", b"running", b"released"]
-    assert await rigged.letters() == []
+    assert await rigged.dead_letters() == []
 
 
-async def test_a_handler_that_still_finishes_when_interrupted_has_finished(
+async def test_a_handler_that_returns_during_the_shutdown_has_finished(
     fake_rig: RigMaker,
 ) -> None:
     begun = asyncio.Event()
@@ -158,7 +158,7 @@ async def test_a_handler_that_still_finishes_when_interrupted_has_finished(
     assert (await rigged.job(job_id))[b"result"] == b'"just in time"'
 
 
-async def test_a_stubborn_handler_is_handed_back_without_its_consent(
+async def test_the_job_of_a_handler_that_ignores_its_cancellation_is_released(
     rig: RigMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("worker.queue.slots.CANCEL_TIMEOUT_S", 0.05)
@@ -189,10 +189,10 @@ async def test_a_stubborn_handler_is_handed_back_without_its_consent(
     assert await rigged.snapshot() == before
 
 
-async def test_many_stubborn_handlers_and_no_redis_do_not_add_up(
+async def test_many_releases_without_redis_run_concurrently(
     fake_rig: RigMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each is tried to be handed back for a while; all of them at the same time."""
+    """Each release is tried for a while; all of them at the same time."""
     monkeypatch.setattr("worker.queue.slots.CANCEL_TIMEOUT_S", 0.05)
     monkeypatch.setattr("worker.execution.executor.RELEASE_TIMEOUT_S", 60.0)
     let_go, begun = asyncio.Event(), 0
@@ -218,7 +218,7 @@ async def test_many_stubborn_handlers_and_no_redis_do_not_add_up(
             tried += 1
             if tried == 8:
                 all_tried.set()
-            await all_tried.wait()  # not eight times as long as one
+            await all_tried.wait()  # not one after the other
             raise StoreUnavailable("away")
 
         rigged.executor._store.release = away  # type: ignore[method-assign]
@@ -228,8 +228,8 @@ async def test_many_stubborn_handlers_and_no_redis_do_not_add_up(
         let_go.set()
 
 
-async def test_waiting_messages_are_handed_back_at_once(rig: RigMaker) -> None:
-    """Parked for their task's place, or waiting for their next attempt: another one takes them."""
+async def test_waiting_messages_are_released_at_once(rig: RigMaker) -> None:
+    """Messages in the wait queue, and retries that are not due: another worker takes them."""
     held = Held()
 
     async def flaky(context: Any, payload: Any) -> None:
@@ -256,7 +256,7 @@ async def test_waiting_messages_are_handed_back_at_once(rig: RigMaker) -> None:
 
 
 async def test_waiting_messages_need_not_wait_for_running_jobs(rig: RigMaker) -> None:
-    """A long grace is for what runs; what only waits is somebody else's now."""
+    """The grace period is for running jobs; waiting messages are released at once."""
     held = Held()
     registry = registry_of(held.handle, "chat")
     rigged = rig(registry=registry, max_inflight=3, task_limits={"chat": 1})
@@ -275,7 +275,7 @@ async def test_waiting_messages_need_not_wait_for_running_jobs(rig: RigMaker) ->
     assert await other.settled(first) == b"done"
 
 
-async def test_a_job_that_fails_while_the_worker_stops_is_retried_elsewhere(
+async def test_a_job_that_fails_while_the_worker_stops_is_retried_by_another(
     rig: RigMaker,
 ) -> None:
     held = Held()
@@ -301,8 +301,8 @@ async def test_a_job_that_fails_while_the_worker_stops_is_retried_elsewhere(
     assert time.monotonic() - before < SOON_S
 
 
-async def test_a_job_whose_begin_is_under_way_is_not_left_running(rig: RigMaker) -> None:
-    """Redis has begun it, we have not heard yet: nobody would run it for a whole lease."""
+async def test_a_job_whose_begin_is_in_progress_is_not_left_running(rig: RigMaker) -> None:
+    """Redis has begun it and the reply is missing: otherwise it would wait for a whole lease."""
     ran: list[str] = []
     rigged = rig(lambda context, payload: ran.append(context.job_id))
     await rigged.group()
@@ -324,7 +324,7 @@ async def test_a_job_whose_begin_is_under_way_is_not_left_running(rig: RigMaker)
     assert (await rigged.job(job_id))[b"status"] in (b"queued", b"done")
 
 
-async def test_a_job_that_has_begun_and_not_started_is_handed_back(fake_rig: RigMaker) -> None:
+async def test_a_job_that_has_begun_but_not_started_is_released(fake_rig: RigMaker) -> None:
     """Its task is canceled before its first step."""
     rigged = fake_rig(Held().handle)
     attempt = await rigged.attempt()
@@ -337,10 +337,10 @@ async def test_a_job_that_has_begun_and_not_started_is_handed_back(fake_rig: Rig
     assert (await rigged.types(attempt.lease.job_id))[-1] == b"released"
 
 
-async def test_a_read_that_is_given_up_keeps_no_message(
+async def test_an_abandoned_read_keeps_no_message(
     real_rig: RigMaker, real_backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may block at Redis for longer than the worker lives, and be handed a job nobody hears."""
+    """It may block in Redis for longer than the worker lives, and be delivered a message."""
     monkeypatch.setattr(worker.monitoring.shutdown, "LAST_READ_S", 0.1)
     rigged = real_rig(block_ms=60_000, reading=real_backend.wire(block_s=60.0))
     heir = real_rig(identity=HEIR)
@@ -356,7 +356,7 @@ async def test_a_read_that_is_given_up_keeps_no_message(
     assert await heir.ended([job_id]) == {b"done"}
 
 
-async def test_draining_does_not_wait_for_a_handler_that_was_left_behind(
+async def test_draining_does_not_wait_for_an_abandoned_handler(
     fake_rig: RigMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("worker.execution.attempt.HARD_KILL_S", 0.05)
@@ -375,7 +375,7 @@ async def test_draining_does_not_wait_for_a_handler_that_was_left_behind(
     try:
         [job_id] = await rigged.post(options=job_options(0.3))
         await asyncio.wait_for(begun.wait(), 10)
-        await within(15, rigged.stop(60))  # it times out meanwhile, and is left behind
+        await within(15, rigged.stop(60))  # it times out meanwhile, and is abandoned
     finally:
         let_go.set()
     assert await rigged.settled(job_id) == b"error"
@@ -403,7 +403,7 @@ async def test_a_job_waiting_for_its_report_is_released_when_redis_does_not_answ
 
 @pytest.mark.one_server
 @pytest.mark.parametrize("how", ["silent", "gone"])
-async def test_redis_away_does_not_keep_a_worker_from_stopping(
+async def test_an_unavailable_redis_does_not_stop_a_worker_from_stopping(
     real_backend: Backend,
     keys: JobKeys,
     worker: WorkerIdentity,
@@ -436,7 +436,7 @@ async def test_redis_away_does_not_keep_a_worker_from_stopping(
 # -- signals ----------------------------------------------------------------------------------
 
 
-async def test_the_first_signal_asks_and_the_second_insists(fake_rig: RigMaker) -> None:
+async def test_the_first_signal_drains_and_the_second_forces(fake_rig: RigMaker) -> None:
     held = Held()
     rigged = fake_rig(held.handle)
     rigged.start()

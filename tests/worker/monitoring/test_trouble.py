@@ -1,4 +1,4 @@
-"""Redis goes away, forgets, or is spoilt in the middle: nobody spins, and work goes on after."""
+"""Redis fails, loses data or is corrupted while jobs run: no busy loops, and full recovery."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SHORT = WorkerIdentity("workers", "c1", 1500, 600)
 
 
 class Commands:
-    """Counts what is sent on any wire."""
+    """Counts the commands on all connections."""
 
     def __init__(self) -> None:
         self.sent: Counter[str] = Counter()
@@ -52,7 +52,7 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> Commands:
 
 
 class Busy:
-    """A worker with something in every corner: running, parked, waiting for its next attempt."""
+    """A worker with jobs in every state: running, waiting for a slot, waiting for a retry."""
 
     def __init__(self) -> None:
         self.begun: list[str] = []
@@ -75,7 +75,7 @@ class Busy:
 
 
 async def fill(rigged: Rig, busy: Busy) -> dict[str, list[str]]:
-    """Start a worker and bring it into that state."""
+    """Start a worker with jobs in all these states."""
     await rigged.group()
     jobs = {
         "chat": await rigged.post(4, task="chat"),
@@ -90,8 +90,8 @@ async def fill(rigged: Rig, busy: Busy) -> dict[str, list[str]]:
     return jobs
 
 
-async def serves(rigged: Rig, busy: Busy, timeout_s: float = 8.0) -> None:
-    """New work of every kind is done."""
+async def assert_serves(rigged: Rig, busy: Busy, timeout_s: float = 8.0) -> None:
+    """New jobs of every kind run."""
     busy.let_go.set()
 
     async def posted(**job: Any) -> list[str]:
@@ -106,7 +106,7 @@ async def serves(rigged: Rig, busy: Busy, timeout_s: float = 8.0) -> None:
     ]
     assert len(jobs) == 3
     assert await rigged.ended(jobs, timeout_s) == {b"done"}
-    # And it hears of cancellations again.
+    # And cancels work again.
     busy.let_go.clear()
     busy.begun.clear()
     [held] = await rigged.post(task="chat")
@@ -119,11 +119,11 @@ async def serves(rigged: Rig, busy: Busy, timeout_s: float = 8.0) -> None:
     await eventually(lambda: rigged.consumer.waiting.total == 0)
 
 
-def made(backend: Backend, keys: JobKeys, busy: Busy) -> Rig:
+def build_rig(backend: Backend, keys: JobKeys, busy: Busy) -> Rig:
     return Rig(backend, keys, SHORT, busy.registry(), max_inflight=3, task_limits={"chat": 1})
 
 
-async def test_a_flush_in_the_middle(real_rig: RigMaker, commands: Commands) -> None:
+async def test_a_flush_while_jobs_run(real_rig: RigMaker, commands: Commands) -> None:
     busy = Busy()
     rigged = real_rig(
         registry=busy.registry(), identity=SHORT, max_inflight=3, task_limits={"chat": 1}
@@ -132,23 +132,25 @@ async def test_a_flush_in_the_middle(real_rig: RigMaker, commands: Commands) -> 
     await rigged.client.flushall()
     before = commands.total
     rigged.leases.wake()
-    await eventually(lambda: rigged.slots.busy == 0)  # what ran is gone, and was told so
-    await serves(rigged, busy)
+    await eventually(
+        lambda: rigged.slots.busy == 0
+    )  # the jobs are gone, and their handlers were stopped
+    await assert_serves(rigged, busy)
     assert commands.total - before < 600
     assert await rigged.without_ttl() == []
 
 
-async def test_a_group_that_is_destroyed_in_the_middle(
+async def test_a_group_that_is_destroyed_while_jobs_run(
     real_rig: RigMaker, commands: Commands
 ) -> None:
-    """Everything is handed out again, and everything still ends once."""
+    """Every message is delivered again, and every job still ends once."""
     busy = Busy()
     rigged = real_rig(
         registry=busy.registry(), identity=SHORT, max_inflight=3, task_limits={"chat": 1}
     )
     jobs = await fill(rigged, busy)
     await rigged.client.xgroup_destroy(rigged.keys.queue, "workers")
-    await serves(rigged, busy)
+    await assert_serves(rigged, busy)
     every = [job_id for kind in jobs.values() for job_id in kind]
     assert await rigged.ended(every) == {b"done"}
     for job_id in every:
@@ -159,7 +161,7 @@ async def test_a_group_that_is_destroyed_in_the_middle(
 
 
 @pytest.mark.parametrize("spoilt", ["queue", "schedule"])
-async def test_a_key_that_is_spoilt_does_not_make_anybody_spin(
+async def test_a_corrupt_key_causes_no_busy_loop(
     real_rig: RigMaker, commands: Commands, spoilt: str
 ) -> None:
     busy = Busy()
@@ -171,13 +173,13 @@ async def test_a_key_that_is_spoilt_does_not_make_anybody_spin(
     await rigged.client.set(key, "a string")
     busy.let_go.set()
     before = commands.total
-    await asyncio.sleep(1.2)  # nothing to wait for: this is how long it may spin
+    await asyncio.sleep(1.2)  # no event to wait for: the time in which commands are counted
     assert commands.total - before < 120, commands.sent
     await rigged.client.delete(key)
-    await serves(rigged, busy, 12)
+    await assert_serves(rigged, busy, 12)
 
 
-async def test_scripts_and_connections_that_keep_vanishing(real_rig: RigMaker) -> None:
+async def test_scripts_and_connections_that_are_lost_repeatedly(real_rig: RigMaker) -> None:
     busy = Busy()
     busy.let_go.set()
     rigged = real_rig(
@@ -186,7 +188,7 @@ async def test_scripts_and_connections_that_keep_vanishing(real_rig: RigMaker) -
     rigged.start(recover=True)
     jobs = await rigged.post(30, task="chat") + await rigged.post(20, task="plan")
 
-    async def harm() -> None:
+    async def disturb() -> None:
         client = rigged.backend.client()
         for number in range(20):
             with contextlib.suppress(RedisError):
@@ -198,8 +200,8 @@ async def test_scripts_and_connections_that_keep_vanishing(real_rig: RigMaker) -
                     await client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
             await asyncio.sleep(0.03)
 
-    await harm()
-    rigged.client = rigged.backend.client()  # the test's own was cut too
+    await disturb()
+    rigged.client = rigged.backend.client()  # the test's own connection was closed, too
     assert await rigged.ended(jobs) == {b"done"}
     for job_id in jobs:
         types = await rigged.types(job_id)
@@ -213,7 +215,7 @@ async def test_scripts_and_connections_that_keep_vanishing(real_rig: RigMaker) -
 
 @pytest.fixture
 def own_server() -> Iterator[RealServer]:
-    """A server that forgets nothing, for one test to kill."""
+    """A persistent server for one test to kill."""
     server = RealServer(require_binary(REAL[0]), "--appendonly", "yes", "--appendfsync", "always")
     yield server
     server.close()
@@ -237,17 +239,17 @@ def restart(server: RealServer) -> None:
     )
 
 
-async def test_a_restart_in_the_middle(
+async def test_a_restart_of_redis_while_jobs_run(
     own_server: RealServer, own_backend: Backend, keys: JobKeys, commands: Commands
 ) -> None:
     busy = Busy()
-    rigged = made(own_backend, keys, busy)
+    rigged = build_rig(own_backend, keys, busy)
     try:
         jobs = await fill(rigged, busy)
         kill(own_server)
         busy.let_go.set()
         before = commands.total
-        await asyncio.sleep(1.5)  # nothing to wait for: this is how long it may spin
+        await asyncio.sleep(1.5)  # no event to wait for: the time in which commands are counted
         assert commands.total - before < 150, commands.sent
         restart(own_server)
 
@@ -261,17 +263,17 @@ async def test_a_restart_in_the_middle(
         assert await rigged.ended(every) == {b"done"}
         for job_id in every:
             assert (await rigged.types(job_id)).count(b"done") == 1
-        await serves(rigged, busy)
+        await assert_serves(rigged, busy)
     finally:
         busy.let_go.set()
         await rigged.close()
 
 
-# -- roles ------------------------------------------------------------------------------------
+# -- background loops -------------------------------------------------------------------------
 
 
 class Breaks:
-    """Raises what nobody foresaw, twice; then does what it stands in for."""
+    """Raises an unexpected error twice, then calls the original."""
 
     def __init__(self, real: Any) -> None:
         self._real = real
@@ -284,11 +286,11 @@ class Breaks:
         return await self._real(*args)
 
 
-@pytest.mark.parametrize("role", ["recovery", "deferred", "janitor", "promoter"])
-async def test_a_role_outlives_what_nobody_foresaw(
+@pytest.mark.parametrize("role", ["recovery", "deferred", "cleaner", "promoter"])
+async def test_background_loops_survive_unexpected_errors(
     fake_rig: RigMaker, role: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody would notice that it is gone, until jobs hang."""
+    """A loop that ended would be noticed only when jobs hang."""
     monkeypatch.setattr("worker.queue.recovery.LONGEST_WAIT_S", 0.01)
     monkeypatch.setattr("worker.queue.deferred._BACKOFF_S", 0.01)
     monkeypatch.setattr("common.jobs.queue.LONGEST_WAIT_S", 0.01)
@@ -302,10 +304,10 @@ async def test_a_role_outlives_what_nobody_foresaw(
     elif role == "deferred":
         breaks = consumer.deferred.run_once = Breaks(consumer.deferred.run_once)  # type: ignore[assignment, method-assign]
         running = asyncio.create_task(consumer.deferred.run(consumer.admission.offer))
-    elif role == "janitor":
-        janitor = QueueCleaner(consumer.queue, "workers", every_s=0.01)
+    elif role == "cleaner":
+        cleaner = QueueCleaner(consumer.queue, "workers", every_s=0.01)
         breaks = consumer.queue.trim = Breaks(consumer.queue.trim)  # type: ignore[assignment, method-assign]
-        running = asyncio.create_task(janitor.run())
+        running = asyncio.create_task(cleaner.run())
     else:
         breaks = consumer.queue.due_jobs = Breaks(consumer.queue.due_jobs)  # type: ignore[assignment, method-assign]
         running = asyncio.create_task(consumer.promoter.run())
@@ -316,7 +318,7 @@ async def test_a_role_outlives_what_nobody_foresaw(
         await cancel(running)
 
 
-async def test_the_janitor_looks_at_consumers_first_and_then_seldom(
+async def test_idle_consumers_are_removed_first_and_then_rarely(
     fake_rig: RigMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("worker.monitoring.cleanup.FORGET_EVERY", 3)
@@ -325,12 +327,12 @@ async def test_the_janitor_looks_at_consumers_first_and_then_seldom(
     rounds: list[int] = []
     looked: list[int] = []
 
-    async def forget(group: str, idle_ms: int) -> int:
+    async def remove_idle(group: str, idle_ms: int) -> int:
         assert (group, idle_ms) == ("workers", 24 * 3600 * 1000)
         looked.append(rounds[-1])
         return 1
 
-    rigged.consumer.queue.remove_idle_consumers = forget  # type: ignore[method-assign]
+    rigged.consumer.queue.remove_idle_consumers = remove_idle  # type: ignore[method-assign]
     for number in range(7):
         rounds.append(number)
         await rigged.consumer.cleaner.run_once()

@@ -206,7 +206,7 @@ async def test_invalid_messages_in_a_fetch_are_dead_lettered(rig: RigMaker) -> N
     worker.start()
     assert await worker.ended(jobs) == {b"done"}
     await worker.all_acked()
-    reasons = {letter[b"reason"] for letter in await worker.letters()}
+    reasons = {letter[b"reason"] for letter in await worker.dead_letters()}
     assert reasons == {b"message_without_job_id", b"job_missing_or_expired"}
 
 

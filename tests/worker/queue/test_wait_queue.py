@@ -223,7 +223,7 @@ async def test_a_job_that_expires_while_it_waits_is_dead_lettered(rig: RigMaker)
     await rigged.client.delete(rigged.keys.job(job_id), rigged.keys.events(job_id))
     assert await rigged.settled(job_id) == b"error"
     assert b"expired_before_start" in (await rigged.job(job_id))[b"error"]
-    [letter] = await rigged.letters()
+    [letter] = await rigged.dead_letters()
     assert b"hello" in letter[b"fields"]
     await rigged.all_acked()
 

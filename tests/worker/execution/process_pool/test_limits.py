@@ -1,4 +1,4 @@
-"""What the pool hears while work goes on, and what becomes of work that goes wrong."""
+"""Notes, timeouts and failures of calls in the process pool."""
 
 from __future__ import annotations
 
@@ -40,35 +40,35 @@ async def pool() -> AsyncIterator[ProcessPool]:
 
 @contextlib.contextmanager
 def later(seconds: float) -> Iterator[None]:
-    """So much time has passed, as far as timers of this loop go; the children do not notice."""
+    """Advance the clock of this loop's timers; the child processes do not notice."""
     loop = asyncio.get_running_loop()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "time", lambda now=loop.time: now() + seconds)
         yield
 
 
-def tells(*values: Any) -> int:
+def sends_notes(*values: Any) -> int:
     for value in values:
         note(value)
     return len(values)
 
 
-def tells_and_fails() -> None:
+def sends_notes_and_fails() -> None:
     note("begun")
     raise StepError("no_photos", "there are none")
 
 
-def tells_and_dies() -> None:
+def sends_notes_and_dies() -> None:
     note("begun")
     segfaults()
 
 
-def tells_too_late() -> None:
-    """Its thread tells something when the call has long been answered."""
+def sends_a_late_note() -> None:
+    """Its thread sends a note after the call has ended."""
     threading.Timer(0.2, note, args=("late",)).start()
 
 
-def waits_for_the_late() -> int:
+def waits_for_the_late_note() -> int:
     for thread in threading.enumerate():
         if isinstance(thread, threading.Timer):
             thread.join()
@@ -87,7 +87,7 @@ def waits_for(path: str) -> str:
     return path
 
 
-def talks_without_end() -> None:
+def sends_notes_for_ever() -> None:
     while True:
         note("and so on")
 
@@ -96,9 +96,7 @@ def oom_score() -> str:
     return Path("/proc/self/oom_score_adj").read_text().strip()
 
 
-async def test_notes_come_while_it_works_and_in_their_order(
-    pool: ProcessPool, tmp_path: Path
-) -> None:
+async def test_notes_arrive_during_the_call_and_in_order(pool: ProcessPool, tmp_path: Path) -> None:
     heard: list[Any] = []
     working = asyncio.create_task(
         pool.run(waits_for, str(tmp_path / "go"), on_note=heard.append, timeout_s=60)
@@ -107,54 +105,54 @@ async def test_notes_come_while_it_works_and_in_their_order(
     assert not working.done()
     (tmp_path / "go").touch()
     assert await working == str(tmp_path / "go")
-    told: list[Any] = []
-    assert await pool.run(tells, *range(500), on_note=told.append) == 500
-    assert told == list(range(500))  # all of them, when it returns
-    assert await pool.run(tells, 1, 2) == 2  # nobody listens
+    notes: list[Any] = []
+    assert await pool.run(sends_notes, *range(500), on_note=notes.append) == 500
+    assert notes == list(range(500))  # all of them have arrived when it returns
+    assert await pool.run(sends_notes, 1, 2) == 2  # without a callback
 
 
-async def test_notes_are_heard_in_the_loop(pool: ProcessPool) -> None:
+async def test_notes_are_delivered_in_the_loop(pool: ProcessPool) -> None:
     threads: set[int] = set()
-    await pool.run(tells, 1, on_note=lambda _: threads.add(threading.get_ident()))
+    await pool.run(sends_notes, 1, on_note=lambda _: threads.add(threading.get_ident()))
     assert threads == {threading.get_ident()}
 
 
-async def test_what_was_told_before_the_end_is_heard(pool: ProcessPool) -> None:
+async def test_notes_before_a_failure_are_delivered(pool: ProcessPool) -> None:
     heard: list[Any] = []
     with pytest.raises(StepError):
-        await pool.run(tells_and_fails, on_note=heard.append)
+        await pool.run(sends_notes_and_fails, on_note=heard.append)
     with pytest.raises(ComputeCrashed):
-        await pool.run(tells_and_dies, on_note=heard.append)
+        await pool.run(sends_notes_and_dies, on_note=heard.append)
     assert heard == ["begun", "begun"]
 
 
-async def test_a_note_from_an_earlier_call_is_not_taken_for_one_of_this(pool: ProcessPool) -> None:
+async def test_a_note_of_an_earlier_call_is_not_attributed_to_the_next(pool: ProcessPool) -> None:
     heard: list[Any] = []
-    await pool.run(tells_too_late, on_note=heard.append)
-    await pool.run(waits_for_the_late, on_note=heard.append)
-    # Either it was told before the second call, to nobody, or in the middle of it.
+    await pool.run(sends_a_late_note, on_note=heard.append)
+    await pool.run(waits_for_the_late_note, on_note=heard.append)
+    # It was sent either before the second call, and dropped, or during it.
     assert heard in (["in time"], ["late", "in time"])
     assert await pool.run(double, 2) == 4
 
 
-def test_outside_of_a_pool_nobody_hears_a_note() -> None:
-    assert tells(1, 2) == 2
+def test_a_note_outside_of_a_pool_does_nothing() -> None:
+    assert sends_notes(1, 2) == 2
 
 
-async def test_nothing_is_heard_of_work_that_was_canceled(pool: ProcessPool) -> None:
+async def test_no_notes_are_delivered_after_a_cancellation(pool: ProcessPool) -> None:
     heard: list[Any] = []
-    working = asyncio.create_task(pool.run(talks_without_end, on_note=heard.append))
+    working = asyncio.create_task(pool.run(sends_notes_for_ever, on_note=heard.append))
     await eventually(lambda: heard, 30)
     [pid] = pool.pids
     working.cancel()
     with pytest.raises(asyncio.CancelledError):
         await working
-    told = len(heard)
-    await eventually(lambda: gone(pid))  # and what was in the pipe was read
-    assert len(heard) == told
+    notes = len(heard)
+    await eventually(lambda: gone(pid))  # and the pipe was read to its end
+    assert len(heard) == notes
 
 
-async def test_a_segfault_costs_its_own_call_only(pool: ProcessPool, tmp_path: Path) -> None:
+async def test_a_segfault_affects_only_its_own_call(pool: ProcessPool, tmp_path: Path) -> None:
     heard: list[Any] = []
     neighbour = asyncio.create_task(
         pool.run(waits_for, str(tmp_path / "go"), on_note=heard.append, timeout_s=60)
@@ -168,10 +166,10 @@ async def test_a_segfault_costs_its_own_call_only(pool: ProcessPool, tmp_path: P
     assert await pool.run(double, 2) == 4
 
 
-async def test_work_that_hangs_is_killed_when_its_time_is_up(
+async def test_a_call_that_hangs_is_killed_after_its_timeout(
     pool: ProcessPool, tmp_path: Path
 ) -> None:
-    await pool.run(double, 1)  # a process is there
+    await pool.run(double, 1)  # starts a process
     working = asyncio.create_task(pool.run(works_for_ever, str(tmp_path / "pid"), timeout_s=60.5))
     pid = await busy_pid(tmp_path / "pid")
     with later(61), pytest.raises(ComputeTimeout, match=r"longer than 60\.5 s") as caught:
@@ -181,12 +179,12 @@ async def test_work_that_hangs_is_killed_when_its_time_is_up(
     assert await pool.run(double, 5, timeout_s=60) == 10
 
 
-async def test_a_time_limit_does_not_outlive_its_call() -> None:
+async def test_a_timeout_does_not_outlive_its_call() -> None:
     pool = ProcessPool(1, idle_s=3600)
     try:
         first = await pool.run(own_pid, timeout_s=60)
         with later(61):
-            await asyncio.sleep(0.01)  # timers that are due are heard
+            await asyncio.sleep(0.01)  # due timers run
         assert await pool.run(own_pid) == first
     finally:
         await pool.close()
@@ -200,9 +198,9 @@ async def test_waiting_for_a_process_is_not_counted(tmp_path: Path) -> None:
         first = asyncio.create_task(pool.run(waits_for, str(tmp_path / "go"), on_note=heard.append))
         await eventually(lambda: heard, 30)
         second = asyncio.create_task(pool.run(double, 3, timeout_s=60))
-        await asyncio.sleep(0.01)  # it waits by now
+        await asyncio.sleep(0.01)  # by now it waits for a process
         with later(61):
-            await asyncio.sleep(0.01)  # timers that are due are heard
+            await asyncio.sleep(0.01)  # due timers run
         (tmp_path / "go").touch()
         assert await second == 6
         assert await first
@@ -232,7 +230,7 @@ async def test_a_call_that_fails_counts_too() -> None:
         await pool.close()
 
 
-async def test_greed_costs_its_own_call_only(tmp_path: Path) -> None:
+async def test_lack_of_memory_affects_only_its_own_call(tmp_path: Path) -> None:
     pool = ProcessPool(2, memory_bytes=256 * 1024 * 1024)
     try:
         heard: list[Any] = []
@@ -250,7 +248,7 @@ async def test_greed_costs_its_own_call_only(tmp_path: Path) -> None:
         await pool.close()
 
 
-async def test_a_process_gives_memory_back_and_is_the_first_to_go(pool: ProcessPool) -> None:
+async def test_a_process_returns_memory_and_is_killed_first(pool: ProcessPool) -> None:
     surroundings = await pool.run(environment)
     assert surroundings["MALLOC_ARENA_MAX"] == "2"
     assert int(surroundings["MALLOC_TRIM_THRESHOLD_"]) > 0
@@ -258,7 +256,7 @@ async def test_a_process_gives_memory_back_and_is_the_first_to_go(pool: ProcessP
     assert int(await pool.run(oom_score)) >= max(own, 500)
 
 
-def test_errors_go_through_a_pipe() -> None:
+def test_errors_can_be_pickled() -> None:
     late = pickle.loads(pickle.dumps(ComputeTimeout(1.5)))
     assert (late.timeout_s, str(late)) == (1.5, "the call takes longer than 1.5 s")
     greedy = pickle.loads(pickle.dumps(OutOfMemory(1 << 28)))

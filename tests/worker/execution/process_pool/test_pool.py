@@ -1,4 +1,4 @@
-"""The process pool: work away from the loop that can be killed at any time."""
+"""The process pool: functions run in other processes and can be killed at any time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def pool() -> AsyncIterator[ProcessPool]:
 
 
 def double(number: int) -> int:
-    print("into nowhere")  # must not disturb the answers
+    print("into nowhere")  # must not get into the replies
     return 2 * number
 
 
@@ -51,11 +51,11 @@ def fails(what: str) -> None:
         raise StepError("no_photos", "there are none")
     if what == "transient":
         raise TransientError("later")
-    raise _Unhandy("one", "two")
+    raise _NotUnpicklable("one", "two")
 
 
-class _Unhandy(Exception):
-    """Cannot be put together again from its args."""
+class _NotUnpicklable(Exception):
+    """Can be pickled but not unpickled."""
 
     def __init__(self, one: str, two: str) -> None:
         super().__init__(f"{one} and {two}")
@@ -82,7 +82,7 @@ def long_answer(length: int) -> bytes:
 
 
 def gone(pid: int) -> bool:
-    """Not even a zombie is left."""
+    """True if the process does not exist, not even as a zombie."""
     return not Path(f"/proc/{pid}").exists()
 
 
@@ -91,18 +91,18 @@ def is_zombie(pid: int) -> bool:
 
 
 async def busy_pid(path: Path) -> int:
-    """The process that works for ever, once it does."""
+    """The pid of the process that never ends, once it runs."""
     return int(await eventually(lambda: path.exists() and path.read_text(), 30))
 
 
-async def test_work_is_done_elsewhere(pool: ProcessPool) -> None:
+async def test_functions_run_in_another_process(pool: ProcessPool) -> None:
     assert await pool.run(double, 21) == 42
     assert await pool.run(own_pid) != os.getpid()
     assert await pool.run(niceness) >= 5
     assert "HOME" not in await pool.run(environment)
 
 
-async def test_a_process_does_many_calls_and_no_more_are_started_than_needed(
+async def test_processes_are_reused(
     pool: ProcessPool,
 ) -> None:
     assert len({await pool.run(own_pid) for _ in range(5)}) == 1
@@ -112,23 +112,23 @@ async def test_a_process_does_many_calls_and_no_more_are_started_than_needed(
     assert available_cores() >= 1
 
 
-async def test_big_things_go_in_and_come_out(pool: ProcessPool) -> None:
+async def test_large_arguments_and_results(pool: ProcessPool) -> None:
     assert len(await pool.run(long_answer, 5_000_000)) == 5_000_000
     assert await pool.run(len, b"x" * 5_000_000) == 5_000_000
 
 
-async def test_what_it_raises_is_raised_here(pool: ProcessPool) -> None:
+async def test_exceptions_are_raised_in_the_caller(pool: ProcessPool) -> None:
     with pytest.raises(StepError, match="there are none") as caught:
         await pool.run(fails, "step")
     assert (caught.value.code, caught.value.kind) == ("no_photos", "no_photos")
     with pytest.raises(TransientError, match="later"):
         await pool.run(fails, "transient")
-    with pytest.raises(ComputeError, match="_Unhandy: one and two"):
+    with pytest.raises(ComputeError, match="_NotUnpicklable: one and two"):
         await pool.run(fails, "unhandy")
     assert await pool.run(double, 1) == 2
 
 
-async def test_what_cannot_be_handed_over(pool: ProcessPool) -> None:
+async def test_calls_that_cannot_be_pickled(pool: ProcessPool) -> None:
     with pytest.raises(ComputeError, match="cannot be pickled"):
         await pool.run(lambda: 1)
     with pytest.raises(ComputeError, match="cannot be pickled"):
@@ -150,7 +150,7 @@ async def test_an_idle_process_that_was_killed_is_replaced(pool: ProcessPool) ->
     await eventually(lambda: gone(pid))
 
 
-async def test_memory_has_a_bound() -> None:
+async def test_memory_is_limited() -> None:
     pool = ProcessPool(1, memory_bytes=256 * 1024 * 1024)
     try:
         with pytest.raises(OutOfMemory, match="256 MB") as caught:
@@ -161,7 +161,7 @@ async def test_memory_has_a_bound() -> None:
         await pool.close()
 
 
-async def test_canceled_work_is_killed_and_the_loop_goes_on(
+async def test_a_canceled_call_is_killed_without_blocking_the_loop(
     pool: ProcessPool, tmp_path: Path
 ) -> None:
     working = asyncio.create_task(pool.run(works_for_ever, str(tmp_path / "pid")))
@@ -177,7 +177,7 @@ async def test_canceled_work_is_killed_and_the_loop_goes_on(
     assert await pool.run(double, 5) == 10
 
 
-async def test_work_that_is_canceled_before_it_began(pool: ProcessPool) -> None:
+async def test_a_call_that_is_canceled_before_it_began(pool: ProcessPool) -> None:
     for _ in range(5):
         working = asyncio.create_task(pool.run(double, 1))
         await asyncio.sleep(0)
@@ -188,7 +188,7 @@ async def test_work_that_is_canceled_before_it_began(pool: ProcessPool) -> None:
     await eventually(lambda: len(pool.pids) <= 1)
 
 
-async def test_killed_from_outside_in_the_middle_of_work(pool: ProcessPool, tmp_path: Path) -> None:
+async def test_a_process_killed_during_a_call(pool: ProcessPool, tmp_path: Path) -> None:
     working = asyncio.create_task(pool.run(works_for_ever, str(tmp_path / "pid")))
     pid = await busy_pid(tmp_path / "pid")
     os.kill(pid, signal.SIGKILL)
@@ -198,7 +198,7 @@ async def test_killed_from_outside_in_the_middle_of_work(pool: ProcessPool, tmp_
     assert await pool.run(double, 5) == 10
 
 
-async def test_those_who_wait_for_a_place_get_it_when_others_are_canceled(tmp_path: Path) -> None:
+async def test_waiting_calls_run_when_others_are_canceled(tmp_path: Path) -> None:
     pool = ProcessPool(1)
     try:
         first = asyncio.create_task(pool.run(works_for_ever, str(tmp_path / "pid")))
@@ -213,7 +213,7 @@ async def test_those_who_wait_for_a_place_get_it_when_others_are_canceled(tmp_pa
         await pool.close()
 
 
-async def test_idle_processes_leave() -> None:
+async def test_idle_processes_end() -> None:
     pool = ProcessPool(1, idle_s=0.05)
     pid = await pool.run(own_pid)
     await eventually(lambda: gone(pid))
@@ -222,7 +222,7 @@ async def test_idle_processes_leave() -> None:
     await pool.close()
 
 
-async def test_close_ends_what_works(tmp_path: Path) -> None:
+async def test_close_kills_running_calls(tmp_path: Path) -> None:
     pool = ProcessPool(2)
     idle = await pool.run(own_pid)
     working: asyncio.Task[Any] = asyncio.create_task(
@@ -237,7 +237,7 @@ async def test_close_ends_what_works(tmp_path: Path) -> None:
 
 
 async def test_processes_end_with_a_worker_that_is_killed(tmp_path: Path) -> None:
-    """In the middle of work, too: nobody is there for the answer."""
+    """Also during a call, because the parent that would read the reply is gone."""
     script = tmp_path / "doomed.py"
     script.write_text(
         "import asyncio\n"

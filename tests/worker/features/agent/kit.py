@@ -124,4 +124,4 @@ async def answer(rig: Rig, job_id: str) -> dict[str, Any]:
 
 async def events(rig: Rig, job_id: str, *kinds: str) -> list[dict[str, Any]]:
     """The data of a job's events of these kinds, in order."""
-    return [data for kind, _, data in await rig.story(job_id) if kind in kinds]
+    return [data for kind, _, data in await rig.parsed_events(job_id) if kind in kinds]

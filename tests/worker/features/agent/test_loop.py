@@ -71,7 +71,7 @@ async def test_a_question_two_calls_and_an_answer(rig: RigMaker) -> None:
     ]
     story = [
         (kind, data.get("id"), data.get("round"))
-        for kind, _, data in await worker.story(job_id)
+        for kind, _, data in await worker.parsed_events(job_id)
         if kind.startswith("tool_")
     ]
     assert story == [

@@ -71,7 +71,7 @@ async def result_of(rig: Rig, **payload: Any) -> tuple[dict[str, Any], list[tupl
     outcome, job_id = await rig.execute(dumps(payload), "embed")
     record = await rig.job(job_id)
     assert outcome is Outcome.DONE, record[b"error"]
-    return json.loads(record[b"result"]), await rig.story(job_id)
+    return json.loads(record[b"result"]), await rig.parsed_events(job_id)
 
 
 async def error_of(rig: Rig, **payload: Any) -> dict[str, Any]:
@@ -158,5 +158,7 @@ async def test_cancel_stops_the_work_at_once(worker_of: Rig, embedder: Lengths) 
     await asyncio.wait_for(embedder.stopped.wait(), 10)
     assert await worker_of.settled(job_id) == b"canceled"
     assert (await worker_of.job(job_id))[b"result"] == b""
-    stages = [data["stage"] for type, _, data in await worker_of.story(job_id) if "stage" in data]
+    stages = [
+        data["stage"] for type, _, data in await worker_of.parsed_events(job_id) if "stage" in data
+    ]
     assert "forced" not in stages

@@ -173,7 +173,7 @@ class ImageRig(Rig):
         """Stages in the events of a core job, with the attempt that wrote them."""
         return [
             (data["stage"], data["attempt"])
-            for kind, step, data in await self.story(job_id)
+            for kind, step, data in await self.parsed_events(job_id)
             if (kind, step) == ("progress", "worker.image")
         ]
 

@@ -51,7 +51,7 @@ async def test_a_bad_image_fails_by_its_stage(
     error = await rig.error(record.job_id)
     assert error["kind"] == "image_failed"
     assert (error["message"], error["attempt"]) == (f"{code}: {record.failure.error_message}", 1)
-    assert await rig.letters() == []
+    assert await rig.dead_letters() == []
     assert rig.stored(image_id) is None
     assert rig.telling["images"]().failed == 1
 

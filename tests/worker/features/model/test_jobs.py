@@ -85,11 +85,11 @@ async def post(rig: Rig, **changes: Any) -> str:
 
 
 async def types(rig: Rig, job_id: str) -> list[str]:
-    return [kind for kind, _, _ in await rig.story(job_id)]
+    return [kind for kind, _, _ in await rig.parsed_events(job_id)]
 
 
 async def retries(rig: Rig, job_id: str) -> list[dict[str, Any]]:
-    return [data for kind, _, data in await rig.story(job_id) if kind == "retry"]
+    return [data for kind, _, data in await rig.parsed_events(job_id) if kind == "retry"]
 
 
 async def nothing_is_stuck(rig: Rig, server: ModelServer, model: ModelClient) -> None:
@@ -108,7 +108,7 @@ async def test_an_answer(rig: RigMaker, server: ModelServer, calm: Any) -> None:
     async with working(rig, calm) as (worker, model):
         job_id = await post(worker, payload=b'{"text":"count to 3"}')
         assert await worker.settled(job_id) == b"done"
-        story = await worker.story(job_id)
+        story = await worker.parsed_events(job_id)
         assert [data["delta"] for kind, _, data in story if kind == "message"] == ["1", " 2", " 3"]
         await nothing_is_stuck(worker, server, model)
 
@@ -243,7 +243,7 @@ async def test_the_right_error_and_nothing_stuck(
         assert await worker.settled(job_id) == b"error"
         error = await worker.error(job_id)
         assert (error["kind"], error["attempt"]) == (kind, 1)
-        story = await worker.story(job_id)
+        story = await worker.parsed_events(job_id)
         reported = [data["delta"] for each, _, data in story if each == "message"]
         assert said_before is None or reported == said_before
         await nothing_is_stuck(worker, server, model)
@@ -283,7 +283,7 @@ async def test_no_model_fails_at_once(fake_rig: RigMaker, tmp_path: Path) -> Non
         assert error["kind"] == "no_model"
         assert "MODEL_URL" in error["message"]
         assert "sluice model serve" in error["message"]
-        assert not await worker.letters(), "nothing to look into"
+        assert not await worker.dead_letters(), "nothing to look into"
 
 
 async def test_as_many_at_once_as_the_server_has_slots(

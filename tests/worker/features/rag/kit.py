@@ -168,7 +168,7 @@ class RagRig(Rig):
         status = (await self.settled(job_id)).decode()
         record = await self.job(job_id)
         raw = record[b"error"] if status == "error" else record[b"result"]
-        return JobEnd(status, json.loads(raw) if raw else None, await self.story(job_id))
+        return JobEnd(status, json.loads(raw) if raw else None, await self.parsed_events(job_id))
 
     async def do(self, payload: dict[str, Any], tenant: str = "") -> JobEnd:
         return await self.end(await self.submit(payload, tenant))

@@ -70,7 +70,7 @@ async def result(rig: Rig, job_id: str) -> Any:
 
 
 async def event_data(rig: Rig, job_id: str, *kinds: str) -> list[Any]:
-    return [data for kind, _, data in await rig.story(job_id) if kind in kinds]
+    return [data for kind, _, data in await rig.parsed_events(job_id) if kind in kinds]
 
 
 async def test_a_call_with_its_result_and_events(rig: RigMaker) -> None:
@@ -79,7 +79,7 @@ async def test_a_call_with_its_result_and_events(rig: RigMaker) -> None:
     assert outcome is Outcome.DONE
     answer = await result(worker, job_id)
     assert answer == {"output": {"value": 42}, "ms": answer["ms"]}
-    story = await worker.story(job_id)
+    story = await worker.parsed_events(job_id)
     [called] = [data for kind, _, data in story if kind == "tool_call"]
     assert called == {
         "id": "call",

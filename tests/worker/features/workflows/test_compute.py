@@ -53,7 +53,7 @@ async def busy(rig: WorkflowRig, tmp_path: Path) -> tuple[str, int]:
 
 
 async def timeout_reported(rig: WorkflowRig, core_job: str) -> bool:
-    found = [data for kind, _, data in await rig.story(core_job) if kind == "retry"]
+    found = [data for kind, _, data in await rig.parsed_events(core_job) if kind == "retry"]
     return [data["kind"] for data in found] == ["timeout"]
 
 
@@ -69,7 +69,7 @@ async def test_a_process_that_dies_costs_an_attempt(rig: WorkflowRig) -> None:
     assert ended.status.value == "complete"
     core_job = ended.core_job
     await rig.settled(core_job)
-    [retry] = [data for kind, _, data in await rig.story(core_job) if kind == "retry"]
+    [retry] = [data for kind, _, data in await rig.parsed_events(core_job) if kind == "retry"]
     assert retry["kind"] == "compute_crashed"
 
 
@@ -91,7 +91,7 @@ async def test_a_canceled_step_ends_its_process_at_once(rig: WorkflowRig, tmp_pa
     core = await rig.core_ended(job_id, "gather")
     assert core[b"status"] == b"canceled"
     # It ended on request and was not forced.
-    last = (await rig.story((await rig.step(job_id, "gather")).core_job))[-1]
+    last = (await rig.parsed_events((await rig.step(job_id, "gather")).core_job))[-1]
     assert last[2]["stage"] == "cooperative"
 
 

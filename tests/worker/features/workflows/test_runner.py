@@ -155,7 +155,7 @@ async def test_the_number_of_attempts_is_limited(flows: FlowMaker) -> None:
     assert list(ended.errors) == [
         {"code": "step_failed", "message": "never", "kind": "transient_error"}
     ]
-    assert len(await rig.letters()) == 1
+    assert len(await rig.dead_letters()) == 1
 
 
 async def test_a_step_has_a_timeout(fake_flows: FlowMaker) -> None:
@@ -362,7 +362,7 @@ async def test_progress_is_throttled_and_reported_at_the_end(flows: FlowMaker) -
     assert reports[-1]["done"] == reports[-1]["total"] == 1000
     core_job = (await rig.step(job_id, "gather")).core_job
     await rig.settled(core_job)
-    core = [data for kind, _, data in await rig.story(core_job) if kind == "progress"]
+    core = [data for kind, _, data in await rig.parsed_events(core_job) if kind == "progress"]
     assert core[-1] == {"done": 1000, "total": 1000, "attempt": 1}
 
 
