@@ -87,7 +87,7 @@ async def test_a_repeated_result_with_equal_content_changes_nothing(gallery: Gal
 async def test_a_later_result_replaces_an_earlier_one(gallery: Gallery) -> None:
     image_id = await gallery.create()
     first, second = failure_fields(image_id), result_fields(image_id)
-    earlier, later = await gallery.third_party_entry(first), await gallery.foreign(second)
+    earlier, later = await gallery.third_party_entry(first), await gallery.third_party_entry(second)
     assert (await gallery.store.persist(later, second, GROUP)).answer is OK
     before = await gallery.snapshot()
     assert (await gallery.store.persist(earlier, first, GROUP)).answer is ALREADY
