@@ -128,7 +128,7 @@ class Member:
         if self._was_killed or (self._stop_requested_at is not None and self._exited_cleanly(code)):
             return ""
         reason = (
-            "was requested_at to stop and" if self._stop_requested_at is not None else "by itself"
+            "was asked to stop and" if self._stop_requested_at is not None else "by itself"
         )
         return f"{self.name} {reason} ended with code {code}"
 

@@ -72,7 +72,7 @@ def _jobs(result: Result) -> list[tuple[str, str]]:
             str(sum(len(record.of_type(kind)) for record in records))
             for kind in (EventType.RELEASED, EventType.RETRY)
         )),
-        ("dead dead_letters_by_job", f"{sum(history.leftovers.dead_letters_by_job.values())}"),
+        ("dead letters", f"{sum(history.leftovers.dead_letters_by_job.values())}"),
         ("answers", ", ".join(f"{count} x {name}" for name, count in answers.most_common())),
         ("watched", f"{len(watched)} over {sum(one.connections for one in watched)} connections, "
                     f"{sum(len(one.ids) for one in watched)} events"),
