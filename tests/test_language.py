@@ -70,11 +70,11 @@ WORDS = (
 )
 #: Phrases in which a word has its usual meaning, or which are names of the contract.
 USUAL = re.compile(
-    r"/v1/trail|access:trail|\btrail\b(?=:)"  # the endpoint and the key of the audit log
+    r"/v1/trail|/ui/trail|access:trail|\btrail\b(?=:)"  # the endpoint and the key of the audit log
     r"|letters?\s(?:and|or)\sdigits?|(?:lower|upper)[- ]?case\sletters?|(?:small|capital)\sletters?"
     r"|single letters?|\d+ letters?|letters? (?:of|in) the alphabet|and a letter"
     r"|bounding box(?:es)?|check ?box(?:es)?|text box(?:es)?"
-    r"|user story",
+    r"|decimal places",
     re.IGNORECASE,
 )
 #: Words that have their usual meaning in these files.
