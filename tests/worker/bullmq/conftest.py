@@ -1,4 +1,4 @@
-"""Fixtures of the BullMQ door's tests."""
+"""Fixtures of the tests of the BullMQ worker."""
 
 from __future__ import annotations
 

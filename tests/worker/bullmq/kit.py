@@ -1,4 +1,4 @@
-"""A queue of BullMQ on a real server: the package's own producer, and workers of ours."""
+"""A BullMQ queue on a real server: a producer of the package `bullmq`, and Sluice workers."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from worker.bullmq.consumer import BullMQConsumer, BullMQWorker
 from worker.monitoring.shutdown import StopSignals
 from worker.registry import Registry
 
-#: Less than the 30 s in which a worker would find by itself what it was not told of.
+#: Less than the 30 s after which a worker would find missed jobs by polling.
 TIMEOUT_S = 25.0
-#: The machine may be busy with something else: of so many measurements the best counts.
+#: The machine may be busy: the best of several measurements counts.
 TRIES = 3
 _NUMBERS = itertools.count(1)
 
 
 class Bull:
-    """One queue: who feeds it, who works on it, and what is told of it."""
+    """One queue with its producer, its workers and its events."""
 
     def __init__(self, backend: Backend) -> None:
         assert backend.url is not None
@@ -35,23 +35,23 @@ class Bull:
         self.redis = redis.asyncio.Redis.from_url(self.url, decode_responses=True)
         self.queue = bullmq.Queue(self.keys.queue, {"connection": self.url})
         self.registry = Registry()
-        self.doors: list[BullMQWorker] = []
+        self.workers: list[BullMQWorker] = []
         self._seen: list[tuple[str, dict[str, str]]] = []
 
     def work(self, **settings: Any) -> BullMQConsumer:
-        """Another worker, under way."""
+        """Start another worker."""
         settings = {"bullmq_lock_ms": 30_000, "bullmq_lock_renew_ms": 500, **settings}
         wanted = WorkerSettings(redis_url=self.url, bullmq_queues=self.keys.queue, **settings)
-        door = BullMQWorker(self.url, wanted, self.registry)
-        door.start()
-        self.doors.append(door)
-        return door.consumers[0]
+        worker = BullMQWorker(self.url, wanted, self.registry)
+        worker.start()
+        self.workers.append(worker)
+        return worker.consumers[0]
 
     async def stop(self) -> None:
-        """Stop the worker that began last."""
-        door = self.doors.pop()
-        await door.drain(StopSignals())
-        await door.close()
+        """Stop the worker that was started last."""
+        worker = self.workers.pop()
+        await worker.drain(StopSignals())
+        await worker.close()
 
     async def add(self, name: str, data: Any = None, **opts: Any) -> str:
         job = await self.queue.add(name, {} if data is None else data, opts)
@@ -66,7 +66,7 @@ class Bull:
     async def events(self) -> list[dict[str, str]]:
         return [fields for _, fields in await self.redis.xrange(self.keys.events)]
 
-    async def told(self, job_id: str) -> list[str]:
+    async def event_types(self, job_id: str) -> list[str]:
         """Types of a job's events so far."""
         return [event["event"] for event in await self.events() if event.get("jobId") == job_id]
 
@@ -79,7 +79,7 @@ class Bull:
                 for _, event in entries:
                     if event.get("jobId") == job_id and event["event"] in types:
                         return event
-        raise AssertionError(f"job {job_id} of {types}: {await self.told(job_id)}")
+        raise AssertionError(f"job {job_id} of {types}: {await self.event_types(job_id)}")
 
     async def ended(self, *job_ids: str) -> list[dict[str, str]]:
         """Wait until these have completed or failed; their hashes."""
@@ -88,7 +88,7 @@ class Bull:
         return [await self.hash(job_id) for job_id in job_ids]
 
     async def close(self) -> None:
-        while self.doors:
+        while self.workers:
             await self.stop()
         await self.queue.close()
         await self.redis.aclose()
@@ -101,7 +101,7 @@ async def bull_on(backend: Backend) -> AsyncIterator[Bull]:
 
 
 async def eventually(holds: Any) -> None:
-    """Wait until something holds that no event tells."""
+    """Poll until a condition holds that has no event."""
     deadline = time.monotonic() + TIMEOUT_S
     while not await holds():
         assert time.monotonic() < deadline

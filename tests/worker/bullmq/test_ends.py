@@ -1,4 +1,4 @@
-"""Ends of one turn travel together, and each has the answer that is its own."""
+"""Completions of one tick share a call, and each gets its own reply."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from worker.bullmq.scripts import JobCompletion, QueueScripts, ScriptCall
 from worker.execution.context import JobContext
 
 
-class Line:
-    """Keeps what it is told, and answers what it was given."""
+class RecordingClient:
+    """Records the calls, and returns given replies."""
 
     def __init__(self, *answers: Any) -> None:
         self.calls: list[int] = []
@@ -38,23 +38,23 @@ class Counting:
         return len(ends)
 
 
-def ends_on(line: Line) -> CompletionBatcher:
-    return CompletionBatcher(line, Counting())  # type: ignore[arg-type]
+def batcher_on(client: RecordingClient) -> CompletionBatcher:
+    return CompletionBatcher(client, Counting())  # type: ignore[arg-type]
 
 
 END = JobCompletion("key", ("id", b"null", "1", b""))
 
 
-async def test_a_few_in_one_call() -> None:
-    line = Line(list(range(MOST_PER_BATCH)), list(range(MOST_PER_BATCH)), [0])
-    ends = ends_on(line)
+async def test_completions_of_one_tick_share_a_call() -> None:
+    client = RecordingClient(list(range(MOST_PER_BATCH)), list(range(MOST_PER_BATCH)), [0])
+    ends = batcher_on(client)
     said = [ends.add(END) for _ in range(2 * MOST_PER_BATCH + 1)]
     assert await asyncio.gather(*said) == [*range(MOST_PER_BATCH), *range(MOST_PER_BATCH), 0]
-    assert line.calls == [MOST_PER_BATCH, MOST_PER_BATCH, 1]
+    assert client.calls == [MOST_PER_BATCH, MOST_PER_BATCH, 1]
 
 
-async def test_what_fails_fails_for_those_whose_it_is() -> None:
-    ends = ends_on(Line([ResponseError("no"), 0], NoConnection("gone")))
+async def test_an_error_fails_only_its_own_completion() -> None:
+    ends = batcher_on(RecordingClient([ResponseError("no"), 0], NoConnection("gone")))
     failed, fine = ends.add(END), ends.add(END)
     with pytest.raises(ResponseError):
         await failed
@@ -64,15 +64,15 @@ async def test_what_fails_fails_for_those_whose_it_is() -> None:
     assert [type(error) for error in found] == [NoConnection, NoConnection]
 
 
-async def test_who_has_left_is_not_told() -> None:
-    ends = ends_on(Line([1, 2]))
+async def test_a_canceled_caller_gets_no_reply() -> None:
+    ends = batcher_on(RecordingClient([1, 2]))
     left, stayed = ends.add(END), ends.add(END)
     left.cancel()
     assert await stayed == 2
 
 
-async def test_a_job_that_cannot_end_does_not_keep_the_others(bull: Bull) -> None:
-    """One has lost its lock, one is something else by now: the others end in the same call."""
+async def test_a_job_that_cannot_end_does_not_affect_the_others(bull: Bull) -> None:
+    """One has lost its lock, one has another type: the others end in the same call."""
     all_began, go = asyncio.Event(), asyncio.Event()
     began: list[str] = []
 
@@ -85,14 +85,14 @@ async def test_a_job_that_cannot_end_does_not_keep_the_others(bull: Bull) -> Non
         return context.job_id
 
     calls: list[int] = []
-    crew = bull.work(bullmq_concurrency=4, bullmq_lock_ms=60_000, bullmq_lock_renew_ms=30_000)
+    consumer = bull.work(bullmq_concurrency=4, bullmq_lock_ms=60_000, bullmq_lock_renew_ms=30_000)
     complete = QueueScripts.complete
 
     def counted(ends: list[JobCompletion]) -> ScriptCall:
         calls.append(len(ends))
-        return complete(crew.reader._scripts, ends)
+        return complete(consumer.reader._scripts, ends)
 
-    crew.reader._scripts.complete = counted  # type: ignore[method-assign,assignment]
+    consumer.reader._scripts.complete = counted  # type: ignore[method-assign,assignment]
     ids = [await bull.add("work") for _ in range(4)]
     await asyncio.wait_for(all_began.wait(), 15)
     await bull.redis.set(bull.keys.lock(ids[1]), "somebody else's")
@@ -105,8 +105,8 @@ async def test_a_job_that_cannot_end_does_not_keep_the_others(bull: Bull) -> Non
     assert "finishedOn" not in await bull.hash(ids[1])
 
 
-def test_the_functions_of_the_script_know_nothing_of_its_arguments() -> None:
-    """They are made once for all jobs of a call: what they would see is another job's."""
+def test_the_functions_of_the_script_do_not_use_its_arguments() -> None:
+    """They are defined once for all jobs of a call, and would see those of another job."""
     functions, body = package.split_script(main.FINISH)
     code = re.sub(r"--\[\[.*?\]\]|--[^\n]*", "", functions, flags=re.DOTALL)
     assert "KEYS" not in code

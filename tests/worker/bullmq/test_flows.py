@@ -1,4 +1,4 @@
-"""Flows: children before their parent, and what a failed child does to it."""
+"""Flows: children run before their parent, and may fail it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def register(bull: Bull, order: list[str]) -> None:
         return data["n"]
 
 
-async def test_children_come_first_and_the_parent_has_their_values(bull: Bull, flow: Any) -> None:
+async def test_children_run_first_and_the_parent_has_their_results(bull: Bull, flow: Any) -> None:
     order: list[str] = []
     register(bull, order)
     bull.work()
@@ -58,7 +58,7 @@ async def test_children_come_first_and_the_parent_has_their_values(bull: Bull, f
     assert order == ["child", "child", "child", "parent"]
 
 
-async def test_a_child_that_must_not_fail_fails_its_parent_unrun(bull: Bull, flow: Any) -> None:
+async def test_a_failed_child_fails_its_parent_without_running_it(bull: Bull, flow: Any) -> None:
     order: list[str] = []
     register(bull, order)
     bull.work()
@@ -70,7 +70,7 @@ async def test_a_child_that_must_not_fail_fails_its_parent_unrun(bull: Bull, flo
     assert await bull.state(parent) == "failed"
 
 
-async def test_a_child_that_may_fail_is_left_out(bull: Bull, flow: Any) -> None:
+async def test_a_failed_child_that_is_ignored_has_no_result(bull: Bull, flow: Any) -> None:
     register(bull, [])
     bull.work()
     failing = {"name": "child", "data": {"fail": True}, "opts": {"ignoreDependencyOnFailure": True}}
@@ -87,7 +87,7 @@ async def test_a_job_with_children_that_have_not_ended_cannot_complete(
         await bull.redis.sadd(f"{bull.keys.job(context.job_id)}:dependencies", "some:child")
         return "done"
 
-    crew = bull.work()
+    consumer = bull.work()
     [found] = await bull.ended(await bull.add("parent", attempts=3))
     assert "children that have not ended" in found["failedReason"]
-    assert crew.counters.for_task("parent").failed == 1
+    assert consumer.counters.for_task("parent").failed == 1

@@ -1,4 +1,4 @@
-"""One job through the executor: what Node sees of it afterwards, and what it saw on the way."""
+"""One job through the executor, as Node.js sees it: hash, events, progress and log."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ async def test_a_job_completes(bull: Bull) -> None:
     assert "attemptsMade" not in found
     assert await bull.state(job_id) == "completed"
     assert not await bull.redis.exists(bull.keys.lock(job_id))
-    assert await bull.told(job_id) == ["added", "waiting", "active", "completed"]
+    assert await bull.event_types(job_id) == ["added", "waiting", "active", "completed"]
 
 
 @pytest.mark.parametrize("data", [[1, 2], "text", 7, {"ü": "💡 \u2028"}, {"long": "x" * 200_000}])
-async def test_any_json_goes_in_and_out(bull: Bull, data: Any) -> None:
+async def test_any_json_value_is_accepted_and_returned(bull: Bull, data: Any) -> None:
     bull.registry.add_named("echo", _echo)
     bull.work()
     [found] = await bull.ended(await bull.add("echo", data))
@@ -54,7 +54,7 @@ async def test_an_unknown_name_fails_at_once(bull: Bull) -> None:
     assert found["atm"] == "1"
 
 
-async def test_names_are_mapped_and_tasks_are_names(bull: Bull) -> None:
+async def test_names_are_mapped_and_tasks_count_as_names(bull: Bull) -> None:
     bull.registry.add_named("plain", _echo)
     bull.registry.add("embed", _echo)
     bull.work(bullmq_name_map="video=plain,other=embed")
@@ -64,13 +64,13 @@ async def test_names_are_mapped_and_tasks_are_names(bull: Bull) -> None:
     ]  # fmt: skip
 
 
-class Wanted(BaseModel):
+class Payload(BaseModel):
     n: int
 
 
-async def test_a_model_is_checked(bull: Bull) -> None:
+async def test_a_payload_model_is_validated(bull: Bull) -> None:
     @bull.registry.named("typed")
-    async def typed(context: JobContext, data: Wanted) -> int:
+    async def typed(context: JobContext, data: Payload) -> int:
         return data.n
 
     bull.work()
@@ -81,7 +81,7 @@ async def test_a_model_is_checked(bull: Bull) -> None:
     assert "dict" in refused["failedReason"].lower()
 
 
-async def test_failures_are_tried_again_after_the_jobs_own_backoff(bull: Bull) -> None:
+async def test_failures_are_retried_with_the_backoff_of_the_job(bull: Bull) -> None:
     began: list[float] = []
 
     @bull.registry.named("flaky")
@@ -114,7 +114,7 @@ async def test_failures_are_tried_again_after_the_jobs_own_backoff(bull: Bull) -
     assert 0.295 < min(seconds) < 0.4
 
 
-async def test_without_a_backoff_it_is_tried_again_at_once(bull: Bull) -> None:
+async def test_without_a_backoff_a_job_is_retried_at_once(bull: Bull) -> None:
     @bull.registry.named("fails")
     async def fails(context: JobContext, data: Any) -> None:
         raise TransientError("again")
@@ -124,12 +124,12 @@ async def test_without_a_backoff_it_is_tried_again_at_once(bull: Bull) -> None:
     [found] = await bull.ended(job_id)
     assert (found["atm"], found["failedReason"]) == ("2", "again")
     assert len(json.loads(found["stacktrace"])) == 1
-    assert await bull.told(job_id) == [
+    assert await bull.event_types(job_id) == [
         "added", "waiting", "active", "waiting", "active", "failed", "retries-exhausted",
     ]  # fmt: skip
 
 
-async def test_permanent_errors_end_it_whatever_attempts_are_left(bull: Bull) -> None:
+async def test_permanent_errors_end_a_job_with_attempts_left(bull: Bull) -> None:
     @bull.registry.named("never")
     async def never(context: JobContext, data: Any) -> None:
         raise JobError("not ever")
@@ -139,7 +139,7 @@ async def test_permanent_errors_end_it_whatever_attempts_are_left(bull: Bull) ->
     assert (found["atm"], found["failedReason"]) == ("1", "not ever")
 
 
-async def test_a_retry_after_is_kept_to(bull: Bull) -> None:
+async def test_retry_after_is_respected(bull: Bull) -> None:
     @bull.registry.named("busy")
     async def busy(context: JobContext, data: Any) -> str:
         if context.attempt == 1:
@@ -153,7 +153,7 @@ async def test_a_retry_after_is_kept_to(bull: Bull) -> None:
     assert (await bull.event(job_id, "retry"))["delay"] == "200"
 
 
-async def test_what_cannot_be_done_now_costs_no_attempt(bull: Bull) -> None:
+async def test_a_postponed_job_uses_no_attempt(bull: Bull) -> None:
     tries: list[int] = []
 
     @bull.registry.named("later")
@@ -170,7 +170,7 @@ async def test_what_cannot_be_done_now_costs_no_attempt(bull: Bull) -> None:
     assert found["atm"] == "1"
 
 
-async def test_progress_is_told_in_percent_and_words(bull: Bull) -> None:
+async def test_progress_has_a_percentage_and_a_message(bull: Bull) -> None:
     @bull.registry.named("video-generation")
     async def video(context: JobContext, data: Any) -> None:
         for percent in (25, 50, 75, 100):
@@ -185,7 +185,7 @@ async def test_progress_is_told_in_percent_and_words(bull: Bull) -> None:
     assert found["progress"] == "100"
     lines = await bull.redis.lrange(bull.keys.logs(job_id), 0, -1)
     assert lines == ["scene 1", "scene 2", "scene 3", "scene 4"]
-    assert (await bull.told(job_id))[-1] == "completed"
+    assert (await bull.event_types(job_id))[-1] == "completed"
 
 
 @pytest.mark.parametrize("percent", [-1, 101, 0.5, True, "50"])
@@ -212,7 +212,7 @@ async def test_other_events_go_to_the_log(bull: Bull) -> None:
     assert lines == ['note {"n":1}', 'note {"n":2}']
 
 
-async def test_plain_functions_run_in_threads(bull: Bull) -> None:
+async def test_sync_handlers_run_in_threads(bull: Bull) -> None:
     @bull.registry.named("plain")
     def plain(context: Any, data: Any) -> Any:
         context.progress(50)
@@ -226,7 +226,7 @@ async def test_plain_functions_run_in_threads(bull: Bull) -> None:
     assert found["progress"] == "50"
 
 
-async def test_what_an_attempt_saved_the_next_one_has(bull: Bull) -> None:
+async def test_saved_steps_are_available_to_the_next_attempt(bull: Bull) -> None:
     @bull.registry.named("steps")
     async def steps(context: JobContext, data: Any) -> Any:
         if context.attempt == 1:
@@ -267,22 +267,22 @@ async def test_a_handler_that_cancels_itself_ends_only_its_job(bull: Bull) -> No
     [(object(), "not valid JSON"), ("x" * 2000, "2002 bytes")],
     ids=("odd", "long"),
 )
-async def test_results_that_cannot_be_taken_fail_for_good(
+async def test_results_that_cannot_be_stored_fail_permanently(
     bull: Bull, value: Any, reason: str
 ) -> None:
     @bull.registry.named("odd")
     async def odd(context: JobContext, data: Any) -> Any:
         return value
 
-    crew = bull.work(bullmq_result_max_bytes=1024)
+    consumer = bull.work(bullmq_result_max_bytes=1024)
     [found] = await bull.ended(await bull.add("odd", attempts=3))
     assert reason in found["failedReason"]
     assert found["atm"] == "1"
     assert "returnvalue" not in found
-    assert crew.counters.for_task("odd").failed == 1
+    assert consumer.counters.for_task("odd").failed == 1
 
 
-async def test_ended_jobs_are_kept_as_they_ask(bull: Bull) -> None:
+async def test_retention_of_ended_jobs(bull: Bull) -> None:
     @bull.registry.named("echo")
     async def echo(context: JobContext, data: Any) -> Any:
         if data.get("fail"):
@@ -295,7 +295,7 @@ async def test_ended_jobs_are_kept_as_they_ask(bull: Bull) -> None:
     await bull.event(last, "completed")
     assert await bull.hash(gone) == {}
     assert await bull.redis.zcard(bull.keys.key("completed")) == 3
-    await bull.event(await bull.add("echo"), "completed")  # does not say: the worker does
+    await bull.event(await bull.add("echo"), "completed")  # no option: the worker's setting applies
     assert await bull.redis.zcard(bull.keys.key("completed")) == 2
     failed = await bull.add("echo", {"fail": True}, removeOnFail=True)
     await bull.event(failed, "failed")

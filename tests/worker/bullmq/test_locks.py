@@ -1,4 +1,4 @@
-"""Locks: kept while a job runs, however busy the loop is; whoever loses one stops and is silent."""
+"""Locks are renewed while a job runs. A handler that loses its lock stops and writes nothing."""
 
 from __future__ import annotations
 
@@ -47,20 +47,20 @@ async def test_a_lost_lock_stops_the_handler_and_nothing_is_written(bull: Bull) 
             raise
         return "wrong"
 
-    crew = bull.work(**{**BUSY, "bullmq_stalled_interval_ms": 60_000})
+    consumer = bull.work(**{**BUSY, "bullmq_stalled_interval_ms": 60_000})
     job_id = await bull.add("loses")
     await bull.event(job_id, "active")
-    await bull.redis.set(bull.keys.lock(job_id), "somebody else")
+    await bull.redis.set(bull.keys.lock(job_id), "another worker")
     before = await bull.hash(job_id)
     await asyncio.wait_for(stopped.wait(), TIMEOUT_S)
-    await crew.slots.wait_idle(5)
+    await consumer.slots.wait_idle(5)
     assert await bull.hash(job_id) == before
     assert await bull.state(job_id) == "active"
-    assert await bull.told(job_id) == ["added", "waiting", "active"]
-    assert crew.locks.lost == 1
+    assert await bull.event_types(job_id) == ["added", "waiting", "active"]
+    assert consumer.locks.lost == 1
 
 
-async def test_a_result_under_a_foreign_lock_is_dropped(bull: Bull) -> None:
+async def test_a_result_after_a_lost_lock_is_dropped(bull: Bull) -> None:
     began, release = asyncio.Event(), asyncio.Event()
 
     @bull.registry.named("late")
@@ -69,22 +69,22 @@ async def test_a_result_under_a_foreign_lock_is_dropped(bull: Bull) -> None:
         await release.wait()
         return "wrong"
 
-    crew = bull.work(bullmq_lock_ms=60_000, bullmq_lock_renew_ms=30_000)
+    consumer = bull.work(bullmq_lock_ms=60_000, bullmq_lock_renew_ms=30_000)
     job_id = await bull.add("late")
     await began.wait()
-    await bull.redis.set(bull.keys.lock(job_id), "somebody else")
+    await bull.redis.set(bull.keys.lock(job_id), "another worker")
     release.set()
-    await crew.slots.wait_idle(5)
+    await consumer.slots.wait_idle(5)
     assert "returnvalue" not in await bull.hash(job_id)
-    assert await bull.redis.get(bull.keys.lock(job_id)) == "somebody else"
+    assert await bull.redis.get(bull.keys.lock(job_id)) == "another worker"
 
 
-async def test_progress_under_a_foreign_lock_is_not_told(bull: Bull) -> None:
+async def test_progress_after_a_lost_lock_is_not_written(bull: Bull) -> None:
     heard: list[BaseException] = []
 
-    @bull.registry.named("tells")
-    async def tells(context: JobContext, data: Any) -> None:
-        await bull.redis.set(bull.keys.lock(context.job_id), "somebody else")
+    @bull.registry.named("reports")
+    async def reports(context: JobContext, data: Any) -> None:
+        await bull.redis.set(bull.keys.lock(context.job_id), "another worker")
         try:
             for percent in range(100):
                 await context.progress(percent)
@@ -93,17 +93,17 @@ async def test_progress_under_a_foreign_lock_is_not_told(bull: Bull) -> None:
             heard.append(error)
             raise
 
-    crew = bull.work(bullmq_lock_ms=60_000, bullmq_lock_renew_ms=30_000)
-    job_id = await bull.add("tells")
+    consumer = bull.work(bullmq_lock_ms=60_000, bullmq_lock_renew_ms=30_000)
+    job_id = await bull.add("reports")
 
     async def has_heard() -> bool:
         return bool(heard)
 
     await eventually(has_heard)
-    await crew.slots.wait_idle(10)
-    # Its own word is refused, unless the keeper, who looks after subscribing, was first.
+    await consumer.slots.wait_idle(10)
+    # The write is refused, unless the keeper, which renews after subscribing, was first.
     assert [type(error).__name__ for error in heard] in (["AttemptLost"], ["CancelledError"])
-    assert crew.locks.lost == 1 or type(heard[0]) is AttemptLost
+    assert consumer.locks.lost == 1 or type(heard[0]) is AttemptLost
     assert "progress" not in await bull.hash(job_id)
 
 
@@ -124,7 +124,7 @@ async def test_a_running_job_is_canceled_by_message(bull: Bull) -> None:
     assert (found["failedReason"], found["atm"]) == ("cancelled", "1")
 
 
-async def test_a_missed_message_is_found_with_the_renewal(bull: Bull) -> None:
+async def test_after_a_missed_message_the_renewal_reports_the_cancel(bull: Bull) -> None:
     @bull.registry.named("endless")
     async def endless(context: JobContext, data: Any) -> None:
         await asyncio.sleep(60)
@@ -170,7 +170,7 @@ async def test_a_job_that_stalls_too_often_fails_without_being_run(bull: Bull) -
     assert runs == []
 
 
-async def test_the_next_job_of_a_lost_one_is_still_taken(bull: Bull) -> None:
+async def test_after_a_lost_job_the_next_one_is_still_taken(bull: Bull) -> None:
     @bull.registry.named("fails")
     async def fails(context: JobContext, data: Any) -> None:
         if data.get("lose"):
@@ -184,7 +184,7 @@ async def test_the_next_job_of_a_lost_one_is_still_taken(bull: Bull) -> None:
 
 
 async def _take_and_die(bull: Bull, job_id: str) -> None:
-    """What a worker leaves behind that is killed in the middle of a job."""
+    """Leave the state of a worker that was killed during a job."""
     await bull.redis.zrem(bull.keys.key("prioritized"), job_id)
     await bull.redis.lrem(bull.keys.key("wait"), 1, job_id)
     await bull.redis.lpush(bull.keys.key("active"), job_id)

@@ -1,4 +1,4 @@
-"""What a job's options ask for, as stored by producers of every kind."""
+"""Parsing of job options, as stored by different producers."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def options(**given: Any) -> BullMQOptions:
     return parse_options(json.dumps(given).encode())
 
 
-@pytest.mark.parametrize(("stored", "tries"), [(None, 1), (0, 1), (1, 1), (4, 4), ("odd", 1)])
-def test_no_attempts_and_one_both_mean_one_try(stored: Any, tries: int) -> None:
-    assert options(attempts=stored).request.max_attempts == tries
+@pytest.mark.parametrize(("stored", "attempts"), [(None, 1), (0, 1), (1, 1), (4, 4), ("odd", 1)])
+def test_0_and_1_attempts_both_mean_one_attempt(stored: Any, attempts: int) -> None:
+    assert options(attempts=stored).request.max_attempts == attempts
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_backoff(backoff: Any, waits: list[float]) -> None:
     assert [found.delay_s(failures) for failures in range(1, len(waits) + 1)] == waits
 
 
-def test_jitter_takes_away_up_to_its_part() -> None:
+def test_jitter_shortens_the_delay_by_up_to_its_fraction() -> None:
     backoff = {"type": "exponential", "delay": 1000, "jitter": 0.5}
     found = options(backoff=backoff).request.options.backoff
     assert found is not None
@@ -62,20 +62,20 @@ def test_which_ended_jobs_are_kept(stored: Any, keep: Any) -> None:
     assert options(**given).keep_completed == options(**given).keep_failed == keep
 
 
-def test_odd_options_ask_for_nothing() -> None:
+def test_invalid_options_are_ignored() -> None:
     for opts in (b"[]", b"{", b"7", b""):
         assert parse_options(opts).attempts == 0
         assert parse_options(opts).log_lines == MOST_LOG_LINES
 
 
-def test_a_producers_trace_goes_on() -> None:
+def test_the_trace_of_the_producer_is_continued() -> None:
     parent = f"00-{'a' * 32}-{'b' * 16}-01"
     found = options(tm=json.dumps({"traceparent": parent})).request.options
     assert found.traceparent == parent
     assert options(tm="odd").request.options.traceparent is None
 
 
-def test_a_hash_of_a_foreign_hand_is_read_all_the_same() -> None:
+def test_a_corrupt_hash_is_parsed_nevertheless() -> None:
     job = LockedJob.from_hash([b"atm", b"x", b"timestamp", b"", b"name", b"\xff"], "1", "t")
     assert (job.attempts_made, job.due_ms, job.data) == (0, 0, b"null")
     assert job.claimed_job.lease.attempt == 1

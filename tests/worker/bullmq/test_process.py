@@ -1,4 +1,4 @@
-"""Real worker processes on a queue: alone, beside the stream, stopped and killed."""
+"""Real worker processes on a queue: with and without the stream, stopped and killed."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ def spawn(tmp_path: Path, bull: Bull) -> Iterator[Callable[..., Process]]:
         yield begin
 
 
-async def test_it_works_alone_and_finishes_before_it_leaves(
+async def test_it_works_without_the_stream_and_finishes_before_it_stops(
     bull: Bull, spawn: Callable[..., Process], tmp_path: Path
 ) -> None:
     process = spawn("worker.bullmq")
     job_id = await bull.add("work", {"until": str(tmp_path / "go")})
     await bull.event(job_id, "progress")
     process.send_signal(signal.SIGTERM)
-    await asyncio.sleep(0.5)  # time to leave, if it wanted to
+    await asyncio.sleep(0.5)  # time to stop, if it were to stop at once
     assert await bull.state(job_id) == "active"
     (tmp_path / "go").touch()
     [found] = await bull.ended(job_id)
@@ -83,7 +83,7 @@ async def test_a_killed_workers_job_is_run_again_by_another(
     job_id = await bull.add("work", {"until": str(tmp_path / "go")})
     await bull.event(job_id, "progress")
     process.kill()
-    await bull.redis.pexpire(bull.keys.lock(job_id), 1000)  # it would run out, in half a minute
+    await bull.redis.pexpire(bull.keys.lock(job_id), 1000)  # it would expire in half a minute
     (tmp_path / "go").touch()
     spawn("worker.bullmq")
     await bull.event(job_id, "stalled")
@@ -91,7 +91,7 @@ async def test_a_killed_workers_job_is_run_again_by_another(
     assert (found["returnvalue"], found["stc"], found["ats"]) == (f'"{job_id}"', "1", "2")
 
 
-async def test_beside_the_stream_it_tells_of_itself_in_heartbeats(
+async def test_with_the_stream_it_is_part_of_the_heartbeat(
     bull: Bull, spawn: Callable[..., Process]
 ) -> None:
     process = spawn("worker", heartbeat_s=0.1, llm_base_url="", audit_every_s=0)
@@ -99,19 +99,19 @@ async def test_beside_the_stream_it_tells_of_itself_in_heartbeats(
     await bull.ended(job_id)
     client = Backend(SYSTEM, bull.url)
 
-    async def told() -> bool:
+    async def is_reported() -> bool:
         beats = await read_heartbeats(client.client(), JobKeys())
         readings = [reading for beat in beats for reading in beat.bullmq]
         return [(r.queue, r.succeeded) for r in readings] == [(bull.keys.queue, 1)]
 
-    await eventually(told)
+    await eventually(is_reported)
     await client.close()
     process.send_signal(signal.SIGTERM)
     assert process.wait() == 0
     assert "Traceback" not in process.log
 
 
-async def test_without_handlers_of_ones_own_it_has_the_shipped_ones(
+async def test_without_worker_handlers_it_has_the_built_in_ones(
     bull: Bull, spawn: Callable[..., Process]
 ) -> None:
     process = spawn("worker.bullmq", worker_handlers="", llm_base_url="")
@@ -123,7 +123,7 @@ async def test_without_handlers_of_ones_own_it_has_the_shipped_ones(
     assert process.wait() == 0
 
 
-async def test_a_worker_of_no_queue_ends_with_the_reason(
+async def test_a_worker_without_queues_exits_with_the_reason(
     bull: Bull, spawn: Callable[..., Process]
 ) -> None:
     process = spawn("worker.bullmq", bullmq_queues="")

@@ -1,4 +1,4 @@
-"""The package that the scripts come from: there, and the one we know, or nothing begins."""
+"""The package `bullmq` must be installed in the supported version."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from worker.bullmq import main as required
 from worker.registry import Registry
 
 
-def test_the_package_of_the_lock_file_will_do() -> None:
+def test_the_package_of_the_lock_file_is_accepted() -> None:
     required.require_package()
 
 
 @pytest.fixture(params=["missing", "another", "incomplete"])
-def unfit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def unsupported(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     def version(name: str) -> str:
         if request.param == "missing":
             raise importlib.metadata.PackageNotFoundError(name)
@@ -32,14 +32,14 @@ def unfit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
     return str(request.param)
 
 
-def test_otherwise_the_message_names_setting_and_fix(unfit: str) -> None:
+def test_the_error_names_the_setting_and_the_fix(unsupported: str) -> None:
     settings = WorkerSettings(redis_url="redis://127.0.0.1:1", bullmq_queues="q")
     for run in (process.run, lambda settings: main.run_with(Registry(), settings)):
         with pytest.raises(SettingsError, match=r"BULLMQ_QUEUES.*bullmq"):
             run(settings)
 
 
-def test_a_worker_of_no_queue_says_so() -> None:
+def test_a_worker_without_queues_is_an_error() -> None:
     with pytest.raises(SettingsError, match="BULLMQ_QUEUES is not set"):
         process.run(WorkerSettings(redis_url="redis://127.0.0.1:1"))
 

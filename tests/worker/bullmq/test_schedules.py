@@ -1,4 +1,4 @@
-"""Schedulers: every job of one brings the next, whether it ends well or not."""
+"""Schedulers: every job adds the next one, whether it succeeds or not."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from worker.errors import JobError
 from worker.execution.context import JobContext
 
 
-async def test_an_interval_goes_on(bull: Bull) -> None:
+async def test_an_interval_repeats(bull: Bull) -> None:
     due: list[int] = []
     late_s: list[float] = []
 
@@ -37,7 +37,7 @@ async def test_an_interval_goes_on(bull: Bull) -> None:
 
     await eventually(enough)
     gaps = [later - sooner for sooner, later in itertools.pairwise(due)]
-    # A machine that stands still misses some; those after it are due when they always were.
+    # A stalled machine misses some ticks; later ones keep their times.
     assert all(gap > 0 and gap % 200 == 0 for gap in gaps), gaps
     assert 200 in gaps
     assert -0.002 <= min(late_s) < 0.15, late_s
@@ -51,27 +51,27 @@ async def test_a_limit_ends_it(bull: Bull) -> None:
     async def tick(context: JobContext, data: Any) -> None:
         ran.append(context.job_id)
 
-    crew = bull.work()
+    consumer = bull.work()
     await bull.queue.upsertJobScheduler("s", {"every": 100, "limit": 3}, "tick")
 
     async def enough() -> bool:
         return len(ran) == 3
 
     await eventually(enough)
-    await crew.slots.wait_idle(5)
-    await crew.schedules.flush()
+    await consumer.slots.wait_idle(5)
+    await consumer.schedules.flush()
     assert await bull.redis.zcard(bull.keys.key("delayed")) == 0
     assert len(set(ran)) == 3
 
 
 async def test_a_cron_expression_names_the_next_time(bull: Bull) -> None:
-    crew = bull.work()
+    consumer = bull.work()
     bull.registry.add_named("tick", _nothing)
     first = await bull.queue.upsertJobScheduler(
         "s", {"pattern": "*/1 * * * * *"}, "tick", {"a": 1}, {"priority": 4}
     )
     await bull.ended(str(first.id))
-    await crew.schedules.flush()
+    await consumer.schedules.flush()
     [following] = [
         job_id
         for job_id in await bull.redis.zrange(bull.keys.key("delayed"), 0, -1)
@@ -84,7 +84,7 @@ async def test_a_cron_expression_names_the_next_time(bull: Bull) -> None:
     assert opts["prevMillis"] % 1000 == 0
 
 
-def test_what_has_ended_has_no_next_job() -> None:
+def test_an_ended_scheduler_has_no_next_job() -> None:
     schedules = ScheduleWriter(ScriptClient(None), _scripts(), 1000)  # type: ignore[arg-type]
     for repeat in ({"every": 5, "limit": 2, "count": 2}, {"every": 5, "endDate": 1000}, {}):
         opts = json.dumps({"repeat": repeat}).encode()

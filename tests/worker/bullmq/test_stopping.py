@@ -1,4 +1,4 @@
-"""How a worker stops: running jobs finish under their locks, the rest is for somebody else."""
+"""Shutdown: running jobs finish with renewed locks, the rest is released."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from worker.monitoring.shutdown import StopSignals
 
 
 async def until_begun(runs: list[str], count: int) -> None:
-    """A job that Redis calls active may not have reached its worker yet."""
+    """A job that is active in Redis may not have reached its worker yet."""
 
     async def are_begun() -> bool:
         return len(runs) == count
@@ -69,7 +69,7 @@ async def test_a_stopping_worker_takes_nothing_more(bull: Bull) -> None:
     assert await bull.state(second) == "waiting"
 
 
-async def test_what_does_not_finish_in_time_is_handed_back_at_no_cost(bull: Bull) -> None:
+async def test_jobs_that_do_not_finish_in_time_are_released_without_counting(bull: Bull) -> None:
     patient = asyncio.Event()
 
     @bull.registry.named("endless")
@@ -90,7 +90,7 @@ async def test_what_does_not_finish_in_time_is_handed_back_at_no_cost(bull: Bull
         assert (found["returnvalue"], found["atm"], found["ats"]) == ("1", "1", "2")
 
 
-async def test_an_idle_worker_hears_at_once_of_a_prioritized_job_handed_back(bull: Bull) -> None:
+async def test_an_idle_worker_takes_a_released_prioritized_job_at_once(bull: Bull) -> None:
     runs: list[str] = []
     began_once = asyncio.Event()
 
@@ -101,36 +101,36 @@ async def test_an_idle_worker_hears_at_once_of_a_prioritized_job_handed_back(bul
             began_once.set()
             await asyncio.sleep(60)
 
-    crew = bull.work(bullmq_shutdown_grace_s=0.0)
+    consumer = bull.work(bullmq_shutdown_grace_s=0.0)
     job_id = await bull.add("endless", priority=2)
     await began_once.wait()
     bull.work(bullmq_drain_delay_s=30)
-    await asyncio.sleep(0.1)  # it waits for a marker by now
+    await asyncio.sleep(0.1)  # by now it waits for a marker
     began = time.monotonic()
-    await bull.doors[0].drain(StopSignals())
+    await bull.workers[0].drain(StopSignals())
     await bull.ended(job_id)
     assert time.monotonic() - began < 12
-    assert crew.counters.for_task("endless").released == 1
+    assert consumer.counters.for_task("endless").released == 1
 
 
-async def test_a_job_locked_while_stopping_is_handed_back_unseen(bull: Bull) -> None:
+async def test_a_job_locked_while_stopping_is_released_without_running(bull: Bull) -> None:
     runs: list[str] = []
 
     @bull.registry.named("work")
     async def work(context: JobContext, data: Any) -> None:
         runs.append(context.job_id)
 
-    crew = bull.work()
+    consumer = bull.work()
     job_id = await bull.add("work")
     await bull.ended(job_id)
-    ask = crew.reader._client.call
+    ask = consumer.reader._client.call
 
-    async def ask_and_stop(call: Any) -> Any:
+    async def call_and_stop(call: Any) -> Any:
         reply = await ask(call)
-        crew.reader._stopping = True  # told in the very moment
+        consumer.reader._stopping = True  # set during the call
         return reply
 
-    crew.reader._client.call = ask_and_stop  # type: ignore[method-assign]
+    consumer.reader._client.call = call_and_stop  # type: ignore[method-assign]
     late = await bull.add("work")
     await bull.event(late, "active")
 
@@ -142,7 +142,7 @@ async def test_a_job_locked_while_stopping_is_handed_back_unseen(bull: Bull) -> 
     await bull.stop()
 
 
-async def test_a_second_signal_hands_back_at_once(bull: Bull) -> None:
+async def test_a_second_signal_releases_at_once(bull: Bull) -> None:
     @bull.registry.named("endless")
     async def endless(context: JobContext, data: Any) -> None:
         await asyncio.sleep(60)
@@ -151,7 +151,7 @@ async def test_a_second_signal_hands_back_at_once(bull: Bull) -> None:
     job_id = await bull.add("endless")
     await bull.event(job_id, "active")
     signals = StopSignals()
-    draining = asyncio.create_task(bull.doors[0].drain(signals))
+    draining = asyncio.create_task(bull.workers[0].drain(signals))
     signals.force_requested.set()
     await asyncio.wait_for(draining, TIMEOUT_S)
     assert await bull.state(job_id) == "waiting"

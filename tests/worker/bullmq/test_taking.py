@@ -1,4 +1,4 @@
-"""Which job is taken when, and how many at once."""
+"""Order, delay, limits and concurrency of taking jobs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from worker.execution.context import JobContext
 
 
 class Watched:
-    """A handler that keeps count of itself, and waits where it may not go on."""
+    """A handler that counts its runs, and waits until it is released."""
 
     def __init__(self, bull: Bull, seconds: float = 0.0) -> None:
         self.order: list[str] = []
@@ -31,19 +31,19 @@ class Watched:
         self.running -= 1
 
 
-async def test_each_of_many_exactly_once_and_never_more_than_places(bull: Bull) -> None:
+async def test_each_job_runs_once_and_never_more_than_slots(bull: Bull) -> None:
     watched = Watched(bull, 0.002)
-    crew = bull.work(bullmq_concurrency=5)
+    consumer = bull.work(bullmq_concurrency=5)
     jobs = await bull.queue.addBulk([{"name": "work", "data": {}, "opts": {}} for _ in range(300)])
     await bull.ended(*(str(job.id) for job in jobs))
     assert sorted(watched.order) == sorted(str(job.id) for job in jobs)
     assert watched.most == 5
-    await crew.slots.wait_idle(5)
+    await consumer.slots.wait_idle(5)
     assert await bull.redis.llen(bull.keys.key("active")) == 0
     assert await bull.redis.keys(f"{bull.keys.key('')}*:lock") == []
 
 
-async def test_first_come_first_served_and_plain_before_prioritized(bull: Bull) -> None:
+async def test_jobs_run_in_order_and_before_prioritized_ones(bull: Bull) -> None:
     watched = Watched(bull)
     low, high = await bull.add("work", priority=5), await bull.add("work", priority=1)
     plain, second = await bull.add("work"), await bull.add("work")
@@ -74,7 +74,7 @@ async def test_a_delayed_job_begins_when_it_is_due(bull: Bull) -> None:
     assert all(-0.002 <= min(each) < 0.15 for each in late_s.values()), late_s
 
 
-async def test_a_rate_limit_is_waited_for(bull: Bull) -> None:
+async def test_the_rate_limit_of_the_worker_is_respected(bull: Bull) -> None:
     watched = Watched(bull)
     ids = [await bull.add("work") for _ in range(6)]
     began = time.monotonic()
@@ -84,7 +84,7 @@ async def test_a_rate_limit_is_waited_for(bull: Bull) -> None:
     assert len(watched.order) == 6
 
 
-async def test_a_rate_limit_of_the_queue_itself_is_heeded(bull: Bull) -> None:
+async def test_the_rate_limit_of_the_queue_is_respected(bull: Bull) -> None:
     Watched(bull)
     await bull.redis.hset(bull.keys.meta, mapping={"max": 1, "duration": 300})
     ids = [await bull.add("work") for _ in range(4)]
@@ -94,7 +94,7 @@ async def test_a_rate_limit_of_the_queue_itself_is_heeded(bull: Bull) -> None:
     assert 0.85 < time.monotonic() - began < 12
 
 
-async def test_global_concurrency_goes_over_all_workers(bull: Bull) -> None:
+async def test_global_concurrency_applies_to_all_workers(bull: Bull) -> None:
     watched = Watched(bull, 0.05)
     await bull.redis.hset(bull.keys.meta, "concurrency", 1)
     ids = [await bull.add("work") for _ in range(6)]
@@ -106,7 +106,7 @@ async def test_global_concurrency_goes_over_all_workers(bull: Bull) -> None:
     assert time.monotonic() - began < 12
 
 
-async def test_a_paused_queue_rests_until_it_is_resumed(bull: Bull) -> None:
+async def test_a_paused_queue_starts_nothing_until_it_is_resumed(bull: Bull) -> None:
     watched = Watched(bull)
     bull.work(bullmq_drain_delay_s=30)
     await bull.ended(await bull.add("work"))
@@ -120,23 +120,23 @@ async def test_a_paused_queue_rests_until_it_is_resumed(bull: Bull) -> None:
     assert time.monotonic() - began < 12
 
 
-async def test_nothing_is_taken_while_the_box_is_under_pressure(bull: Bull) -> None:
+async def test_nothing_is_taken_while_the_host_is_under_pressure(bull: Bull) -> None:
     watched = Watched(bull)
     watched.go.clear()
-    crew = bull.work(bullmq_concurrency=1)
+    consumer = bull.work(bullmq_concurrency=1)
     first, second = await bull.add("work"), await bull.add("work")
     await bull.event(first, "active")
-    crew.slots.suspend("heat")
+    consumer.slots.suspend("heat")
     watched.go.set()
     await bull.ended(first)
     await asyncio.sleep(0.1)
     assert watched.order == [first]
     assert await bull.state(second) == "waiting"
-    crew.slots.resume("heat")
+    consumer.slots.resume("heat")
     await bull.ended(second)
 
 
-async def test_node_knows_the_worker_by_its_connections_name(bull: Bull) -> None:
+async def test_node_recognises_the_worker_by_its_client_name(bull: Bull) -> None:
     bull.work(bullmq_worker_name="me")
     queue = base64.b64encode(bull.keys.queue.encode()).decode()
 
@@ -147,25 +147,25 @@ async def test_node_knows_the_worker_by_its_connections_name(bull: Bull) -> None
     await eventually(is_there)
 
 
-async def test_a_marker_that_comes_to_a_busy_worker_is_put_back(bull: Bull) -> None:
-    """It comes to a wait that began before: then the last place was taken."""
+async def test_a_marker_popped_by_a_busy_worker_is_put_back(bull: Bull) -> None:
+    """The pop began while a slot was free; then the last slot was taken."""
     watched, go = Watched(bull), asyncio.Event()
-    crew = bull.work(bullmq_concurrency=1, bullmq_drain_delay_s=30)
+    consumer = bull.work(bullmq_concurrency=1, bullmq_drain_delay_s=30)
 
     async def waits() -> bool:
-        return crew.reader._popping is not None
+        return consumer.reader._popping is not None
 
     async def has_popped() -> bool:
-        return crew.reader._popping is None
+        return consumer.reader._popping is None
 
     async def is_back() -> bool:
         return await bull.redis.zscore(bull.keys.marker, "0") is not None
 
     await eventually(waits)
-    crew.slots.start(go.wait())
+    consumer.slots.start(go.wait())
     job_id = await bull.add("work")
     await eventually(has_popped)
     await eventually(is_back)
-    assert (crew.slots.busy, watched.order) == (1, [])
+    assert (consumer.slots.busy, watched.order) == (1, [])
     go.set()
     await bull.ended(job_id)

@@ -1,4 +1,4 @@
-"""Redis goes away, comes back, or answers into nothing: every job ends once, and soon."""
+"""Redis restarts, or replies are lost: every job ends once, and soon."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from worker.bullmq.consumer import BullMQConsumer
 from worker.execution.context import JobContext
 
 
-def lose_answers(crew: BullMQConsumer, script: str, count: int) -> list[str]:
-    """Let Redis do what is asked, and lose what it says: the next `count` calls of a script."""
-    line, lost = crew.reader._client, []
-    call = line.call
-    scripts = crew.reader._scripts
+def lose_replies(consumer: BullMQConsumer, script: str, count: int) -> list[str]:
+    """Lose the replies to the next `count` calls of a script."""
+    client, lost = consumer.reader._client, []
+    call = client.call
+    scripts = consumer.reader._scripts
     wanted = (scripts._complete if script == COMPLETE else scripts._scripts[script]).sha
 
-    async def losing(asked: Any) -> Any:
-        reply = await call(asked)
-        if asked.script.sha == wanted and len(lost) < count:
+    async def losing(script_call: Any) -> Any:
+        reply = await call(script_call)
+        if script_call.script.sha == wanted and len(lost) < count:
             lost.append(script)
             raise redis.exceptions.ConnectionError("the answer was lost")
         return reply
 
-    line.call = losing  # type: ignore[method-assign]
+    client.call = losing  # type: ignore[method-assign]
     return lost
 
 
-async def test_an_end_whose_answer_is_lost_is_no_failure(bull: Bull) -> None:
+async def test_a_completion_with_a_lost_reply_is_not_a_failure(bull: Bull) -> None:
     runs: list[str] = []
 
     @bull.registry.named("work")
@@ -50,28 +50,28 @@ async def test_an_end_whose_answer_is_lost_is_no_failure(bull: Bull) -> None:
         runs.append(context.job_id)
         return context.job_id
 
-    crew = bull.work(bullmq_concurrency=1, bullmq_lock_ms=60_000, bullmq_lock_renew_ms=30_000)
+    consumer = bull.work(bullmq_concurrency=1, bullmq_lock_ms=60_000, bullmq_lock_renew_ms=30_000)
     await bull.ended(await bull.add("work"))
     await bull.queue.pause()
     ids = [await bull.add("work") for _ in range(6)]
-    lost = lose_answers(crew, COMPLETE, 3)
+    lost = lose_replies(consumer, COMPLETE, 3)
     await bull.queue.resume()
     found = await bull.ended(*ids)
     assert [each["returnvalue"] for each in found] == [f'"{job_id}"' for job_id in ids]
-    assert len(lost) == 3  # each of them had locked the next job in our name
+    assert len(lost) == 3  # each of them had locked the next job
     assert runs[1:] == ids
 
 
-async def test_a_job_locked_in_an_answer_that_is_lost_is_taken_up(bull: Bull) -> None:
+async def test_a_job_locked_in_a_lost_reply_is_adopted(bull: Bull) -> None:
     runs: list[str] = []
 
     @bull.registry.named("work")
     async def work(context: JobContext, data: Any) -> None:
         runs.append(context.job_id)
 
-    crew = bull.work(bullmq_lock_ms=60_000, bullmq_lock_renew_ms=30_000)
+    consumer = bull.work(bullmq_lock_ms=60_000, bullmq_lock_renew_ms=30_000)
     await bull.ended(await bull.add("work"))
-    lost = lose_answers(crew, main.TAKE, 1)
+    lost = lose_replies(consumer, main.TAKE, 1)
     job_id = await bull.add("work")
     began = time.monotonic()
     await bull.ended(job_id)
@@ -98,7 +98,7 @@ async def test_killed_connections_lose_nothing(bull: Bull) -> None:
 
 
 class Restartable:
-    """A server that can be stopped and started again, with what it knew."""
+    """A persistent server that can be stopped and started again."""
 
     def __init__(self) -> None:
         self.dir = Path(tempfile.mkdtemp(prefix="sluice-bull-"))
@@ -139,7 +139,7 @@ def server() -> Iterator[Restartable]:
     shutil.rmtree(server.dir, ignore_errors=True)
 
 
-async def test_a_restarted_redis_is_worked_on_within_a_second(server: Restartable) -> None:
+async def test_jobs_continue_within_a_second_after_a_restart_of_redis(server: Restartable) -> None:
     runs: list[str] = []
     async for bull in bull_on(Backend(SYSTEM, server.url)):
 
@@ -156,7 +156,7 @@ async def test_a_restarted_redis_is_worked_on_within_a_second(server: Restartabl
             during = await bull.add("slow", {"s": 0.5})
             await bull.event(during, "active")
             server.stop()
-            await asyncio.sleep(1.0)  # it ends while nobody listens
+            await asyncio.sleep(1.0)  # it ends while Redis is down
             server.start()
             began = time.monotonic()
             [found] = await bull.ended(during)
