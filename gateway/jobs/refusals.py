@@ -26,7 +26,7 @@ def queue_full(state: GatewayState, full: QueueFull) -> Problem:
 
 
 async def schedule_full(state: GatewayState, waiting: int) -> Problem:
-    """The schedule has reached its limit; the next due job makes room."""
+    """The schedule has reached its limit; it has space again when the next job is due."""
     try:
         next_ms = (await state.queue.due_jobs(1)).next_ms
     except StoreUnavailable:

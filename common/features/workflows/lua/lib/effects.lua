@@ -30,16 +30,16 @@ local function check_namespace(effects)
   must_be(effects[$EFFECT_NAMESPACES], 'set')
 end
 
--- 'ours' if a term is as the operation left it, 'before' if it is as it was before.
+-- 'applied' if a term is as the operation left it, 'before' if it is as it was before.
 local function standing_of_term(ontology, field, change)
   local now = redis.call('HGET', ontology, field) or ''
   if now == change[$EFFECT_AFTER] then
-    return 'ours'
+    return 'applied'
   end
   return now == change[$EFFECT_BEFORE] and 'before' or 'changed'
 end
 
--- 'ours', 'gone', or 'changed': another document replaced it.
+-- 'applied', 'gone', or 'changed': another document replaced it.
 local function standing_of_document(documents, id, revision)
   local raw = redis.call('HGET', documents, id)
   if not raw then
@@ -47,7 +47,7 @@ local function standing_of_document(documents, id, revision)
   end
   local read, record = pcall(cjson.decode, raw)
   if read and type(record) == 'table' and record[$DOCUMENT_REVISION] == revision then
-    return 'ours'
+    return 'applied'
   end
   return 'changed'
 end
@@ -192,7 +192,7 @@ local function revert_effects(operation)
   local of_terms, of_documents, heirs = false, false, {}
   claims.give_up(effects)
   for field, change in pairs(effects[$EFFECT_TERMS]) do
-    if standing_of_term(ontology, field, change) == 'ours'
+    if standing_of_term(ontology, field, change) == 'applied'
       and not claims.inherited(effects, $CLAIM_TERM .. field, $EFFECT_TERMS, field, change, heirs) then
       of_terms = true
       if change[$EFFECT_BEFORE] == '' then
@@ -203,7 +203,7 @@ local function revert_effects(operation)
     end
   end
   for id, revision in pairs(effects[$EFFECT_DOCUMENTS]) do
-    if standing_of_document(documents, id, revision) == 'ours' and not claims.inherited(
+    if standing_of_document(documents, id, revision) == 'applied' and not claims.inherited(
       effects, $CLAIM_DOCUMENT .. id, $EFFECT_DOCUMENTS, id, revision, heirs) then
       of_documents = true
       remove_document(effects, id)

@@ -47,7 +47,7 @@ operations[$WF_OPERATION_APPLY] = function(_, arg, last)
   for at = arg + 13, first_term - 1, 3 do
     if ARGV[at + 2] ~= '' then
       claimed[#claimed + 1] = $CLAIM_DOCUMENT .. ARGV[at]
-      if standing_of_document(rag_key(effects, $RAG_DOCUMENTS), ARGV[at], ARGV[at + 1]) ~= 'ours' then
+      if standing_of_document(rag_key(effects, $RAG_DOCUMENTS), ARGV[at], ARGV[at + 1]) ~= 'applied' then
         conflicts[#conflicts + 1] = ARGV[at]
       end
     end
