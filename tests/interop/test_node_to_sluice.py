@@ -137,7 +137,7 @@ def test_permanent_errors_fail_at_once(site: Site, queue: str) -> None:
     node = site.node
     for name, reason in (
         ("permanent", "never"),
-        ("nobody-knows", "no handler for job name 'nobody-knows'"),
+        ("unknown-name", "no handler for job name 'unknown-name'"),
         ("unserialisable", "JSON"),
     ):
         job_id = node.add(queue, name, attempts=5, backoff=10)

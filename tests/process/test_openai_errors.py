@@ -66,7 +66,7 @@ def test_a_request_that_the_model_refuses(client: OpenAI, streamed: bool) -> Non
     with pytest.raises(openai.BadRequestError) as error:
         client.chat.completions.create(model=MODEL, messages=user("fail with 400"), stream=streamed)
     assert error.value.code == "model_refused"
-    assert "told to fail" in error.value.message
+    assert "asked to fail" in error.value.message
 
 
 def test_a_failed_job_is_not_retried(rig: OpenAIRig) -> None:

@@ -134,14 +134,14 @@ def test_a_lost_stream_resumes_after_the_last_event(gateway: Gateway) -> None:
 @pytest.mark.parametrize(("how", "code"), [("failed", 1), ("cancelled", 3)])
 def test_a_failed_job_has_its_own_exit_code(gateway: Gateway, how: str, code: int) -> None:
     gateway.script.statuses = ["running", how]
-    fault = {"code": "step_failed", "message": "no room"}
+    fault = {"code": "step_failed", "message": "no space"}
     gateway.script.streams = [
         event(1, "step.failed", step="sources", errors=[fault]) + event(2, f"job.{how}"),
         204,
     ]
     ended = watch(gateway)
     assert ended.returncode == code
-    assert "step_failed: no room" in ended.stdout
+    assert "step_failed: no space" in ended.stdout
 
 
 def test_a_resumed_failure_does_not_end_the_command(gateway: Gateway) -> None:

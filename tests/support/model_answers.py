@@ -145,7 +145,7 @@ def answer_from_prompt(request: dict[str, Any]) -> Answer:
     elif found := re.search(r"think of (.*)", prompt, re.DOTALL):
         answer = reasoning_answer(f"They want me to think of {found[1]}", found[1])
     elif found := re.search(r"fail with (\d+)", prompt):
-        answer = error_answer(int(found[1]), f"told to fail with {found[1]}")
+        answer = error_answer(int(found[1]), f"asked to fail with {found[1]}")
     elif "talk garbage" in prompt:
         answer = body_answer(b"<html>not a model</html>", headers={"Content-Type": "text/html"})
     elif found := re.search(r"die after (\d+)", prompt):
