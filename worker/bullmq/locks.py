@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from operator import attrgetter
 from typing import Any, Final
 
 import redis
@@ -33,13 +32,15 @@ class LockRenewer:
     """Renews locks of one queue, and reads in the same round which jobs are to be canceled."""
 
     noun: Final = "lock"
-    #: A job's token is not unique: the job that its end fetches is locked with the same one.
-    key: Final = attrgetter("job_id")
     batch_size: Final = MOST_PER_CALL
 
     def __init__(self, client: redis.Redis, scripts: QueueScripts) -> None:
         self._client = client
         self._scripts = scripts
+
+    def key(self, lease: Lease) -> str:
+        # Not the token: the end of a job locks the next one with the same token.
+        return lease.job_id
 
     def renew(self, leases: Sequence[Lease]) -> list[Renewal]:
         ids = [lease.job_id for lease in leases]

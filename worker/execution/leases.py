@@ -7,8 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import Enum
-from operator import attrgetter
+from enum import Enum, auto
 from typing import Final, Protocol
 
 import redis
@@ -31,13 +30,13 @@ log = logging.getLogger(__name__)
 class Renewal(Enum):
     """What Redis answered to the renewal of one lease."""
 
-    RENEWED = "renewed"
+    RENEWED = auto()
     #: Renewed, and a cancel of the job was requested.
-    CANCELING = "canceling"
+    CANCELING = auto()
     #: Another attempt owns the job, or it ended or expired.
-    LOST = "lost"
+    LOST = auto()
     #: No answer for this lease: Redis failed to run the renewal.
-    UNKNOWN = "unknown"
+    UNKNOWN = auto()
 
 
 class Renewer(Protocol):
@@ -48,12 +47,11 @@ class Renewer(Protocol):
         """The name of one lease in log lines and in the name of the thread."""
 
     @property
-    def key(self) -> Callable[[Lease], str]:
-        """Key under which a lease is held. A new lease replaces one with the same key."""
-
-    @property
     def batch_size(self) -> int:
         """How many leases one call of `renew` takes at most."""
+
+    def key(self, lease: Lease) -> str:
+        """Key under which a lease is held. A new lease replaces one with the same key."""
 
     def renew(self, leases: Sequence[Lease]) -> list[Renewal]:
         """Renew a batch; one result per lease. Raises RedisError or a network error."""
@@ -217,13 +215,15 @@ class JobLeaseRenewer:
     """Renews the leases of jobs from `jobs:stream`."""
 
     noun: Final = "lease"
-    key: Final = attrgetter("token")
     batch_size: Final = MAX_RECORDS
 
     def __init__(self, client: redis.Redis, keys: JobKeys, worker: WorkerIdentity) -> None:
         self._client = client
         self._keys = keys
         self._worker = worker
+
+    def key(self, lease: Lease) -> str:
+        return lease.token
 
     def renew(self, leases: Sequence[Lease]) -> list[Renewal]:
         records = [renewal_record(lease, self._keys, self._worker) for lease in leases]

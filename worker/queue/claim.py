@@ -200,7 +200,7 @@ class Claimer:
     def _record_exhausted(self, message: Message, outcome: Reply) -> None:
         attempts = int(outcome.value or 0)
         about = logs.job_extra(message.job_id)
-        log.error("job dead-lettered after %s", plural(attempts, "attempt"), extra=about)
+        log.error("job dead-lettered after attempt %d", attempts, extra=about)
         self._counters.record_exhausted(message.task, attempts)
 
     def _recheck_later(self, claim: Claim, message: Message, left_s: float) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -206,13 +205,15 @@ class ScriptedRenewer:
     """A renewer whose results the test sets, by job."""
 
     noun = "lease"
-    key = attrgetter("job_id")
     batch_size = 2
 
     def __init__(self) -> None:
         self.results: dict[str, Renewal] = {}
         self.calls: list[list[str]] = []
         self.on_call: Callable[[], object] = lambda: None
+
+    def key(self, lease: Lease) -> str:
+        return lease.job_id
 
     def renew(self, leases: Sequence[Lease]) -> list[Renewal]:
         self.calls.append([lease.job_id for lease in leases])
