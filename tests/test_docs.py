@@ -213,7 +213,7 @@ def keys_in_code() -> Iterator[tuple[str, str]]:
             documented_value = re.match(r"(VECTOR SET|[A-Z]+)\b", inspect.getdoc(called) or "")
             if documented_value is None or documented_value[1] not in TYPES or name.startswith("_"):
                 continue
-            if isinstance(keys, BullKeys) and ", ours:" not in (called.__doc__ or ""):
+            if isinstance(keys, BullKeys) and ", added by Sluice:" not in (called.__doc__ or ""):
                 continue
             if isinstance(member, property):
                 yield getattr(keys, name), TYPES[documented_value[1]]
@@ -232,6 +232,7 @@ def keys_in_code() -> Iterator[tuple[str, str]]:
 def test_every_key_is_in_the_contract_with_its_type() -> None:
     in_code = dict(keys_in_code())
     assert len(in_code) > 60
+    assert any(key.startswith("bull:") for key in in_code)
     documented = documented_keys()
     assert {key: documented.get(key) for key in in_code} == in_code
 
