@@ -127,9 +127,7 @@ class Member:
             return f"{self.name} did not stop within {STOP_TIMEOUT_S:.0f} s" if late else ""
         if self._was_killed or (self._stop_requested_at is not None and self._exited_cleanly(code)):
             return ""
-        reason = (
-            "was asked to stop and" if self._stop_requested_at is not None else "by itself"
-        )
+        reason = "was asked to stop and" if self._stop_requested_at is not None else "by itself"
         return f"{self.name} {reason} ended with code {code}"
 
     def _exited_cleanly(self, code: int) -> bool:

@@ -30,7 +30,7 @@ SHORT_INTERVALS = {
 
 
 @pytest.fixture
-def rough(tmp_path: Path) -> Iterator[Site]:
+def failure_site(tmp_path: Path) -> Iterator[Site]:
     """A separate site whose Redis is persistent."""
     server = Redis(require_binary(SYSTEM), "--appendonly", "yes", "--appendfsync", "always")
     site = Site("bullmq6", tmp_path, server=server)
@@ -50,15 +50,15 @@ def began(path: Path, count: int = 1) -> Callable[[], Any]:
     return lambda: len([1 for word, _ in marks(path) if word == "began"]) >= count
 
 
-def test_a_job_of_a_killed_worker_is_run_again(rough: Site, tmp_path: Path) -> None:
-    node, mark = rough.node, tmp_path / "mark"
-    first = rough.worker("q", **SHORT_INTERVALS)
+def test_a_job_of_a_killed_worker_is_run_again(failure_site: Site, tmp_path: Path) -> None:
+    node, mark = failure_site.node, tmp_path / "mark"
+    first = failure_site.worker("q", **SHORT_INTERVALS)
     gate = tmp_path / "gate"
     job_id = node.add("q", "held", {"gate": str(gate), "mark": str(mark)}, priority=1)
     wait_until(began(mark), TIMEOUT_S)
     first.kill()
     gate.touch()
-    second = rough.worker("q", **SHORT_INTERVALS)
+    second = failure_site.worker("q", **SHORT_INTERVALS)
     assert node.finished("q", job_id) == job_id
     assert marks(mark) == [("began", first.pid), ("began", second.pid), ("ended", second.pid)]
     node.until("q", "stalled", job_id=job_id)
@@ -66,22 +66,24 @@ def test_a_job_of_a_killed_worker_is_run_again(rough: Site, tmp_path: Path) -> N
     assert (job["stalledCounter"], job["attemptsMade"], job["attemptsStarted"]) == (1, 1, 2)
 
 
-def test_a_job_that_stalls_too_often_fails(rough: Site, tmp_path: Path) -> None:
-    node, mark = rough.node, tmp_path / "mark"
+def test_a_job_that_stalls_too_often_fails(failure_site: Site, tmp_path: Path) -> None:
+    node, mark = failure_site.node, tmp_path / "mark"
     job_id = node.add("q", "slow", {"ms": 60_000, "mark": str(mark)}, attempts=5)
     for times in (1, 2):
-        worker = rough.worker("q", **SHORT_INTERVALS)
+        worker = failure_site.worker("q", **SHORT_INTERVALS)
         wait_until(began(mark, times), TIMEOUT_S)
         worker.send_signal(signal.SIGKILL)
-    rough.worker("q", **SHORT_INTERVALS)
+    failure_site.worker("q", **SHORT_INTERVALS)
     node.until("q", "failed", job_id=job_id)
     assert len(marks(mark)) == 2
     assert "stalled more than allowable limit" in node.job("q", job_id)["failedReason"]
 
 
-def test_a_stopping_worker_finishes_its_jobs_and_takes_none(rough: Site, tmp_path: Path) -> None:
-    node, mark = rough.node, tmp_path / "mark"
-    worker = rough.worker("q", **SHORT_INTERVALS)
+def test_a_stopping_worker_finishes_its_jobs_and_takes_none(
+    failure_site: Site, tmp_path: Path
+) -> None:
+    node, mark = failure_site.node, tmp_path / "mark"
+    worker = failure_site.worker("q", **SHORT_INTERVALS)
     data = {"ms": LOCK_MS + 3000, "mark": str(mark)}
     ids = [node.add("q", "slow", data) for _ in range(2)]
     waiting = node.add("q", "slow", data)
@@ -94,29 +96,29 @@ def test_a_stopping_worker_finishes_its_jobs_and_takes_none(rough: Site, tmp_pat
     assert node.queue("q", "getJobCounts", "active") == {"active": 0}
 
 
-def test_a_job_that_does_not_finish_in_time_is_released(rough: Site, tmp_path: Path) -> None:
-    node, mark, gate = rough.node, tmp_path / "mark", tmp_path / "gate"
-    worker = rough.worker("q", **SHORT_INTERVALS, BULLMQ_SHUTDOWN_GRACE_S=0.2)
+def test_a_job_that_does_not_finish_in_time_is_released(failure_site: Site, tmp_path: Path) -> None:
+    node, mark, gate = failure_site.node, tmp_path / "mark", tmp_path / "gate"
+    worker = failure_site.worker("q", **SHORT_INTERVALS, BULLMQ_SHUTDOWN_GRACE_S=0.2)
     job_id = node.add("q", "held", {"gate": str(gate), "mark": str(mark)}, attempts=1)
     wait_until(began(mark), TIMEOUT_S)
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(TIMEOUT_S) == 0
     assert node.job("q", job_id, "getState") == "waiting"
     gate.touch()
-    rough.worker("q", **SHORT_INTERVALS)
+    failure_site.worker("q", **SHORT_INTERVALS)
     assert node.finished("q", job_id) == job_id
     assert node.job("q", job_id)["attemptsMade"] == 1
     assert not node.events("q", "stalled")
 
 
-def test_a_worker_frozen_past_its_lock_writes_nothing(rough: Site, tmp_path: Path) -> None:
-    node, mark, gate = rough.node, tmp_path / "mark", tmp_path / "gate"
-    first = rough.worker("q", **SHORT_INTERVALS)
+def test_a_worker_frozen_past_its_lock_writes_nothing(failure_site: Site, tmp_path: Path) -> None:
+    node, mark, gate = failure_site.node, tmp_path / "mark", tmp_path / "gate"
+    first = failure_site.worker("q", **SHORT_INTERVALS)
     job_id = node.add("q", "held", {"gate": str(gate), "mark": str(mark)})
     wait_until(began(mark), TIMEOUT_S)
     os.kill(first.pid, signal.SIGSTOP)
     gate.touch()
-    second = rough.worker("q", **SHORT_INTERVALS)
+    second = failure_site.worker("q", **SHORT_INTERVALS)
     assert node.finished("q", job_id) == job_id
     os.kill(first.pid, signal.SIGCONT)
     other = node.add("q", "slow", {"ms": 1, "mark": str(mark)})
@@ -129,10 +131,10 @@ def test_a_worker_frozen_past_its_lock_writes_nothing(rough: Site, tmp_path: Pat
     assert node.job("q", job_id)["attemptsMade"] == 1
 
 
-def test_jobs_survive_a_restart_of_redis(rough: Site) -> None:
-    node, server = rough.node, rough.server
+def test_jobs_survive_a_restart_of_redis(failure_site: Site) -> None:
+    node, server = failure_site.node, failure_site.server
     assert isinstance(server, Redis)
-    rough.worker("q", **{**SHORT_INTERVALS, "BULLMQ_LOCK_MS": 20_000})
+    failure_site.worker("q", **{**SHORT_INTERVALS, "BULLMQ_LOCK_MS": 20_000})
     running = node.add("q", "slow", {"ms": 1500})
     node.until("q", "active", job_id=running)
     server.stop()
@@ -145,9 +147,11 @@ def test_jobs_survive_a_restart_of_redis(rough: Site) -> None:
     assert not node.events("q", "stalled")
 
 
-def test_workers_of_node_and_sluice_take_over_from_each_other(rough: Site, tmp_path: Path) -> None:
-    node, mark = rough.node, tmp_path / "mark"
-    ours = rough.worker("q", **SHORT_INTERVALS)
+def test_workers_of_node_and_sluice_take_over_from_each_other(
+    failure_site: Site, tmp_path: Path
+) -> None:
+    node, mark = failure_site.node, tmp_path / "mark"
+    ours = failure_site.worker("q", **SHORT_INTERVALS)
     # for Sluice's worker, for Node's
     data = {"gate": str(tmp_path / "gate"), "mark": str(mark), "ms": 1}
     job_id = node.add("q", "held", data)
@@ -162,10 +166,10 @@ def test_workers_of_node_and_sluice_take_over_from_each_other(rough: Site, tmp_p
     other = node.add("q", "slow", {"ms": 30_000})
     node.until("q", "ran", job_id=other)
     node.process.send_signal(signal.SIGKILL)
-    again = Site("bullmq6", tmp_path, server=rough.server)
+    again = Site("bullmq6", tmp_path, server=failure_site.server)
     try:
         again.node.ask("listen", queue="q")
-        rough.server.client.hset(rough.keys("q").job(other), "data", '{"ms": 1}')
+        failure_site.server.client.hset(failure_site.keys("q").job(other), "data", '{"ms": 1}')
         again.worker("q", **SHORT_INTERVALS)
         assert again.node.finished("q", other) == other
     finally:
