@@ -22,11 +22,11 @@ for _, row in ipairs(redis.call('XPENDING', KEYS[1], ARGV[1], '-', '+', 1000)) d
   end
 end
 local longest = 0
-for room, ms in pairs(idle) do
+for wait_queue, ms in pairs(idle) do
   for _, word in ipairs({ 'IDLE', ms, 'JUSTID' }) do
-    table.insert(ids[room], word)
+    table.insert(ids[wait_queue], word)
   end
-  redis.call('XCLAIM', KEYS[1], ARGV[1], room, 0, unpack(ids[room]))
+  redis.call('XCLAIM', KEYS[1], ARGV[1], wait_queue, 0, unpack(ids[wait_queue]))
   longest = math.max(longest, ms)
 end
 return longest
@@ -40,9 +40,9 @@ class AgingWaitQueues:
     no stall of this machine expires them, and still expire within a second of test time.
     """
 
-    def __init__(self, scene: Scene, room: str, workers: int, wake_s: float) -> None:
+    def __init__(self, scene: Scene, wait_queue: str, workers: int, wake_s: float) -> None:
         self._scene = scene
-        self._room = room
+        self._wait_queue = wait_queue
         self._workers = workers
         self._wake_s = wake_s
         #: Simulated milliseconds, and the longest time that a message was not touched.
@@ -56,7 +56,7 @@ class AgingWaitQueues:
         """Several workers sleep at the same time: each advances its share of the time."""
         share_ms = int(seconds * 1000 / self._workers)
         scene, client = self._scene, cast(Any, self._scene.client)
-        args = scene.keys.queue, scene.worker.group, self._room, share_ms
+        args = scene.keys.queue, scene.worker.group, self._wait_queue, share_ms
         longest_ms = int(await client.eval(_GROW_OLDER, 1, *args))
         self.longest_ms = max(self.longest_ms, longest_ms)
         self.passed_ms += share_ms
@@ -64,9 +64,9 @@ class AgingWaitQueues:
 
 
 def hurry(
-    patch: pytest.MonkeyPatch, scene: Scene, room: str, *, workers: int, wake_s: float
+    patch: pytest.MonkeyPatch, scene: Scene, wait_queue: str, *, workers: int, wake_s: float
 ) -> AgingWaitQueues:
     """Use simulated time from now on."""
-    wait_queues = AgingWaitQueues(scene, room, workers, wake_s)
+    wait_queues = AgingWaitQueues(scene, wait_queue, workers, wake_s)
     patch.setattr("worker.queue.wait_queue.asyncio", wait_queues)
     return wait_queues

@@ -18,7 +18,7 @@ GROUP = "workers"
 TERMINAL = (b"done", b"error", b"canceled")
 STATUSES = {b"queued", b"running", *TERMINAL}
 #: Maximum number of running jobs of the limited task.
-LIMITED_TASK, PLACES = "plan", 2
+LIMITED_TASK, SLOTS = "plan", 2
 RUNNING = KEYS.running(LIMITED_TASK)
 #: Longer than any history takes.
 FAR_MS = 600_000
@@ -97,7 +97,7 @@ class History(RuleBasedStateMachine):
         #: Scheduled jobs, and whether they are due.
         self.schedule: dict[str, bool] = {}
         #: Members of the running set that count.
-        self.places: set[str] = set()
+        self.slots: set[str] = set()
         self.letters = 0
         client.xgroup_create(KEYS.queue, GROUP, "0", mkstream=True)
 
@@ -239,8 +239,8 @@ class History(RuleBasedStateMachine):
             if self.models[job_id].limited and int(lease.get(b"deadline_ms", 0)) > 1
         ]
         revived = [job_id for job_id in live if self.models[job_id].revived]
-        assert len(live) <= PLACES + len(revived)
-        assert set(live) <= sight.running == self.places
+        assert len(live) <= SLOTS + len(revived)
+        assert set(live) <= sight.running == self.slots
         assert all(self.models[job_id].live for job_id in live)
 
     def _the_lag_is_known(self, sight: Sight) -> None:

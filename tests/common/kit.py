@@ -95,9 +95,9 @@ class Scene:
         [outcome] = await self.store.begin([Claim(job_id, message_id, token)], self.worker)
         return outcome
 
-    async def begin_limited(self, job_id: str, message_id: str, token: str, places: int) -> Any:
+    async def begin_limited(self, job_id: str, message_id: str, token: str, slots: int) -> Any:
         """Begin a job of a task with a limit of running jobs."""
-        claim = Claim(job_id, message_id, token, max_running=places)
+        claim = Claim(job_id, message_id, token, max_running=slots)
         limits = {token: self.keys.running("chat")}
         [outcome] = await self.store.begin([claim], self.worker, limits)
         return outcome
@@ -109,10 +109,10 @@ class Scene:
         assert reply.answer.value == "run"
         return Lease(job_id, message_id, int(reply.value), token)
 
-    async def running_limited(self, token: str = "t1", places: int = 1) -> Lease:
+    async def running_limited(self, token: str = "t1", slots: int = 1) -> Lease:
         """The same for a limited task."""
         job_id, message_id = await self.waiting()
-        reply = await self.begin_limited(job_id, message_id, token, places)
+        reply = await self.begin_limited(job_id, message_id, token, slots)
         assert reply.answer.value == "run"
         return Lease(job_id, message_id, int(reply.value), token, self.keys.running("chat"))
 

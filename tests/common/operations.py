@@ -12,12 +12,12 @@ from common.contracts.queue import Answer
 from common.jobs.store import Lease, renewal_record
 from common.jobs.wait_queue import wait_queue_name
 from common.redis.scripts import Record, Reply
-from tests.common.history import GROUP, KEYS, LIMITED_TASK, PLACES, RUNNING, History, Model
+from tests.common.history import GROUP, KEYS, LIMITED_TASK, RUNNING, SLOTS, History, Model
 
 #: Maximum number of scheduled jobs.
 MOST_SCHEDULED = 2
 EVENT = ["note", "step", b"{}"]
-ROOMS = [wait_queue_name("chat"), wait_queue_name(LIMITED_TASK)]
+WAIT_QUEUES = [wait_queue_name("chat"), wait_queue_name(LIMITED_TASK)]
 #: Message id and job id.
 Message = tuple[str, str]
 
@@ -145,7 +145,7 @@ class Steps(History):
             return Answer.WAIT
         if model.attempts - model.released >= model.most:
             return Answer.EXHAUSTED
-        if model.limited and len(self.places) >= PLACES:
+        if model.limited and len(self.slots) >= SLOTS:
             return Answer.LIMITED
         return Answer.RUN
 
@@ -154,7 +154,7 @@ class Steps(History):
         model, token = self.models[job_id], self.next("t")
         before, expected = self.traces(job_id), self.expected(job_id)
         lease = Lease(job_id, message_id, 0, token, RUNNING if model.limited else "")
-        args = [job_id, message_id, token, "", PLACES if model.limited else ""]
+        args = [job_id, message_id, token, "", SLOTS if model.limited else ""]
         record = Record("begin", self.job_keys(job_id, lease), args, self.identity(consumer))
         reply = self.one(record)
         assert reply.answer is expected
@@ -177,7 +177,7 @@ class Steps(History):
             assert int(reply.value or 0) == model.attempts
             model.owner, model.live, model.handed_back = (model.attempts, lease.token), True, None
             if model.limited:
-                self.places.add(lease.job_id)
+                self.slots.add(lease.job_id)
                 model.revived = False
             self.leases.insert(0, lease._replace(attempt=model.attempts))
             return True
@@ -192,9 +192,9 @@ class Steps(History):
         if self.owns(lease):
             self.client.hset(KEYS.lease(lease.job_id), "deadline_ms", "1")
             model.live = False
-        if lease.job_id in self.places and not model.live:
+        if lease.job_id in self.slots and not model.live:
             self.client.zadd(RUNNING, {lease.job_id: 1}, xx=True)
-            self.places.discard(lease.job_id)
+            self.slots.discard(lease.job_id)
 
     def let_the_wait_pass(self, job_id: str) -> None:
         if self.models[job_id].waits:
@@ -211,8 +211,8 @@ class Steps(History):
             return
         assert answer is (Answer.CANCELING if model.canceling else Answer.OK)
         if model.limited:  # it is still running, even if another job has its slot
-            model.revived = model.revived or lease.job_id not in self.places
-            self.places.add(lease.job_id)
+            model.revived = model.revived or lease.job_id not in self.slots
+            self.slots.add(lease.job_id)
         model.live = True
 
     def emit(self, lease: Lease, count: int, again: bool) -> None:
@@ -252,8 +252,8 @@ class Steps(History):
     def waiting(self) -> list[str]:
         """Ids of the messages in wait queues, oldest first."""
         found = []
-        for room in ROOMS:
-            entries = self.client.xpending_range(KEYS.queue, GROUP, "-", "+", 1000, room)
+        for wait_queue in WAIT_QUEUES:
+            entries = self.client.xpending_range(KEYS.queue, GROUP, "-", "+", 1000, wait_queue)
             found += [entry["message_id"].decode() for entry in entries]
         return sorted(found, key=lambda each: [int(part) for part in each.split("-")])
 
@@ -261,13 +261,13 @@ class Steps(History):
         """A worker has a message but no slot for it."""
         message_id, job_id = message
         deliveries = self.deliveries(message_id)
-        room = wait_queue_name(self.models[job_id].task)
-        self.client.xclaim(KEYS.queue, GROUP, room, 0, [message_id], justid=True)
+        wait_queue = wait_queue_name(self.models[job_id].task)
+        self.client.xclaim(KEYS.queue, GROUP, wait_queue, 0, [message_id], justid=True)
         assert self.deliveries(message_id) == deliveries
 
     def take(self, consumer: str, count: int) -> None:
         before = self.waiting()
-        reply = self.one(Record("take_waiting", [], [GROUP, consumer, count, *ROOMS]))
+        reply = self.one(Record("take_waiting", [], [GROUP, consumer, count, *WAIT_QUEUES]))
         assert reply.value == len(before[:count])
         assert [part.decode() for part in reply.more[::8]] == before[:count]
         assert self.waiting() == before[count:]
@@ -277,9 +277,11 @@ class Steps(History):
 
     def keep(self, page: int) -> None:
         before, kept = self.waiting(), []
-        for room in ROOMS:
+        for wait_queue in WAIT_QUEUES:
             start = "-"
-            while ids := self.one(Record("touch_waiting", [], [GROUP, room, start, page])).more:
+            while ids := self.one(
+                Record("touch_waiting", [], [GROUP, wait_queue, start, page])
+            ).more:
                 kept += [each.decode() for each in ids]
                 start = f"({kept[-1]}"
         assert sorted(kept) == sorted(before)
@@ -296,7 +298,7 @@ class Steps(History):
         return Record(operation, self.job_keys(lease.job_id, lease), args, self.identity())
 
     def frees_its_place(self, lease: Lease) -> None:
-        self.places.discard(lease.job_id)
+        self.slots.discard(lease.job_id)
         members = {member.decode() for member in self.client.zrange(RUNNING, 0, -1)}
         assert lease.job_id not in members
 

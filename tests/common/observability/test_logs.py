@@ -24,12 +24,12 @@ class Lines(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
         self.records: list[logging.LogRecord] = []
-        self.told = threading.Event()
+        self.reported = threading.Event()
 
     def emit(self, record: logging.LogRecord) -> None:
         self.records.append(record)
         if "more like this" in record.getMessage():
-            self.told.set()
+            self.reported.set()
 
     @property
     def texts(self) -> list[str]:
@@ -86,7 +86,7 @@ def test_suppressed_lines_are_reported_after_the_window(lines: Lines) -> None:
     log, _ = guarded(lines, most=1, window_s=0.05)
     for _ in range(3):
         log.warning("alike")
-    assert lines.told.wait(10)
+    assert lines.reported.wait(10)
     assert lines.texts == ["alike", "alike … 2 more like this in 0 s"]
 
 
@@ -109,18 +109,18 @@ def test_the_audit_log_is_not_throttled(lines: Lines) -> None:
     """Frequent actions must not be able to hide a later one."""
     guard = ThrottlingHandler(lines, 1)
     for number in range(5):
-        deed = "trail: %s", (number,)
-        guard.handle(logging.LogRecord("common.access.audit_log", 20, "", 1, *deed, None))
-    assert lines.texts == [f"trail: {number}" for number in range(5)]
+        entry = "audit log: %s", (number,)
+        guard.handle(logging.LogRecord("common.access.audit_log", 20, "", 1, *entry, None))
+    assert lines.texts == [f"audit log: {number}" for number in range(5)]
 
 
 def test_the_audit_log_is_written_at_every_level(root: logging.Logger, monkeypatch: Any) -> None:
     stderr = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stderr)
     logs.configure(GatewaySettings(log_level="error", log_format="text"))
-    logging.getLogger("common.access.audit_log").info("trail: x")
+    logging.getLogger("common.access.audit_log").info("audit log: x")
     logging.getLogger("common.other").info("other")
-    assert "trail: x" in stderr.getvalue()
+    assert "audit log: x" in stderr.getvalue()
     assert "other" not in stderr.getvalue()
 
 

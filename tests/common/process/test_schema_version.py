@@ -80,13 +80,13 @@ async def test_a_redis_that_answers_later_is_checked_then(
     server = real_server("redis-bundled")
     server.client.flushall()
     monkeypatch.setattr(schema_version, "RETRY_INTERVAL_S", 0.01)
-    told: list[UnsuitableRedis] = []
-    schema_version.ensure_compatible(server.url, ONE, told.append, answers=False)
+    refused: list[UnsuitableRedis] = []
+    schema_version.ensure_compatible(server.url, ONE, refused.append, answers=False)
     await eventually(lambda: server.client.exists(ONE.home.schema))
     server.client.set(ONE.home.schema, json.dumps({"version": 99}))
-    schema_version.ensure_compatible(server.url, ONE, told.append, answers=False)
-    await eventually(lambda: told)
-    assert "99" in str(told[0])
+    schema_version.ensure_compatible(server.url, ONE, refused.append, answers=False)
+    await eventually(lambda: refused)
+    assert "99" in str(refused[0])
     with pytest.raises(UnsuitableRedis):
         schema_version.ensure_compatible(server.url, ONE)
 

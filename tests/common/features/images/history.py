@@ -100,14 +100,14 @@ def look(client: redis.Redis, image_id: str, tenant: str) -> Sight:
     messages = [
         (fields[b"job_id"].decode(), codec.loads(fields[b"payload"])["args"]) for _, fields in queue
     ]
-    told = {entry_id.decode(): texts(fields) for entry_id, fields in entries}
+    results = {entry_id.decode(): texts(fields) for entry_id, fields in entries}
     return Sight(
         record=texts(record),
         shown=texts(shown),
         guard=guard,
         under_way=under_way is not None,
         listed=(first is not None, second is not None),
-        entries={key: fields for key, fields in told.items() if fields["image_id"] == image_id},
+        entries={key: fields for key, fields in results.items() if fields["image_id"] == image_id},
         jobs=[(args["upload_id"], job) for job, args in messages if args["image_id"] == image_id],
         ttls=tuple(ttls),
     )

@@ -193,8 +193,8 @@ async def test_a_repair_uses_the_result_of_the_job(gallery: Gallery) -> None:
     fields = result_fields(held.image_id)
     outcome = await gallery.store.repair(held.image_id, held.upload_id, fields)
     assert outcome == (OK, {"outcome": fields})
-    [(entry_id, told)] = await gallery.entries()
-    assert told == fields
+    [(entry_id, written)] = await gallery.entries()
+    assert written == fields
     record = await gallery.record(held.image_id)
     assert (record["status"], record["result_entry_id"]) == ("processed", entry_id)
     assert await gallery.stage(held.image_id) == ("done", "100")

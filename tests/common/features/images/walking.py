@@ -72,7 +72,7 @@ class Walk:
         #: Entries that existed when an image was reopened: of earlier uploads.
         self.past: dict[str, set[str]] = {}
         #: Entries of Sluice's pipeline by image and upload: one each.
-        self.told: set[tuple[str, str]] = set()
+        self.published: set[tuple[str, str]] = set()
         self._numbers = itertools.count(1)
         client.xgroup_create(KEYS.results, GROUP, id="0", mkstream=True)
 
@@ -254,8 +254,8 @@ class Walk:
         fresh = after.entries.keys() - before.entries.keys()
         assert len(fresh) == (1 if expected is OK else 0)
         if expected is OK:
-            assert (image_id, upload_id) not in self.told
-            self.told.add((image_id, upload_id))
+            assert (image_id, upload_id) not in self.published
+            self.published.add((image_id, upload_id))
             assert outcome.facts["outcome"] == after.entries[fresh.pop()]
         elif expected is ALREADY:
             assert outcome.facts["outcome"] == after.entries[after.record["result_entry_id"]]

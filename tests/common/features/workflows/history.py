@@ -192,9 +192,9 @@ def check_events(sight: Sight) -> None:
     numbers = [entry_id for entry_id, _ in sight.events]
     assert numbers == [b"%d-0" % number for number in range(1, len(numbers) + 1)]
     assert int(sight.record["event_seq"]) == len(numbers)
-    told = [codec.loads(entry)["seq"] for entry in sight.outbox]
-    assert told == sorted(set(told))
-    assert set(told) <= set(range(1, len(numbers) + 1))
+    delivered = [codec.loads(entry)["seq"] for entry in sight.outbox]
+    assert delivered == sorted(set(delivered))
+    assert set(delivered) <= set(range(1, len(numbers) + 1))
 
 
 def check_items(sight: Sight) -> None:

@@ -48,17 +48,17 @@ def proposed(*confidences: float) -> StepResult:
     return StepResult(f"{len(items)} proposals", items)
 
 
-async def with_proposals(flow: Flow, *confidences: float, **wishes: Any) -> str:
+async def with_proposals(flow: Flow, *confidences: float, **changes: Any) -> str:
     """A job with proposals whose review has not begun."""
-    job_id = await flow.create(**wishes)
+    job_id = await flow.create(**changes)
     await flow.run(job_id, "first")
     await flow.run(job_id, "second", proposed(*confidences or (0.5, 0.5, 0.5)))
     return job_id
 
 
-async def in_review(flow: Flow, *confidences: float, **wishes: Any) -> str:
+async def in_review(flow: Flow, *confidences: float, **changes: Any) -> str:
     """A job that waits in its review."""
-    job_id = await with_proposals(flow, *confidences, **wishes)
+    job_id = await with_proposals(flow, *confidences, **changes)
     entered = await flow.execute(job_id, "review")
     assert entered.facts["waiting"]
     return job_id
@@ -81,10 +81,10 @@ async def decide(
     decisions: Sequence[Decision] = (),
     request: IdempotencyClaim | None = None,
     admission: Any = ADMISSION,
-    **wishes: Any,
+    **changes: Any,
 ) -> WorkflowOutcome:
-    wishes.setdefault("token", os.urandom(4).hex())
-    wanted = DecideCommand(job_id, "somebody", decisions, **wishes)
+    changes.setdefault("token", os.urandom(4).hex())
+    wanted = DecideCommand(job_id, "somebody", decisions, **changes)
     return await flow.store.decide(wanted, request or once(), fresh_ids(), admission)
 
 
@@ -95,7 +95,7 @@ async def edit(
     version: int,
     request: IdempotencyClaim | None = None,
     admission: Any = ADMISSION,
-    **wishes: Any,
+    **changes: Any,
 ) -> WorkflowOutcome:
     fields: dict[str, Any] = {
         "payload": b'{"n":"new"}',
@@ -104,7 +104,7 @@ async def edit(
         "who": "somebody",
         "token": os.urandom(4).hex(),
     }
-    wanted = EditCommand(job_id, item_id, version=version, **{**fields, **wishes})
+    wanted = EditCommand(job_id, item_id, version=version, **{**fields, **changes})
     return await flow.store.edit(wanted, request or once(), fresh_ids(), admission)
 
 

@@ -118,14 +118,14 @@ class Flow:
         assert made.answer is WorkflowAnswer.OK
         return str(made.facts["job_id"])
 
-    async def execute(self, job_id: str, step: str, **wishes: Any) -> WorkflowOutcome:
+    async def execute(self, job_id: str, step: str, **changes: Any) -> WorkflowOutcome:
         return await self.store.execute(
-            ExecuteCommand(job_id, step, **wishes), once(), fresh_ids(), ADMISSION
+            ExecuteCommand(job_id, step, **changes), once(), fresh_ids(), ADMISSION
         )
 
-    async def start(self, job_id: str, step: str, **wishes: Any) -> StepExecution:
+    async def start(self, job_id: str, step: str, **changes: Any) -> StepExecution:
         """Execute a step that starts at once."""
-        outcome = await self.execute(job_id, step, **wishes)
+        outcome = await self.execute(job_id, step, **changes)
         assert outcome.answer is WorkflowAnswer.OK, outcome
         return StepExecution(job_id, outcome.facts["step"], outcome.facts["execution_id"])
 

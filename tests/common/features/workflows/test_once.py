@@ -61,8 +61,8 @@ async def test_lost_replies_do_not_change_the_result(doubting: Flow) -> None:
     assert len(await doubting.queued()) == 5
     assert (await doubting.step(job_id, "second"))["attempt"] == "3"
     outbox = [entry["type"] for entry in await doubting.outbox(job_id)]
-    told = ["job.created", *["step.started", "step.completed", "step.started"]]
-    assert outbox == [*told, "step.started", "step.completed", "step.started", "step.started"]
+    delivered = ["job.created", *["step.started", "step.completed", "step.started"]]
+    assert outbox == [*delivered, "step.started", "step.completed", "step.started", "step.started"]
     assert await doubting.without_ttl() == []
 
 

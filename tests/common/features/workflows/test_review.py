@@ -49,8 +49,8 @@ async def test_a_waiting_review_uses_no_worker(flow: Flow) -> None:
     started, waits = (await flow.events(job_id))[-2:]
     assert started[:2] == ("step.started", "review")
     assert waits == ("job.waiting_input", "review", {"step": "review", "pending": 3})
-    [told] = await flow.outbox(job_id)
-    assert (told["type"], told["status"]) == ("job.waiting_input", "waiting_input")
+    [delivered] = await flow.outbox(job_id)
+    assert (delivered["type"], delivered["status"]) == ("job.waiting_input", "waiting_input")
     step = await flow.step(job_id, "review")
     assert (step["attempt"], step["done"], step["total"]) == ("1", "0", "3")
     assert await flow.without_ttl() == []

@@ -172,16 +172,16 @@ class Walk:
         decisions = [
             Decision(name, rng.choice([*Action]), rng.choice((0, 1, 2))) for name in chosen
         ]
-        wishes: dict[str, Any] = {"decisions": decisions}
+        command: dict[str, Any] = {"decisions": decisions}
         if rng.random() < 0.5:
-            wishes = {
+            command = {
                 "action": rng.choice([*Action]),
                 "status": rng.choice((None, ItemStatus.PROPOSED, ItemStatus.APPROVED)),
                 "min_confidence": rng.choice((None, 0.5, 0.9)),
             }
         wanted = DecideCommand(
             job_id, "me", token=self.digits(), reviewing=rng.random() < 0.5,
-            finalize=rng.random() < 0.2, **wishes,
+            finalize=rng.random() < 0.2, **command,
         )  # fmt: skip
         before = self.sights[job_id]
         call = self.store.decide(wanted, self.once(), self.ids(), ADMISSION)

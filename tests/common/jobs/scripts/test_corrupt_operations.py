@@ -218,7 +218,7 @@ async def test_begin_of_an_exhausted_job(scene: Scene, part: Part) -> None:
 @pytest.mark.parametrize("part", ["events", "running"])
 async def test_begin_of_a_limited_task(scene: Scene, part: Part) -> None:
     other = await bystander(scene)
-    first = await scene.running_limited("t1", places=9)
+    first = await scene.running_limited("t1", slots=9)
     job_id, message_id = await scene.waiting(max_attempts=3)
 
     async def operate() -> Any:
@@ -229,8 +229,8 @@ async def test_begin_of_a_limited_task(scene: Scene, part: Part) -> None:
 
     answer = await all_or_nothing(scene, part, job_id, other, operate, must_fail=True)
     assert answer is Answer.RUN
-    places = await scene.client.zrange(scene.keys.running("chat"), 0, -1)
-    assert sorted(places) == sorted([first.job_id.encode(), job_id.encode()])
+    slots = await scene.client.zrange(scene.keys.running("chat"), 0, -1)
+    assert sorted(slots) == sorted([first.job_id.encode(), job_id.encode()])
 
 
 @pytest.mark.parametrize("part", ["job", "events", "lease"])

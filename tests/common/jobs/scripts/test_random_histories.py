@@ -26,7 +26,7 @@ TASKS = st.sampled_from(["chat", LIMITED_TASK, LIMITED_TASK])
 MOST = st.sampled_from([1, 2, 1_000_000, 1_000_000])
 DELAYS = st.sampled_from([0, 0, 0, FAR_MS])
 CONSUMERS = st.sampled_from("ab")
-WISHES = ["cancel", "cancel", "post again", "refused"]
+REQUESTS = ["cancel", "cancel", "post again", "refused"]
 CHANGES = ["lease", "leases", "waits", "due", "ttl"]
 CARE = ["trim", "trim", "forget", "redrive", "settle"]
 WORDS = ["renew", "emit", "emit again", "save", "save", "save again"]
@@ -59,13 +59,13 @@ class JobHistory(BusySteps):
     def a_client_posts(self, task: str, most: int, delay_ms: int) -> None:
         self.post(task, most, delay_ms)
 
-    @rule(pick=ANY, wish=st.sampled_from(WISHES))
+    @rule(pick=ANY, request=st.sampled_from(REQUESTS))
     @precondition(some("jobs"))
-    def a_client_asks(self, pick: int, wish: str) -> None:
+    def a_client_asks(self, pick: int, request: str) -> None:
         job_id = self.jobs[pick % len(self.jobs)]
-        if wish == "cancel":
+        if request == "cancel":
             self.cancel(job_id)
-        elif wish == "post again":
+        elif request == "post again":
             self.post_again_after_a_lost_reply(job_id, FAR_MS * (pick % 2))
         else:
             self.post_with_a_key_of_another_request(FAR_MS * (pick % 2))
@@ -186,7 +186,7 @@ def act(history: JobHistory, rng: random.Random) -> None:
     task = rng.choice(["chat", LIMITED_TASK])
     acts: list[Callable[[], None]] = [
         lambda: history.a_client_posts(task, rng.choice([1, 2, 10**6]), rng.choice([0, FAR_MS])),
-        lambda: history.a_client_asks(pick, rng.choice(WISHES)),
+        lambda: history.a_client_asks(pick, rng.choice(REQUESTS)),
         lambda: history.time_passes(pick, rng.choice(CHANGES)),
         lambda: history.a_worker_reads_and_begins(consumer, 1 + count, yes),
         lambda: history.a_busy_worker_takes_the_next(consumer, 1 + count, yes),

@@ -26,7 +26,7 @@ async def let_the_lease_run_out(scene: Scene, lease: Lease) -> None:
 
 
 async def place_is_free(scene: Scene) -> None:
-    await scene.running_limited("next", places=1)
+    await scene.running_limited("next", slots=1)
 
 
 async def test_a_slot_is_held_until_the_lease_expires(scene: Scene) -> None:
@@ -166,10 +166,10 @@ async def test_a_repeated_begin_extends_slot_and_lease(scene: Scene) -> None:
 
 async def test_a_short_lease_does_not_end_the_slots_of_long_ones(scene: Scene) -> None:
     """Workers may be configured differently; the set must outlive the longest lease in it."""
-    await scene.running_limited("t1", places=2)
+    await scene.running_limited("t1", slots=2)
     long_ms = scene.worker.lease_ms
     scene.worker = scene.worker._replace(lease_ms=1000)
-    short = await scene.running_limited("t2", places=2)
+    short = await scene.running_limited("t2", slots=2)
     assert await scene.client.pttl(running_key(scene)) >= long_ms - 5000
     await scene.renew(short)
     assert await scene.client.pttl(running_key(scene)) >= long_ms - 5000

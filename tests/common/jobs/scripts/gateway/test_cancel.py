@@ -256,12 +256,12 @@ async def run_by_third_party_worker(scene: Scene, job_id: str) -> None:
     )
 
 
-@pytest.mark.parametrize("wishes", [{}, {"max_attempts": 3}], ids=["plain", "wishes"])
+@pytest.mark.parametrize("options", [{}, {"max_attempts": 3}], ids=["plain", "options"])
 async def test_a_job_of_a_third_party_worker_is_only_asked(
-    scene: Scene, wishes: dict[str, object]
+    scene: Scene, options: dict[str, object]
 ) -> None:
     """It may end the job at any time; an end by the script could make two."""
-    job_id, _ = await scene.waiting(**wishes)
+    job_id, _ = await scene.waiting(**options)
     await run_by_third_party_worker(scene, job_id)
     for _ in range(2):
         assert (await scene.cancel(job_id)).answer is Answer.CANCELING
