@@ -49,12 +49,16 @@ def parse(argv: Sequence[str]) -> Options:
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--dry-run", action="store_true", help="only show what would change")
     common.add_argument(
-        "--root", type=Path, default=Path("/"), help="write files below DIR; no users, no systemd"
+        "--root",
+        type=Path,
+        metavar="DIR",
+        default=Path("/"),
+        help="write files below DIR; no users, no systemd",
     )
     common.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     install_options = argparse.ArgumentParser(add_help=False)
     install_options.add_argument(
-        "--wheelhouse", type=Path, help="install packages from DIR, offline"
+        "--wheelhouse", type=Path, metavar="DIR", help="install packages from DIR, offline"
     )
     install_options.add_argument("--python", type=Path, help="Python 3.10 or newer to use")
     install_options.add_argument(
