@@ -6,7 +6,6 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from redis.exceptions import RedisError
@@ -37,7 +36,6 @@ log = logging.getLogger(__name__)
 
 #: Random extra delay, as a fraction of the interval, so that workers do not run in step.
 JITTER: Final = 0.2
-_RUNNER: Final = "runner"
 _EXPECTED_ERRORS: Final = (RedisError, SluiceError, *TRANSIENT_ERRORS)
 
 
@@ -57,17 +55,24 @@ class WorkflowService(Service):
 
         If Redis is unavailable, publishing is retried later.
         """
-        ids = CoreJobIds(services.partitions)
-        self._services, self._ids = services, ids
-        self.failure_reporter = StepFailureReporter(services.workflows)
+        ids, workflows = CoreJobIds(services.partitions), services.workflows
+        self._reader = WorkflowReader(services.redis, workflows.keys)
+        self.runner = StepRunner(
+            self._workflows,
+            StepDependencies(workflows, self._reader, self.pool, ids),
+            services.redis,
+            services.worker.default_ttl_s,
+        )
+        self.undo_runner = UndoRunner(
+            workflows, EffectStore(services.redis, workflows), self._rag_service
+        )
+        self.failure_reporter = StepFailureReporter(workflows)
         self.reconciler = WorkflowReconciler(
-            *(services.redis, services.keys, services.workflows, self, ids),
+            *(services.redis, services.keys, workflows, self, ids),
             services.worker,
             self._every_s,
         )
-        self.definitions = DefinitionPublisher(
-            services.redis, self._workflows, services.workflows.keys
-        )
+        self.definitions = DefinitionPublisher(services.redis, self._workflows, workflows.keys)
         await _run_safely(self.definitions.publish)
 
     async def run(self) -> None:
@@ -78,34 +83,15 @@ class WorkflowService(Service):
 
     async def run_once(self) -> None:
         """One round of maintenance; failures are left to the next round."""
-        if _RUNNER in vars(self):  # else the runner has not been created
-            await _run_safely(self.runner.drop_superseded)
+        await _run_safely(self.runner.drop_superseded)
         await _run_safely(self.reconciler.run_once)
         await _run_safely(self.definitions.refresh)
 
     async def close(self) -> None:
         await self.pool.close()
 
-    # -- built on demand ------------------------------------------------------------------
-
     async def snapshot(self, job_id: str) -> WorkflowJob | None:
         return await self._reader.snapshot(job_id)
-
-    @cached_property
-    def _reader(self) -> WorkflowReader:
-        return WorkflowReader(self._services.redis, self._services.workflows.keys)
-
-    @cached_property
-    def undo_runner(self) -> UndoRunner:
-        """Undoes changes of steps outside of their workflows."""
-        effects = EffectStore(self._services.redis, self._services.workflows)
-        return UndoRunner(self._services.workflows, effects, self._rag_service)
-
-    @cached_property
-    def runner(self) -> StepRunner:
-        services = self._services
-        deps = StepDependencies(services.workflows, self._reader, self.pool, self._ids)
-        return StepRunner(self._workflows, deps, services.redis, services.worker.default_ttl_s)
 
     # -- internal tools --------------------------------------------------------------------
 
