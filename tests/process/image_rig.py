@@ -24,10 +24,10 @@ STAGES = {
 
 #: Handlers of a worker that waits for a file before it processes images.
 SLOW = """
-from tests.worker.features.images import doings
+from tests.worker.features.images import process_stubs
 from worker.features.images import processor
 
-processor.process = doings.wait_for_go
+processor.process = process_stubs.wait_for_go
 
 def register(registry):
     pass

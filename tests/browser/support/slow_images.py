@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tests.worker.features.images import doings
+from tests.worker.features.images import process_stubs
 from worker.features.images import processor
 from worker.registry import Registry
 
 
 def register(registry: Registry) -> None:
-    processor.process = doings.wait_for_go
+    processor.process = process_stubs.wait_for_go

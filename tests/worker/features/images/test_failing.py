@@ -11,7 +11,7 @@ import pytest
 from common.features.images.storage.base import StorageError
 from tests.conftest import eventually
 from tests.support import bad_photos
-from tests.worker.features.images import doings
+from tests.worker.features.images import process_stubs
 from tests.worker.features.images.kit import ImageMaker, photo
 from worker.features.images import processor
 
@@ -69,7 +69,7 @@ async def test_the_limit_of_the_client_applies_too(fake_imagers: ImageMaker) -> 
 
 
 async def test_a_crash_costs_one_attempt(imagers: ImageMaker, instead: Instead) -> None:
-    instead(doings.crash_once)
+    instead(process_stubs.crash_once)
     rig = await imagers()
     record = await rig.process(photo())
     assert record.status.value == "processed"
@@ -84,7 +84,7 @@ async def test_a_crash_costs_one_attempt(imagers: ImageMaker, instead: Instead) 
 async def test_an_image_that_crashes_again_has_failed(
     imagers: ImageMaker, instead: Instead
 ) -> None:
-    instead(doings.crash)
+    instead(process_stubs.crash)
     rig = await imagers()
     other = None
     image_id = await rig.upload(photo())
@@ -103,7 +103,7 @@ def pixels_process() -> Any:
 
 
 async def test_one_that_takes_too_long(fake_imagers: ImageMaker, instead: Instead) -> None:
-    instead(doings.hang)
+    instead(process_stubs.hang)
     rig = await fake_imagers(image_timeout_s=1.0)
     record = await rig.failed(await rig.upload(photo()), "TIMEOUT")
     assert "IMAGE_TIMEOUT_S" in record.failure.error_message
@@ -111,14 +111,14 @@ async def test_one_that_takes_too_long(fake_imagers: ImageMaker, instead: Instea
 
 
 async def test_one_that_takes_too_much_memory(fake_imagers: ImageMaker, instead: Instead) -> None:
-    instead(doings.take_all_memory)
+    instead(process_stubs.take_all_memory)
     rig = await fake_imagers()
     record = await rig.failed(await rig.upload(photo()), "DECODE_FAILED")
     assert record.detail()["reason"] == "out_of_memory"
 
 
 async def test_one_that_is_canceled(imagers: ImageMaker, instead: Instead) -> None:
-    instead(doings.hang)
+    instead(process_stubs.hang)
     rig = await imagers()
     image_id = await rig.upload(photo())
     record = await rig.record(image_id)
@@ -150,7 +150,7 @@ async def test_without_pillow_the_error_names_the_extra(
 
 
 async def test_an_unexpected_exception(fake_imagers: ImageMaker, instead: Instead) -> None:
-    instead(doings.raise_unexpectedly)
+    instead(process_stubs.raise_unexpectedly)
     rig = await fake_imagers()
     record = await rig.failed(await rig.upload(photo()), "INTERNAL_ERROR")
     assert "a mistake of ours" in record.failure.error_message
@@ -159,7 +159,7 @@ async def test_an_unexpected_exception(fake_imagers: ImageMaker, instead: Instea
 async def test_a_full_disk_is_retried_and_then_reported(
     fake_imagers: ImageMaker, instead: Instead
 ) -> None:
-    instead(doings.fill_disk)
+    instead(process_stubs.fill_disk)
     rig = await fake_imagers()
     record = await rig.failed(await rig.upload(photo()), "INTERNAL_ERROR")
     assert "No space left" in record.failure.error_message

@@ -12,14 +12,14 @@ import pytest
 from common.contracts.images import ErrorCode
 from common.features.images.types import ProcessingAttempt, ProcessingFailure
 from tests.conftest import eventually
-from tests.worker.features.images import doings
+from tests.worker.features.images import process_stubs
 from tests.worker.features.images.kit import ImageMaker, ImageRig, photo
 from worker.features.images import processor
 
 
 @pytest.fixture(autouse=True)
 def _waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processor, "process", doings.wait_for_go)
+    monkeypatch.setattr(processor, "process", process_stubs.wait_for_go)
 
 
 async def begun(rig: ImageRig, image_id: str) -> Any:

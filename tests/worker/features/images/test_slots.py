@@ -9,7 +9,7 @@ import pytest
 
 from common import codec
 from tests.conftest import eventually
-from tests.worker.features.images import doings
+from tests.worker.features.images import process_stubs
 from tests.worker.features.images.kit import ImageMaker, image_settings, photo, registry_of
 from worker.features.images import processor
 from worker.handlers import echo
@@ -28,7 +28,7 @@ def test_jobs_are_counted_by_task_or_internal_tool() -> None:
 async def test_many_images_leave_slots_for_other_jobs(
     imagers: ImageMaker, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
-    monkeypatch.setattr(processor, "process", doings.wait_for_go)
+    monkeypatch.setattr(processor, "process", process_stubs.wait_for_go)
     registry = registry_of(image_settings(tmp_path))
     echo.register(registry)
     rig = await imagers(registry=registry, rig={"max_inflight": 6})
@@ -57,7 +57,7 @@ async def test_many_images_leave_slots_for_other_jobs(
 async def test_a_worker_with_a_free_slot_takes_the_next_image(
     imagers: ImageMaker, monkeypatch: pytest.MonkeyPatch, worker: Any
 ) -> None:
-    monkeypatch.setattr(processor, "process", doings.wait_for_go)
+    monkeypatch.setattr(processor, "process", process_stubs.wait_for_go)
     rig = await imagers(rig={"max_inflight": 16})
     ids = [await rig.upload(photo()) for _ in range(8)]
 
@@ -76,7 +76,7 @@ async def test_a_worker_with_a_free_slot_takes_the_next_image(
 async def test_a_limit_of_the_task_tool_counts_for_images_too(
     imagers: ImageMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processor, "process", doings.wait_for_go)
+    monkeypatch.setattr(processor, "process", process_stubs.wait_for_go)
     rig = await imagers(rig={"max_inflight": 16, "task_limits": {"tool": 1}})
     ids = [await rig.upload(photo()) for _ in range(3)]
 
@@ -93,7 +93,7 @@ async def test_a_limit_of_the_task_tool_counts_for_images_too(
 async def test_a_limit_across_workers_counts_for_images_too(
     imagers: ImageMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processor, "process", doings.wait_for_go)
+    monkeypatch.setattr(processor, "process", process_stubs.wait_for_go)
     rig = await imagers(rig={"max_inflight": 16, "task_limits_global": {"tool": 1}})
     ids = [await rig.upload(photo()) for _ in range(3)]
 
