@@ -1,4 +1,4 @@
-"""Keys for tests of the gateway, and connections that end elsewhere than on loopback."""
+"""API keys for tests of the gateway, and connections from other machines."""
 
 from __future__ import annotations
 

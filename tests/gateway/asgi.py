@@ -1,4 +1,4 @@
-"""An ASGI client without a network: every byte of a request is ours, streams are read live."""
+"""An ASGI client without a network: tests control every byte of a request."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Exchange:
         self._hung_up = asyncio.Event()
         self.take = asyncio.Event()
         self.take.set()
-        #: Set once the app has something to say to a client that does not take it.
+        #: Set once the app sends to a client that does not read.
         self.held_up = asyncio.Event()
         self.status = 0
         self.headers: list[tuple[str, str]] = []
@@ -170,7 +170,7 @@ class Client:
         own_host: bool = True,
         kind: type[Exchange] = Exchange,
     ) -> Exchange:
-        """A request; `own_host` is for those who name no Host, `kind` for odd clients."""
+        """A request. `own_host` False: without a Host header. `kind`: for unusual clients."""
         path, _, query = target.partition("?")
         pairs = list(headers.items()) if isinstance(headers, dict) else list(headers)
         if own_host and not any(name.lower() == "host" for name, _ in pairs):

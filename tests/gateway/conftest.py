@@ -1,4 +1,4 @@
-"""A gateway without a network or a lifespan, on whichever Redis the test has."""
+"""A gateway without a network or a lifespan, on the Redis backend of the test."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class Gateway:
     async def emit(
         self, job_id: str, type: str, data: bytes | object = None, *, hint: bool = True
     ) -> str:
-        """An event as any contract worker writes it; ours also publish a hint."""
+        """An event as any worker of the contract writes it. `hint`: as Sluice's workers publish."""
         raw = data if isinstance(data, bytes) else json.dumps(data or {}).encode()
         fields: Any = {"type": type, "ts": "1760000000000", "step": "test.step", "data": raw}
         keys = self.keys_of(job_id)
@@ -139,7 +139,7 @@ class Gateway:
         return events
 
     async def snapshot(self) -> dict[bytes, Any]:
-        """Every key with its value, to prove that nothing was written but who came and why."""
+        """Every key with its value, to prove that nothing was written except to the audit log."""
         found: dict[bytes, Any] = {}
         for key in await self.redis.keys("*"):
             if key not in (b"access:trail", b"access:used"):

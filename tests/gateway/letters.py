@@ -1,4 +1,4 @@
-"""Dead letters for tests: ours, as scripts write them, and hostile ones."""
+"""Dead letters for tests: as Sluice's scripts write them, and invalid ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.gateway.conftest import Gateway
 
 EXHAUSTED, NO_JOB = "attempts_exhausted", "job_missing_or_expired"
 DEEP = b"[" * 2000 + b"]" * 2000
-#: What a foreign hand may leave in the dead-letter stream; none of it can be redriven.
+#: Invalid entries of the dead-letter stream; none of them can be redriven.
 HOSTILE: dict[str, dict[bytes, bytes]] = {
     "nothing of ours": {b"x": b"y"},
     "empty field": {b"": b""},
@@ -62,7 +62,7 @@ async def dead(
     payload: Any = None,
     error: Any = None,
 ) -> str:
-    """A dead letter as our scripts write it."""
+    """A dead letter as Sluice's scripts write it."""
     message = {
         "job_id": f"job-{number}",
         "task": task,
@@ -82,7 +82,7 @@ async def dead(
 
 
 async def left(gateway: Gateway) -> list[str]:
-    """Ids of the letters that are there, oldest first."""
+    """Ids of all dead letters, oldest first."""
     return [entry.decode() for entry, _ in await gateway.redis.xrange(gateway.keys.dead_letters)]
 
 

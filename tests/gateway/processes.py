@@ -25,12 +25,12 @@ TIMEOUT_S = 60.0
 
 
 def free_port() -> int:
-    """For servers that cannot say which port they took, and clients that want nobody there."""
+    """For servers that cannot report their port, and clients that need an unused one."""
     return ports.pick()
 
 
 def environment(**settings: str) -> dict[str, str]:
-    """Ours without any setting of Sluice, plus the given ones."""
+    """This process's environment without settings of Sluice, plus the given ones."""
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
     return {**kept, "PYTHONPATH": str(ROOT), **settings}
 

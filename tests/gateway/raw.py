@@ -1,4 +1,4 @@
-"""An HTTP client that can break every rule: bytes out, answers in."""
+"""An HTTP client that can send invalid requests: raw bytes out, parsed responses in."""
 
 from __future__ import annotations
 

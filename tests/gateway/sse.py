@@ -1,4 +1,4 @@
-"""A strict reader of event streams, after the WHATWG's rules and stricter where we promise more."""
+"""A strict parser of event streams: WHATWG's rules, and stricter where Sluice promises more."""
 
 from __future__ import annotations
 

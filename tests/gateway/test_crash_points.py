@@ -1,4 +1,4 @@
-"""A gateway that dies around a change: the job is whole or not there, and a repetition is safe."""
+"""A gateway that dies around a change: the job is complete or absent, and a retry is safe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`/v1/audit`: the last audit, and one now."""
+"""`/v1/audit`: the last integrity check, and a new one."""
 
 from __future__ import annotations
 

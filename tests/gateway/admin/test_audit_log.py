@@ -1,4 +1,4 @@
-"""The trail: what was done with administrative rights, written down before it was."""
+"""The audit log: administrative actions are recorded before they are executed."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ async def test_who_sits_at_the_machine_is_called_local(make: Make) -> None:
     gateway = make()
     await call(gateway, "DELETE", "/v1/dlq?all=true")
     job_id = await gateway.create()
-    await call(gateway, "DELETE", f"/v1/jobs/{job_id}")  # who has no tenants needs no trail
+    await call(gateway, "DELETE", f"/v1/jobs/{job_id}")  # without tenants, a cancel is not recorded
     [entry] = await trail(gateway, None)
     assert (entry["who"], entry["name"], entry["action"]) == ("local", "", "dlq.purge")
 
@@ -127,7 +127,7 @@ async def test_what_cannot_be_written_down_is_not_done(gateway: Gateway, admin: 
 
 
 async def test_a_redis_without_memory_takes_what_frees_some(real_make: Make) -> None:
-    """Or else whoever fills it could not be shown the door, nor his jobs and letters be removed."""
+    """Otherwise a key that fills Redis could not be revoked, nor its jobs be removed."""
     gateway = real_make(auth="required")
     admin = await key_for(gateway, "root", scopes=("admin",))
     flooding = await key_for(gateway, tenant="shop")

@@ -1,4 +1,4 @@
-"""`/v1/queues`: how they are; pausing, and going on."""
+"""`/v1/queues`: list, pause and resume."""
 
 from __future__ import annotations
 

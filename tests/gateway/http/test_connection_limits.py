@@ -1,4 +1,4 @@
-"""What a door does with clients that do not read, with quiet ones at the end, with few files."""
+"""Connection limits: clients that do not read, idle ones at shutdown, few file descriptors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MUCH = 8 << 20
 
 
 async def answers_much(scope: Any, receive: Any, send: Any) -> None:
-    """As many bytes as the path says."""
+    """Respond with the number of bytes in the path."""
     size = int(scope["path"][1:])
     headers = [(b"content-length", b"%d" % size)]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -67,7 +67,7 @@ async def all_gone(server: uvicorn.Server) -> None:
 
 
 def unread(port: int, size: int) -> socket.socket:
-    """A client that asks and never reads, and has little room for what comes."""
+    """A client with a small receive buffer that never reads the response."""
     client = socket.socket()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     client.connect(("127.0.0.1", port))

@@ -1,4 +1,4 @@
-"""The hot lane and FastAPI's own way give the same answers, but for what is random."""
+"""The fast path and FastAPI's routing give the same responses, except for random values."""
 
 from __future__ import annotations
 

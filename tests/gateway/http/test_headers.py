@@ -1,4 +1,4 @@
-"""The headers of every answer, whichever way it comes about."""
+"""Headers of every response."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose requests are taken: by the name that was called, and by the page that called."""
+"""Which requests are accepted, by Host and by Origin."""
 
 from __future__ import annotations
 

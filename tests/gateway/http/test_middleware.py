@@ -1,4 +1,4 @@
-"""The outermost layer: request ids in every log line, one line a request, no naked 500."""
+"""The outermost middleware: request ids in every log line, access log, and problems for 500."""
 
 from __future__ import annotations
 

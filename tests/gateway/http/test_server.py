@@ -1,4 +1,4 @@
-"""Sockets that systemd hands over: taken if they were meant for us, refused if they are no use."""
+"""Sockets passed by systemd: used if they are meant for this process, refused if unsuitable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits of the jobs that features start by their own scripts."""
+"""Limits on the jobs that features start with their own scripts."""
 
 from __future__ import annotations
 

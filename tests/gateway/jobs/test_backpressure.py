@@ -1,4 +1,4 @@
-"""429 at the backlog limit: pending plus lag, on servers that know their lag and that do not."""
+"""429 at the backlog limit: pending plus lag, on servers that report their lag and others."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_retry_after_follows_the_drain_rate() -> None:
     assert rate.retry_after_s(200, 200) > 0
     for second in range(62, 200):
         rate.sample(float(second), 0)
-    assert 4 <= rate.retry_after_s(200, 200) <= 6  # nobody works any more
+    assert 4 <= rate.retry_after_s(200, 200) <= 6  # no job ends any more
 
 
 async def test_the_drain_rate_reads_the_counter(fake_gateway: Gateway) -> None:

@@ -1,4 +1,4 @@
-"""Bad input: a clear 4xx problem each, and not a key written."""
+"""Invalid input gets a clear 4xx problem, and no key is written."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GOOD = json.dumps(CHAT).encode()
 
 
 def nested(levels: int, core: str = "1") -> bytes:
-    """A body in which `levels` objects and arrays stand inside each other, all told."""
+    """A body with `levels` nested objects and arrays in total."""
     arrays = levels - 2
     text = "[" * arrays + core + "]" * arrays
     return b'{"task":"chat","payload":{"deep":%b}}' % text.encode()

@@ -1,4 +1,4 @@
-"""Canceling: at once where nobody runs the job, by its worker where somebody does."""
+"""Canceling: at once for a waiting job, by its worker for a running one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def take(gateway: Gateway) -> tuple[str, str]:
 
 
 async def begin(gateway: Gateway) -> Lease:
-    """The next job, begun by a worker of ours that has not ended it yet."""
+    """The next job, begun by a Sluice worker that has not ended it yet."""
     job_id, message_id = await take(gateway)
     [reply] = await gateway.state.store.begin([Claim(job_id, message_id, "t")], WORKER)
     assert not isinstance(reply, Exception)
@@ -224,7 +224,7 @@ async def subscribed(gateway: Gateway) -> dict[str, int]:
 
 @pytest.mark.parametrize("ended", ["canceled", "done", "error"])
 async def test_waiting_for_the_end(gateway: Gateway, ended: str) -> None:
-    """It may as well have come to its own end before it heard of the wish."""
+    """The job may end by itself before the cancel request arrives."""
     job_id = await gateway.create()
     lease = await begin(gateway)
     canceling = asyncio.create_task(cancel(gateway, job_id, headers={"prefer": "wait=20"}))

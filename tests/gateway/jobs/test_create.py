@@ -1,4 +1,4 @@
-"""`POST /v1/jobs`: what it answers and what it writes, to the letter."""
+"""`POST /v1/jobs`: the exact response and the exact keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Idempotency-Key`: one request, one job, however often it is sent."""
+"""`Idempotency-Key`: repeated requests create one job."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ async def test_a_replay_is_given_even_when_the_queue_is_full(make: Make) -> None
 
 
 async def test_a_key_that_a_foreign_gateway_stored(gateway: Gateway) -> None:
-    """It maps to a job id and has no fingerprint of ours beside it."""
+    """It maps to a job id, and there is no fingerprint."""
     await gateway.redis.set("idempotency:order-1", "their-job", ex=60)
     answer = await gateway.client.post(CHAT, KEYED)
     assert (answer.status, answer.json()) == (202, {"job_id": "their-job"})
@@ -149,7 +149,7 @@ async def test_a_key_that_a_foreign_gateway_stored(gateway: Gateway) -> None:
 
 @pytest.mark.parametrize("junk", [b'a"b\\', b"\xff\xfe", b"x\r\nSet-Cookie: a=b", b""])
 async def test_a_key_that_holds_junk_breaks_nothing(fake_gateway: Gateway, junk: bytes) -> None:
-    """Never a 500, never JSON that is none, never a forged header."""
+    """Never a 500, never invalid JSON, never a forged header."""
     await fake_gateway.redis.set("idempotency:order-1", junk)
     answer = await fake_gateway.client.post(CHAT, KEYED)
     assert answer.status in (202, 409, 422, 503)

@@ -1,4 +1,4 @@
-"""`lane` of a job: where it waits, how much may, and what becomes of a wish that nobody serves."""
+"""`lane` of a job: its queue, its limit, and lanes that are not configured."""
 
 from __future__ import annotations
 

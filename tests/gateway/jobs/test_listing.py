@@ -1,4 +1,4 @@
-"""`GET /v1/jobs`: newest first, each job once, and never more work than one request may make."""
+"""`GET /v1/jobs`: newest first, each job once, with bounded work per request."""
 
 from __future__ import annotations
 
@@ -268,7 +268,7 @@ async def test_any_text_may_be_looked_for(fake_gateway: Gateway, q: str) -> None
 async def test_as_a_plain_search_would_find_them(
     fake_gateway: Gateway, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Small looks, shares and bounds, so that every page ends somewhere else."""
+    """Small batches and limits, so that pages end at different positions."""
     some = random.Random(seed)
     for name, most in (("AT_ONCE", 5), ("TEXTS_AT_ONCE", 2), ("MOST_READ", 11)):
         monkeypatch.setattr(listing, name, some.randint(1, most))
@@ -343,7 +343,7 @@ async def test_a_request_reads_only_so_many_bytes(
     found = await page(fake_gateway, q="nowhere")
     assert found["next"] is not None
     assert 10 < found["looked_at"] <= 10 + listing.TEXTS_AT_ONCE
-    assert (await page(fake_gateway))["looked_at"] == 40  # only who looks for text reads texts
+    assert (await page(fake_gateway))["looked_at"] == 40  # payloads are read only for a text search
 
 
 async def test_shares_follow_how_long_the_jobs_are() -> None:

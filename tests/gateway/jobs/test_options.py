@@ -1,4 +1,4 @@
-"""A request's own wishes: how long, how often, how patiently."""
+"""Options of a job: timeout, attempts, backoff."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A gateway whose host or workers have had enough: new jobs wait or are refused, by setting."""
+"""A gateway whose host or workers are under pressure: new jobs wait or are refused."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ async def test_a_request_with_a_fault_hears_of_the_fault(fake_make: Make) -> Non
 
 
 async def test_a_repetition_gets_its_job(make: Make) -> None:
-    """Its job is there and costs nothing; the client only did not hear of it."""
+    """The job exists already; the client only missed the response."""
     gateway = make(max_temperature_c=80.0)
     key = {"idempotency-key": "k"}
     first = await gateway.client.post(CHAT, key)

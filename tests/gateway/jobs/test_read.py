@@ -1,4 +1,4 @@
-"""`GET /v1/jobs/{id}`: the deserialised job, whoever wrote it."""
+"""`GET /v1/jobs/{id}`: the deserialised job, also of third-party writers."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ async def test_a_foreign_hash(
 
 
 async def test_a_foreign_hash_without_its_own_id(gateway: Gateway) -> None:
-    """The key says which job it is; the field only repeats it."""
+    """The key identifies the job; the field only repeats the id."""
     await gateway.redis.hset("job:theirs", "status", "queued")  # type: ignore[misc]
     assert (await read(gateway, "theirs"))["job_id"] == "theirs"
 

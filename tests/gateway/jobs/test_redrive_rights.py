@@ -1,4 +1,4 @@
-"""A job made of a dead letter has the rights of the letter's job, never more."""
+"""A redriven job has the rights of the original job, never more."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def gateway(make: Make) -> Gateway:
 
 
 async def letter(gateway: Gateway, job_id: str = "", options: bytes | None = None) -> str:
-    """A dead letter that remembers the options, or does not."""
+    """A dead letter with or without the options of its job."""
     job_id = job_id or str(uuid.uuid4())
     message = {"job_id": job_id, "task": "chat", "payload": "{}"}
     fields = {b"reason": NO_JOB.encode(), b"fields": json.dumps(message).encode()}
@@ -33,7 +33,7 @@ async def letter(gateway: Gateway, job_id: str = "", options: bytes | None = Non
 
 
 async def rights(gateway: Gateway, letter_id: str) -> tuple[str | None, Any]:
-    """Tenant and tools of the job that a letter becomes."""
+    """Tenant and tools of the redriven job."""
     admin = await key_for(gateway, scopes=frozenset({"admin"}))
     answer = await call(gateway, "POST", f"/v1/dlq/{letter_id}/redrive", admin)
     assert answer.status == 202, answer
@@ -72,7 +72,7 @@ async def test_what_nobody_can_read_gives_no_rights(gateway: Gateway, junk: byte
 
 
 async def test_a_tenant_is_known_by_its_job_s_id(gateway: Gateway) -> None:
-    """The job's keys had run out: nobody wrote down whose it was."""
+    """The job had expired, so its tenant was not recorded."""
     await key_for(gateway, tenant="shop")
     letter_id = await letter(gateway, new_job_id(tenant_tail("shop")))
     assert await rights(gateway, letter_id) == ("shop", None)

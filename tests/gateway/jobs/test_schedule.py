@@ -1,4 +1,4 @@
-"""`delay_s` and `run_at`: accepted now, on the queue when due, and there once."""
+"""`delay_s` and `run_at`: accepted now, put on the queue once when due."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ async def test_a_canceled_job_is_not_scheduled_any_more(gateway: Gateway) -> Non
     answer = await gateway.client.send("DELETE", f"/v1/jobs/{job_id}")
     assert (answer.status, answer.json()["status"]) == (200, "canceled")
     assert not await gateway.redis.exists(gateway.keys.scheduled)
-    await make_due(gateway, job_id)  # even if it were: somebody else may have read it before
+    await make_due(gateway, job_id)  # even if it were due: another reader may have read it before
     await Promoter(gateway.state.queue).run_once()
     assert await queued(gateway) == []
     assert await types(gateway, job_id) == ["queued", "scheduled", "canceled"]

@@ -1,4 +1,4 @@
-"""Tenants: what is another's is not there, on every route, byte for byte."""
+"""Tenants: another tenant's jobs look like missing ones, on every route, byte for byte."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ async def test_a_redriven_job_stays_its_tenants(gateway: Gateway) -> None:
     assert (await ask(gateway, "read", redriven, ours)).json()["status"] == "queued"
     check_problem(await ask(gateway, "read", redriven, theirs), 404, "job_not_found")
     again = await call(gateway, "POST", f"/v1/dlq/{letter}/redrive", admin)
-    assert again.json()["job_id"] == redriven  # the letter is gone; what it became is not
+    assert again.json()["job_id"] == redriven  # the dead letter is deleted, its job is not
 
 
 async def test_a_tenant_has_no_business_with_dead_letters(gateway: Gateway) -> None:

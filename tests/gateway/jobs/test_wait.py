@@ -1,4 +1,4 @@
-"""`Prefer: wait`: the answer comes when there is news, or when the time is up."""
+"""`Prefer: wait`: the response waits for a change, or until the timeout."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ async def test_a_read_waits_for_the_end(gateway: Gateway) -> None:
     await gateway.emit(job_id, "running")
     await settle()
     assert not reading.done()
-    await gateway.finish(job_id, hint=False)  # a foreign worker gives no hints
+    await gateway.finish(job_id, hint=False)  # a third-party worker publishes no hints
     answer = await reading
     assert (answer.status, answer.json()["status"]) == (200, "done")
     assert gateway.hub.clients == 0

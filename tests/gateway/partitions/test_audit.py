@@ -1,4 +1,4 @@
-"""`/v1/audit` over partitions: all jobs are looked at, and there is one result."""
+"""`/v1/audit` over partitions: all jobs are checked, with one result."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def test_every_partition_is_audited_with_one_result(gateway: Gateway) -> N
     lost = {gateway.state.lines.for_job(job_id).number: job_id for job_id in made}
     assert len(lost) > 1
     for number, job_id in lost.items():
-        # Nobody has it in hand any more, and it has been so for a long time.
+        # No worker has had the job for a long time.
         keys = gateway.state.lines.clients[number].keys
         for entry_id, fields in await gateway.redis.xrange(keys.queue):
             if fields[b"job_id"] == job_id.encode():

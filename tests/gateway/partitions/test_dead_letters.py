@@ -1,4 +1,4 @@
-"""`/v1/dlq` over partitions: one list, and what becomes of a letter stays where the letter was."""
+"""`/v1/dlq` over partitions: one list; a redriven job stays in its partition."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def dead(
     job_id: str = "job",
     error: str = '{"kind":"last"}',
 ) -> str:
-    """A dead letter in a partition; returns what clients call it."""
+    """A dead letter in a partition; returns its id in the API."""
     message = {"job_id": job_id, "task": "chat", "payload": json.dumps({"n": number})}
     fields: Any = {
         "reason": reason,
@@ -87,7 +87,7 @@ async def listed(gateway: Gateway, limit: int) -> list[str]:
 
 
 async def left(gateway: Gateway) -> list[int]:
-    """How many letters each partition has."""
+    """Number of dead letters in each partition."""
     return [await gateway.redis.xlen(line.keys.dead_letters) for line in gateway.state.lines]
 
 

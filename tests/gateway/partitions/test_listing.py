@@ -1,4 +1,4 @@
-"""`GET /v1/jobs` over partitions: one order, each job once, and no more work than elsewhere."""
+"""`GET /v1/jobs` over partitions: one order, each job once, with the same bounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Status, queues, metrics, history and pages over partitions: sums, and who is away by name."""
+"""Status, queues, metrics, history and pages over partitions: totals, and failed partitions."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def two_servers(fake_make: Make) -> AsyncIterator[tuple[Gateway, Backend]]
 
 @pytest.fixture
 async def losing(real_make: Make, leaving: RealServer) -> AsyncIterator[Gateway]:
-    """A gateway whose last partition is on a server that is about to leave."""
+    """A gateway whose last partition is on a server that will be stopped."""
     other = Backend(SYSTEM, leaving.url)
     yield real_make(queue_partitions=PARTITIONS, others={AWAY: other})
     await other.close()

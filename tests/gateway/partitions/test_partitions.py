@@ -1,4 +1,4 @@
-"""A gateway whose jobs are divided into partitions: the same API, whichever has the job."""
+"""A gateway with several partitions: the same API, whichever partition has the job."""
 
 from __future__ import annotations
 

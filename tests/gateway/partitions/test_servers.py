@@ -1,5 +1,4 @@
-"""Partitions on servers of their own: each is asked for what it has, and one that is away holds up
-nobody else's jobs."""
+"""Partitions on separate servers: each serves its own jobs, and a failed one delays no others."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ async def two_servers(fake_make: Make) -> AsyncIterator[tuple[Gateway, Backend]]
 
 @pytest.fixture
 async def losing(real_make: Make, leaving: RealServer) -> AsyncIterator[Gateway]:
-    """A gateway whose last partition is on a server that is about to leave."""
+    """A gateway whose last partition is on a server that will be stopped."""
     other = Backend(SYSTEM, leaving.url)
     settings = {"queue_partitions": PARTITIONS, "backpressure_max_backlog": 900}
     yield real_make(others={AWAY: other}, **settings)

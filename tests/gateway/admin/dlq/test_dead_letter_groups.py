@@ -1,4 +1,4 @@
-"""`/v1/dlq/groups` and `fingerprint=`: dead letters that failed alike are seen and moved as one."""
+"""`/v1/dlq/groups` and `fingerprint=`: dead letters with the same failure are listed as a group."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def test_a_group(gateway: Gateway) -> None:
 
 
 async def test_what_is_not_alike(gateway: Gateway) -> None:
-    """One letter for each difference, and a second one for the largest group."""
+    """One dead letter for each difference, and a second one for the largest group."""
     for number in range(2):
         await timed_out(gateway, number)
     await timed_out(gateway, 1, kind="refused")

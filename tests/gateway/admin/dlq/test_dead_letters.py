@@ -1,4 +1,4 @@
-"""`/v1/dlq`: listing, reading and purging, whatever lies there."""
+"""`/v1/dlq`: list, read and purge dead letters, also invalid ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Redriving dead letters: one job each, however often, at a bearable rate, or not at all."""
+"""Redrive of dead letters: one job each, idempotent, at a given rate."""
 
 from __future__ import annotations
 

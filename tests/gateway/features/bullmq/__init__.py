@@ -1,1 +1,1 @@
-"""The door to the queues of BullMQ."""
+"""Tests of the BullMQ API."""

@@ -1,4 +1,4 @@
-"""A gateway that feeds two queues, and what a worker of BullMQ would do to a job."""
+"""A gateway with two BullMQ queues, and the steps of a BullMQ worker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.gateway.access_kit import bearer
 from tests.gateway.asgi import Answer, Exchange
 from tests.gateway.conftest import Gateway
 
-#: One of them with braces, as those have who want all of its keys on one node of a cluster.
+#: One of them with braces, as used to keep its keys on one node of a cluster.
 QUEUES = ("video", "{video}")
 
 
@@ -69,7 +69,7 @@ class Door:
         return written.decode()
 
     async def begin(self, job_id: str) -> None:
-        """Somebody takes the job."""
+        """A worker takes the job."""
         redis, keys = self.gateway.redis, self.keys
         await redis.lrem(keys.key("wait"), 0, job_id)  # type: ignore[misc]
         await redis.lpush(keys.key("active"), job_id)  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""Jobs come into a queue as BullMQ's own `add` puts them there."""
+"""Jobs are added exactly as BullMQ's own `add` does."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ async def test_a_full_queue_turns_away_and_says_when_to_come_back(real_make: Mak
     assert "3 jobs" in problem["detail"]
     assert int(refused.header("retry-after") or 0) >= 1
     assert (await door.fields("4")) == {}
-    # What is there already takes no room.
+    # A duplicate does not count against the limit.
     again = await door.post({"name": "a", "opts": {"jobId": "mine"}})
     assert again.json()["outcome"] == "duplicate"
     await door.delete("1")

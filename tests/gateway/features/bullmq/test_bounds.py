@@ -1,4 +1,4 @@
-"""What is no job, or no job of this door's, is refused before Redis is asked, and never a 500."""
+"""Invalid requests are refused before Redis is asked, and never with a 500."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""BullMQ's events, live: one job's, or a whole queue's."""
+"""Event streams of a BullMQ job and of a whole queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An Idempotency-Key becomes the job's id, and makes one job only."""
+"""An Idempotency-Key becomes the job's id, and adds one job only."""
 
 from __future__ import annotations
 

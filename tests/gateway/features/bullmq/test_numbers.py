@@ -1,4 +1,4 @@
-"""What is counted of BullMQ's queues."""
+"""Metrics of BullMQ queues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Redis away, frozen, full or elsewhere; the package missing, or another one; a box too hot."""
+"""Redis unreachable, frozen, full or elsewhere; a missing package; a host under pressure."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_without_the_package_the_setting_is_refused(monkeypatch: pytest.MonkeyPa
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(package.importlib.metadata, "version", nowhere)
-    create_app(GatewaySettings())  # nobody asked for it
+    create_app(GatewaySettings())  # no queue is configured
     with pytest.raises(SettingsError, match=r"BULLMQ_ADD_QUEUES needs .*pip install"):
         create_app(GatewaySettings(bullmq_add_queues="video"))
 

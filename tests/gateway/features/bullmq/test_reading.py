@@ -1,4 +1,4 @@
-"""A job as it stands, in Node's words; taking it out, or asking for its end."""
+"""Reading a BullMQ job, and removing or canceling it."""
 
 from __future__ import annotations
 

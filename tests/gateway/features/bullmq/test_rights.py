@@ -1,4 +1,4 @@
-"""Who may: scopes, tenants that do not see each other, keys whose limits cannot be kept."""
+"""Authorisation: scopes, isolation of tenants, keys with limits that cannot be enforced."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_tenants_do_not_see_each_others_jobs(door: Door) -> None:
         check_problem(await door.delete(job_id, other), 404, "job_not_found")
         path = f"{door.path}/jobs/{job_id}/events"
         check_problem(await door.gateway.client.get(path, bearer(other)), 404, "job_not_found")
-        assert (await door.get(job_id)).status == 200  # whoever sits at the machine
+        assert (await door.get(job_id)).status == 200  # a local caller without a key
     check_problem(await door.get(numbered, ours), 404, "job_not_found")
 
 

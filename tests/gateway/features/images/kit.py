@@ -1,4 +1,4 @@
-"""A gateway whose images a test moves along with the worker's own calls."""
+"""A gateway whose images a test processes with the worker's calls."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ JSON = {"content-type": "application/json"}
 PNG = {"content-type": "image/png"}
 KEYS = ImageKeys()
 STAGES = (Stage.VALIDATING, Stage.DECODING, Stage.PROCESSING, Stage.ENCODING, Stage.UPLOADING)
-#: No picture: the gateway does not look into it.
+#: Not a valid image: the gateway does not decode it.
 BYTES = b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 40
 STORED = b"RIFF....WEBPVP8 stored"
 BOUNDARY = "xYzZY"
@@ -60,7 +60,7 @@ FORM = {"content-type": f"multipart/form-data; boundary={BOUNDARY}"}
 
 
 class Unfinished(Exchange):
-    """A request whose body goes on as the test says, until it is whole or its client leaves."""
+    """A request whose body the test sends in pieces, until it is complete or abandoned."""
 
     def __init__(self, *args: Any) -> None:
         self._news = asyncio.Event()
@@ -124,7 +124,7 @@ class Images:
         headers: dict[str, str] | None = None,
         method: str = "PUT",
     ) -> Exchange:
-        """An upload under way; without a length unless the headers say one."""
+        """A running upload; without a length unless the headers have one."""
         target = f"{IMAGES}/{image_id}/upload"
         merged = {**PNG, **(headers or {})}
         if "content-length" not in merged:
@@ -228,7 +228,7 @@ class Images:
         return int(await self.redis.xlen(self.gateway.keys.queue))
 
     async def check_untouched(self, image_id: str) -> None:
-        """As if nobody had ever tried to upload anything."""
+        """The state is that before any upload."""
         assert not await self.redis.exists(KEYS.upload(image_id))
         assert (await self.status(image_id))["stage"] == "queued"
         assert self.spooled() == []

@@ -1,4 +1,4 @@
-"""To upload once more, and to delete: only when it may be, wholly, and however often."""
+"""Repeated uploads and deletion: only when allowed, complete, and idempotent."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ async def test_a_store_that_is_away(images: Images, monkeypatch: Any) -> None:
 async def test_what_an_attempt_left_that_failed_later(
     images: Images, monkeypatch: Any, state: str
 ) -> None:
-    """It was stored, and then something else went wrong: nobody else removes it."""
+    """The object was stored before the attempt failed, so only the deletion removes it."""
 
     async def away(*args: Any) -> Any:
         raise StorageError("no bucket")

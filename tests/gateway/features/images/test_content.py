@@ -1,4 +1,4 @@
-"""`GET /v1/images/{id}/content`: the stored bytes, or where they are; nothing before its time."""
+"""`GET /v1/images/{id}/content`: the stored image, or a redirect to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`POST /v1/images`: one image a request, whatever is wrong with it said, nothing half done."""
+"""`POST /v1/images`: validation and idempotency."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Live images: where they are at once, then whenever that changes, until they have ended."""
+"""Event streams of images: the current state, then every change, until the end."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ async def test_who_has_heard_the_end_is_told_that_nothing_follows(images: Images
         assert (answer.status, answer.body) == (204, b"")
     await images.redis.delete(KEYS.status(image_id))
     assert (await images.watch(image_id, last_event_id=failed.id)).status == 204
-    # Opened again, there is more to tell.
+    # After a reopen, more events follow.
     await images.client.send("POST", f"{IMAGES}/{image_id}/retry-upload")
     again = await images.watch(image_id, last_event_id=failed.id)
     await again.next()
@@ -185,7 +185,7 @@ async def test_an_end_that_only_the_record_knows(images: Images, monkeypatch: An
     stream = await images.watch(image_id)
     await stream.event("processing")
     await images.succeed(image_id)
-    # As a pipeline leaves it that tells of an end by the result stream alone.
+    # As a pipeline leaves it that writes its result to the result stream only.
     await shown(images, image_id, stage="uploading", progress="90")
     assert (await stream.event("ready")).json()["stage"] == "done"
 

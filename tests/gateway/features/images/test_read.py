@@ -1,4 +1,4 @@
-"""`GET /v1/images/{id}` and the list: the record and how far it is, each tenant its own."""
+"""`GET /v1/images/{id}` and the list: record and progress, by tenant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The consumer of `image:result`: each result once, whoever was given it and whatever befell."""
+"""The consumer of `image:result`: each result is persisted once, whatever fails."""
 
 from __future__ import annotations
 
@@ -337,7 +337,7 @@ async def test_a_group_that_is_gone(images: Images, consume: Consume) -> None:
 
 
 async def test_a_key_of_another_kind(images: Images, consume: Consume) -> None:
-    """Somebody's mistake, which ends: the consumer does not."""
+    """A key of the wrong type is an operator's mistake; the consumer survives it."""
     await images.redis.set(KEYS.results, "no stream")
     consume()
     await asyncio.sleep(0.05)

@@ -1,4 +1,4 @@
-"""Upload tokens: for one image, for a while, in place of a key; signed for by who created it."""
+"""Upload tokens: for one image, for a limited time, on behalf of the key that created it."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ async def test_nothing_is_read_without_one(fake_signing: Images) -> None:
 
 
 async def test_an_unknown_image_is_not_told_from_a_known_one(fake_signing: Images) -> None:
-    """Who has no token learns nothing of ids."""
+    """Without a token, the response does not reveal whether an id exists."""
     unknown = "6f1c0f0e-8f0a-4a51-9a55-0d4a6c4f2b7e"
     check_problem(await fake_signing.upload(unknown), 401, "upload_token_required")
     token = UploadTokens(SECRET).issue(UploadClaims(unknown, int(time.time()) + 60, ""))

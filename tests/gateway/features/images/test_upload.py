@@ -1,4 +1,4 @@
-"""Uploads: taken once and whole, from a body or a form; whatever else comes leaves nothing."""
+"""Uploads, from a body or a form: accepted once and complete; failed ones leave nothing."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ async def test_a_second_upload_is_refused_before_it_is_read(images: Images) -> N
 
 
 async def test_who_sends_all_before_reading_hears_why(fake_images: Images) -> None:
-    """The rest is read, after the answer: a closed door would take that from the client."""
+    """The rest is read after the response: closing the connection would discard the response."""
     image_id = await fake_images.uploaded()
     second = fake_images.begin(image_id, [b"x" * 1000] * 5)
     second.take.clear()

@@ -1,4 +1,4 @@
-"""Uploads while something else is at fault: Redis, the disk, another upload that takes over."""
+"""Uploads while Redis or the disk fails, or another upload takes over."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def test_redis_goes_after_the_job_was_made(images: Images, monkeypatch: An
 
 
 async def test_redis_stays_away(images: Images, monkeypatch: Any) -> None:
-    """Nobody knows whether there is a job: the file stays, the guard goes by itself."""
+    """It is unknown whether the job exists: the file stays, and the claim expires."""
     image_id = await images.create()
     with monkeypatch.context() as patched:
         patched.setattr(images.services.store, "submit", away)
@@ -149,7 +149,7 @@ async def test_who_leaves_while_the_disk_is_slow(fake_images: Images, monkeypatc
 
 
 async def test_too_slow_while_the_disk_is(fake_make_images: MakeImages, monkeypatch: Any) -> None:
-    """Its time is over while nobody waits for the client: that is told when the disk is done."""
+    """The timeout passes during a write; it is reported when the write has ended."""
     monkeypatch.setattr(sink, "BLOCK_BYTES", 1000)
     images = fake_make_images(image_upload_timeout_s=0.05)
     write = SpoolFile.write
@@ -199,7 +199,7 @@ async def test_a_long_upload_says_that_it_goes_on(images: Images, monkeypatch: A
 async def test_one_that_fell_silent_is_overtaken(
     images: Images, monkeypatch: Any, held: bool
 ) -> None:
-    """Another one has its place, and all that it does then is its own affair."""
+    """Another upload has the claim; the stalled one has no more effect."""
     image_id = await images.create()
     slow = images.begin_unfinished(image_id, [b"slow"])
     await eventually(lambda: not slow._chunks)

@@ -1,4 +1,4 @@
-"""What the tests of the façade share: a client of it, and a worker that says what it is told to."""
+"""Shared by tests of the OpenAI API: a client, and a scripted worker."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Work:
         await self.gateway.emit(self.job_id, "running", {"attempt": self.attempt})
 
     async def say(self, *deltas: str, hint: bool = True, **more: Any) -> None:
-        """Pieces of the answer."""
+        """Emit pieces of the answer."""
         for delta in deltas:
             self.n += 1
             data = {"delta": delta, "n": self.n, "attempt": self.attempt, **more}

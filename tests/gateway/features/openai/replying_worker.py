@@ -1,4 +1,4 @@
-"""A worker that needs no model: chats and vectors are made up, all else is as it comes."""
+"""A worker that needs no model: its chat answers and vectors are made up."""
 
 from __future__ import annotations
 

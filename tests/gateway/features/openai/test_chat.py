@@ -1,4 +1,4 @@
-"""`POST /v1/chat/completions` without `stream`: a job, waited for, and its result as an answer."""
+"""`POST /v1/chat/completions` without `stream`: waits for the job and returns its result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the OpenAPI document says of these paths, and that answers are as it says."""
+"""The OpenAPI document of the OpenAI API, and that responses match it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`POST /v1/embeddings`: an embed job, waited for, and its vectors as numbers or as base64."""
+"""`POST /v1/embeddings`: waits for the job and returns its vectors as numbers or base64."""
 
 from __future__ import annotations
 

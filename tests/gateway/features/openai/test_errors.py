@@ -1,4 +1,4 @@
-"""Errors on these paths have OpenAI's shape, whoever raises them; on others they do not."""
+"""Errors on these paths have OpenAI's format, on others they do not."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ async def test_keys_are_needed_where_they_are(fake_make: Make) -> None:
 async def test_what_sdks_send_on_loopback_is_no_key(fake_gateway: Gateway, filler: str) -> None:
     answer = await fake_gateway.client.get(MODELS, {"authorization": filler})
     assert answer.status == 200
-    # On no other path, nor where it could be one of ours, nor from elsewhere.
+    # Not on other paths, not for one of Sluice's keys, not from other machines.
     check_problem(
         await fake_gateway.client.get("/v1/status", {"authorization": filler}), 401, "invalid_key"
     )

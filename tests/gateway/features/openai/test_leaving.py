@@ -1,4 +1,4 @@
-"""Clients that leave before the end: their jobs are canceled, whatever state they are in."""
+"""Clients that disconnect before the end: their jobs are canceled in every state."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_while_the_job_is_queued(gateway: Gateway, body: Any, path: str) -
 
 
 class Slow:
-    """A handler that talks until it is told to stop."""
+    """A handler that emits until it is canceled."""
 
     def __init__(self) -> None:
         self.speaking = asyncio.Event()

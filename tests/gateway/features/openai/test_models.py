@@ -1,4 +1,4 @@
-"""`GET /v1/models`, and what it means for requests that name a model."""
+"""`GET /v1/models`, and requests that name a model."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ async def test_all_who_wait_share_one_question_and_its_failure(
     monkeypatch.setattr("gateway.observability.workers.read_heartbeats", away)
     models = ModelCatalog()
     waiting = [asyncio.create_task(models.all(fake_gateway.state)) for _ in range(20)]
-    waiting[0].cancel()  # who leaves takes nobody with it
+    waiting[0].cancel()  # a canceled request does not affect the others
     first, *others = await asyncio.gather(*waiting, return_exceptions=True)
     assert isinstance(first, asyncio.CancelledError)
     assert all(isinstance(other, Problem) and other.status == 503 for other in others)

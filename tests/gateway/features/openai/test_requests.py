@@ -1,4 +1,4 @@
-"""What a request may say, what becomes of it, and how what it may not say is refused."""
+"""Request members: which are supported, how they are passed on, how others are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever attempts, rounds and gaps there are: what a client has is the answer, or it is told."""
+"""Across attempts, rounds and gaps, a client gets exactly the answer, or an error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ letters = st.text("ab", max_size=12)
 
 
 def pieces(text: str, cuts: list[int]) -> list[str]:
-    """The text, cut at some places."""
+    """The text in pieces."""
     places = sorted({cut % (len(text) + 1) for cut in cuts} | {0, len(text)})
     return [text[a:b] for a, b in pairwise(places)]
 
@@ -24,7 +24,7 @@ def pieces(text: str, cuts: list[int]) -> list[str]:
 def tell(
     retelling: ResumableText, text: list[str], attempt: int, lost: frozenset[int] = frozenset()
 ) -> str:
-    """An attempt; the pieces with these numbers get lost."""
+    """Feed an attempt; the pieces with these numbers are lost."""
     heard = ""
     retelling.begin(attempt)
     for n, delta in enumerate(text, 1):
@@ -51,7 +51,7 @@ def test_an_attempt_that_repeats_itself(
 @FEW
 @given(attempts=st.lists(st.tuples(letters, cuts, losses), min_size=1, max_size=4), missed=losses)
 def test_never_anything_but_the_answer(attempts: Any, missed: frozenset[int]) -> None:
-    """Each attempt may be cut short, say something else, and lose events on the way."""
+    """Each attempt may end early, give another answer, and lose events."""
     retelling = ResumableText()
     heard = ""
     try:

@@ -1,4 +1,4 @@
-"""`POST /v1/chat/completions` with `stream`: chunks as they come, nothing lost, nothing twice."""
+"""`POST /v1/chat/completions` with `stream`: chunks arrive live, none is lost or repeated."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ async def test_another_attempt_that_says_something_else(gateway: Gateway) -> Non
     assert text == "Hi the"
     assert error["code"] == "answer_restarted"
     assert asked.job_id in error["message"]
-    assert await asked.status() == "queued"  # nobody has canceled it
+    assert await asked.status() == "queued"  # not canceled
 
 
 async def test_a_stopping_gateway_says_so(gateway: Gateway) -> None:

@@ -1,4 +1,4 @@
-"""Documents over HTTP: what becomes a job, what is refused and leaves nothing behind."""
+"""Documents over HTTP: which requests become jobs, and which are refused without a trace."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def end(gateway: Gateway, job_id: str, status: str, **outcome: object) -> 
 
 
 async def the_job(gateway: Gateway) -> str:
-    """Wait for the only job there is, and for whoever watches it."""
+    """Wait for the only job, and for its watcher."""
 
     async def one() -> str | None:
         names = [key for key in await gateway.redis.keys("job:*") if key.count(b":") == 1]

@@ -1,4 +1,4 @@
-"""Terms over HTTP: by name, page by page, each tenant's own."""
+"""Terms over HTTP: by name, page by page, by tenant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests that act on workflow jobs, and the worker's side of what they start."""
+"""Requests that change workflow jobs, and the worker's side of the steps they start."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def execute_path(job_id: str, step: str) -> str:
 async def execute(
     workflows: Workflows, job_id: str, step: str, body: object = None, **headers: str
 ) -> Answer:
-    """An execute that does not wait, unless the body says."""
+    """An execute request that does not wait unless the body says so."""
     asked = {"wait_s": 0, **(body if isinstance(body, dict) else {})}
     return await send(workflows, execute_path(job_id, step), asked, **headers)
 

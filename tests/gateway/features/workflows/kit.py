@@ -1,4 +1,4 @@
-"""A gateway whose workflow jobs a test moves along with the workers' own calls."""
+"""A gateway whose workflow jobs a test advances with the workers' calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The examples of contract.md under "Workflows", and whether a real answer has their shape."""
+"""The examples of contract.md under "Workflows", and whether a response has their structure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests that hold far too much: refused at once, with few words."""
+"""Requests that are too large are refused at once, with a short message."""
 
 from __future__ import annotations
 

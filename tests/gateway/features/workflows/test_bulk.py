@@ -1,4 +1,4 @@
-"""Deciding on many proposals at once: by name, by filter, all; also where some cannot be."""
+"""Bulk decisions on proposals: by id, by filter, all; also if some fail."""
 
 from __future__ import annotations
 

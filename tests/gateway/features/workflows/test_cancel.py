@@ -1,4 +1,4 @@
-"""Cancelling a workflow job: it ends at once, and with it what still runs of it."""
+"""Cancelling a workflow job: it ends at once, with its running steps."""
 
 from __future__ import annotations
 

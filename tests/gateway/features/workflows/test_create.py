@@ -1,4 +1,4 @@
-"""`POST /api/workflow/jobs`: what is taken, what is refused and why, what is kept."""
+"""`POST /api/workflow/jobs`: validation, and what is stored."""
 
 from __future__ import annotations
 

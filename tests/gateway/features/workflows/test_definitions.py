@@ -1,4 +1,4 @@
-"""Which workflows there are, over HTTP."""
+"""The list of workflows over HTTP."""
 
 from __future__ import annotations
 

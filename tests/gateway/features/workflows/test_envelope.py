@@ -1,4 +1,4 @@
-"""Every refusal below `/api/workflow` has the same shape, whoever refuses."""
+"""Every error below `/api/workflow` has the same format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`GET …/events`: all that happened to a job, page by page."""
+"""`GET …/events`: the events of a job, page by page."""
 
 from __future__ import annotations
 

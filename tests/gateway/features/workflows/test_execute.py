@@ -1,4 +1,4 @@
-"""Executing steps: what starts, how long a request waits, what it is answered."""
+"""Executing steps: what is started, how long a request waits, and its response."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MISFITS: list[tuple[dict[str, Any], str]] = [
 
 
 async def waiting(workflows: Workflows) -> None:
-    """Until a request waits, and would hear of what happens."""
+    """Wait until a request waits for events."""
     await eventually(lambda: workflows.gateway.hub._topics)
 
 
@@ -326,7 +326,7 @@ async def test_tenants_do_not_meet(workflows: Workflows) -> None:
     job_id = await workflows.made(None, **bearer(ours))
     foreign = await execute(workflows, job_id, "sources", **bearer(theirs))
     check_envelope(foreign, 404, "job_not_found")
-    # Whoever executes it: the core job is its tenant's.
+    # Whichever caller executes it, the job belongs to the tenant.
     assert (await execute(workflows, job_id, "sources")).status == 202
     [record] = [key.decode() for key in await workflows.redis.keys("job:*-????????????")]
     core_id = record.removeprefix("job:")
@@ -347,5 +347,5 @@ async def test_rights(fake_workflows: Workflows) -> None:
     check_envelope(await execute(workflows, job_id, "sources", **bearer(reads)), 403)
     told = await execute(workflows, job_id, "sources", **bearer(chats))
     check_envelope(told, 403, "task_not_allowed")
-    # Who may not read does not wait to see.
+    # A caller who may not read does not wait.
     assert (await execute(workflows, job_id, "sources", LONG, **bearer(writes))).status == 202

@@ -1,4 +1,4 @@
-"""The same request again, under the same key: done once, answered alike."""
+"""Repeated requests with the same key are executed once and get the same response."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same request under the same key makes one job, and hears the same whenever it comes."""
+"""Repeated requests with the same key create one job and get the same response."""
 
 from __future__ import annotations
 

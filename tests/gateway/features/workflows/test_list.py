@@ -1,4 +1,4 @@
-"""`GET /api/workflow/jobs`: the newest first, bounded, everybody's own."""
+"""`GET /api/workflow/jobs`: newest first, bounded, by tenant."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def test_new_jobs_move_none_to_another_page(fake_workflows: Workflows) -> 
 async def test_what_has_run_out_is_passed_over(
     fake_workflows: Workflows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And a request looks at so many only, however many have."""
+    """A request scans a limited number, however many have expired."""
     monkeypatch.setattr(listing, "SCAN_SIZE", 2)
     monkeypatch.setattr(listing, "MOST_LOOKS", 2)
     made = [await fake_workflows.made() for _ in range(9)]

@@ -1,4 +1,4 @@
-"""Editing a proposal: what it says, on which version, and what becomes of it."""
+"""Editing a proposal: members, versions and the resulting state."""
 
 from __future__ import annotations
 

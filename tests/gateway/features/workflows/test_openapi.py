@@ -1,4 +1,4 @@
-"""The workflow API is described as it answers."""
+"""The OpenAPI document of the workflow API matches its responses."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_every_route_and_each_of_its_errors(document: dict[str, Any]) -> None:
 
 
 def test_errors_are_the_envelope(document: dict[str, Any]) -> None:
-    """On every path of the API, whoever's it is."""
+    """On every path of the workflow API."""
     seen = 0
     for path, item in document["paths"].items():
         if not path.startswith("/api/workflow"):

@@ -1,4 +1,4 @@
-"""`GET …/results`: items page by page, of a step or of all, and what can be done with them."""
+"""`GET …/results`: items of one step or all, page by page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A review through the step's own execute: all that a person needs."""
+"""Reviews through the execute route of the review step."""
 
 from __future__ import annotations
 

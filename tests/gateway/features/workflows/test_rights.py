@@ -1,4 +1,4 @@
-"""Who may do what to a workflow job, and what they get to see of it."""
+"""Authorisation: who may change a workflow job, and what each caller may see."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def test_who_may_not_read_sees_no_result(workflows: Workflows) -> None:
     assert first.status == 202
     what = await execution_of(workflows, job_id)
     await work(workflows, job_id)
-    # Again, before and after somebody who may has got the result under the same key.
+    # Again, before and after an authorised caller got the result with the same key.
     hidden = await execute(workflows, job_id, "sources", **writes, **ONCE)
     assert (hidden.status, hidden.body) == (202, first.body)
     shown = await execute(workflows, job_id, "sources", **both, **ONCE)

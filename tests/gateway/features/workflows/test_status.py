@@ -1,4 +1,4 @@
-"""`GET …/status`: every field as the job goes on, and nothing of it moved by reading."""
+"""`GET …/status`: every member as the job advances; reading changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A workflow job's live events: all of them, in order, resumed, and told when they are over."""
+"""The event stream of a workflow job: complete, in order, resumable, with an end."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ async def test_who_resumes_misses_nothing_and_hears_nothing_twice(workflows: Wor
     assert [event.id for event in await told(workflows, job_id, "1-0")] == ["2-0", "3-0"]
     over = await workflows.get(f"/{job_id}/events/stream", last_event_id="3-0")
     assert (over.status, over.body) == (204, b"")
-    # An id of another time: what there is now is all news.
+    # An id from before a FLUSHALL: all current events are new.
     assert [event.id for event in await told(workflows, job_id, "999-0")] == ["1-0", "2-0", "3-0"]
     by_query = await workflows.get(f"/{job_id}/events/stream?last_event_id=3-0")
     assert by_query.status == 204
@@ -150,7 +150,7 @@ async def test_what_was_trimmed_is_told(workflows: Workflows) -> None:
     assert (gap.event, gap.id) == ("gap", None)
     assert gap.json()["data"] == {"from": "0-0", "to": "3-0"}
     assert last.id == "3-0"
-    # Numbers follow each other: nothing is missing between these.
+    # The numbers are consecutive: no event is missing.
     assert [event.event for event in await told(workflows, job_id, "2-0")] == ["job.cancelled"]
 
 
@@ -226,7 +226,7 @@ async def test_tenants_do_not_hear_each_other(workflows: Workflows) -> None:
 
 
 async def test_a_core_job_with_the_id_of_a_workflow_job(workflows: Workflows) -> None:
-    """A foreign hand may name its jobs as it likes: neither hears of the other."""
+    """A third-party producer may use any job id; the two streams stay separate."""
     job_id = await workflows.made()
     gateway = workflows.gateway
     fields: Any = {"job_id": job_id, "task": "chat", "status": "queued", "payload": "{}"}

@@ -1,4 +1,4 @@
-"""Undoing, by a script or by a worker: once, wholly or not at all."""
+"""Undo by a script or by a worker: once, completely or not at all."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Beyond:
         ]
 
     async def core(self) -> str:
-        """The last of them, once it is there and somebody waits for it."""
+        """The last undo job, once it exists and a request waits for it."""
         await eventually(lambda: self.gateway.hub._topics)
         found: str = (await self.cores())[-1]
         return found
@@ -117,7 +117,7 @@ class Beyond:
 
 @pytest.fixture
 async def beyond(workflows: Workflows, monkeypatch: pytest.MonkeyPatch) -> Beyond:
-    """The script says that a worker must."""
+    """A job whose undo needs a worker."""
     job_id = await reviewing(workflows)
     undo_by_script = workflows.store.undo
 
@@ -163,7 +163,7 @@ async def test_a_worker_finds_that_it_cannot_be_undone(beyond: Beyond) -> None:
     await beyond.end(await beyond.core(), refused)
     told = check_envelope(await asked.answer(), 409, "undo_conflict")
     assert told["items"] == ["p_002"]
-    # Whoever tries again does not get the old answer.
+    # A repeated request does not get the old response.
     asked = ask(beyond)
     await eventually(lambda: beyond.gateway.hub._topics)
     assert len(await beyond.cores()) == 2

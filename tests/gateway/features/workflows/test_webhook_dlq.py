@@ -1,4 +1,4 @@
-"""Webhooks that were given up, over HTTP: listed page by page, redriven once."""
+"""Dead letters of webhooks over HTTP: listed page by page, redriven once."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Letters:
         self.store = WebhookStore(state.client, workflows.gateway.workflows.store._batcher)
 
     async def give_up(self, count: int = 1) -> list[str]:
-        """New letters; returns their events, the oldest first."""
+        """Write dead letters; returns their events, oldest first."""
         made = []
         for number in range(count):
             job_id = await self.workflows.made({"webhook_url": URL})
@@ -235,7 +235,7 @@ async def test_pages_newest_first(letters: Letters) -> None:
     assert [item["event_id"] for item in first["items"]] == events[:2]
     page = first["pagination"]
     assert (page["count"], page["has_more"], page["total"]) == (2, True, 5)
-    await letters.give_up()  # what is new does not shift the pages
+    await letters.give_up()  # new entries do not shift the pages
     second = await letters.read(f"?limit=3&cursor={page['next_cursor']}")
     assert [item["event_id"] for item in second["items"]] == events[2:5]
     assert second["pagination"]["next_cursor"] is None
@@ -279,7 +279,7 @@ async def test_a_redrive_and_what_becomes_of_it(letters: Letters) -> None:
 async def test_all_are_those_that_are_left(
     letters: Letters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Some may make room for newer ones between the list and the redrive."""
+    """Some may be trimmed between the list and the redrive."""
     [gone, left] = await letters.give_up(2)
     event_ids = WebhookDeadLetterStore.event_ids
 

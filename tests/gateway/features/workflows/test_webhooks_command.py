@@ -1,4 +1,4 @@
-"""`sluice workflow webhooks` against a real gateway with letters in its Redis."""
+"""`sluice workflow webhooks` against a real gateway with dead letters in its Redis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page at /docs: whole, escaped, and without anything from elsewhere."""
+"""The page at /docs: complete, escaped, and without external resources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our direct routes answer as plain FastAPI routes would, and are documented as well."""
+"""The OpenAPI document, and that direct routes answer as plain FastAPI routes would."""
 
 from __future__ import annotations
 
