@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -20,10 +21,12 @@ from gateway.events.response import (
     relay,
     resume_position,
 )
+from gateway.http.headers import LastEventId, LastEventIdQuery
+from gateway.http.openapi.schema import problem_responses
 from gateway.http.problems import FieldProblem, Problem
-from gateway.http.routing import DirectRoute
+from gateway.http.routing import DirectRoute, declare
+from gateway.jobs.openapi import SSE_EVENT
 from gateway.jobs.refusals import check_streams
-from gateway.observability.history.openapi import WATCH_ALL
 from gateway.state import state_of
 
 router = APIRouter(route_class=DirectRoute, tags=["health"])
@@ -33,8 +36,46 @@ _SCOPES = {
     FeedEvent.JOBS: (Scope.JOBS_READ, Scope.UI),
 }
 
+_WATCH_ALL: dict[str, Any] = {
+    "responses": {
+        200: {
+            "description": "`hello`, then `stats` with the values of each second and `jobs` with "
+            "changed jobs, until the client disconnects.",
+            "content": {
+                "text/event-stream": {
+                    "itemSchema": SSE_EVENT,
+                    "example": "retry: 1000\nevent: hello\ndata: {…}\n\n"
+                    "id: 1760000000000-0\nevent: stats\n"
+                    'data: {"ts":1760000000000,"done":4,"depth":0,…}\n\n'
+                    'event: jobs\ndata: {"jobs":[{"job_id":…,"status":"done",…}],"more":0}\n\n',
+                },
+                "application/x-ndjson": {"itemSchema": {}},
+            },
+        },
+        **problem_responses(
+            _400="Last-Event-ID is not a valid stream id.",
+            _406="Neither text/event-stream nor application/x-ndjson is accepted.",
+            _422="Unknown event type.",
+            _503="Redis does not answer, or too many streams are open.",
+        ),
+    },
+    "dependencies": [
+        declare(
+            last_event_id=LastEventId,
+            last_event_id_query=LastEventIdQuery,
+            only=Annotated[
+                str | None,
+                Query(
+                    description="`stats`, `jobs`, or both, separated by a comma. By default all "
+                    "that the key may read."
+                ),
+            ],
+        )
+    ],
+}
 
-@router.get("/v1/stream", summary="Watch everything", **WATCH_ALL)
+
+@router.get("/v1/stream", summary="Watch statistics and job changes", **_WATCH_ALL)
 async def watch_all(request: Request) -> Response:
     """Streams one history point per second and job changes until the client disconnects."""
     media_type, after = negotiate_media_type(request), resume_position(request)

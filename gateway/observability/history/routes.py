@@ -16,9 +16,9 @@ from common.contracts.stats import ONE_SECOND, TIME_COLUMN
 from gateway.dashboard.activity import routes as activity
 from gateway.dashboard.activity.feed import HistoryServices, history_of
 from gateway.feature import Feature, FeatureContext, background_tasks
+from gateway.http.openapi.schema import problem_responses
 from gateway.http.problems import FieldProblem, Problem
 from gateway.observability.history.models import StatsView
-from gateway.observability.history.openapi import READ_STATS
 from gateway.observability.history.sampler import HistorySampler
 from gateway.observability.history.samples import COLUMNS, SPANS, Range, columns, totals
 
@@ -27,7 +27,12 @@ _JSON = "application/json"
 router = APIRouter(tags=["health"])
 
 
-@router.get("/v1/stats", response_model=StatsView, summary="Get statistics", **READ_STATS)
+@router.get(
+    "/v1/stats",
+    response_model=StatsView,
+    summary="Get statistics",
+    responses=problem_responses(_422="Unknown range or column.", _503="Redis does not answer."),
+)
 async def read_stats(
     request: Request,
     length: Annotated[Range, Query(alias="range", description="Length of the range up to now.")] = (
