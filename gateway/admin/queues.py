@@ -41,12 +41,6 @@ _REFUSALS = problem_responses(
     _409="A BullMQ queue cannot be paused here.",
     _503="Redis does not answer or does not accept writes.",
 )
-_BAD_BODY = problem_responses(
-    _400="The body is not JSON.",
-    _413="The body is too long.",
-    _415="The Content-Type of the body is not JSON.",
-    _422="The body does not match the schema.",
-)
 PauseBody = Annotated[
     PauseRequest, Depends(JsonBody(PauseRequest, {"why": "maintenance"}, required=False))
 ]
@@ -98,7 +92,7 @@ async def list_queues(request: Request) -> Response:
     "/v1/queues/{name}/pause",
     response_model=QueuePauseView,
     summary="Pause the queue",
-    responses={**_BAD_BODY, **_REFUSALS},
+    responses=_REFUSALS,
 )
 async def pause_queue(request: Request, name: QueueName, body: PauseBody) -> Response:
     """Workers start no new jobs. Running jobs continue, and new jobs are accepted and wait."""

@@ -32,19 +32,13 @@ from gateway.state import state_of
 
 _AWAY = "Redis does not answer, or the audit log cannot be written."
 _UNKNOWN = "No such key."
-_BODY = {
-    "_400": "The body is not JSON.",
-    "_413": "The body is too long.",
-    "_415": "The Content-Type of the body is not JSON.",
-    "_422": "The body does not match the schema.",
-}
 
 LIST_KEYS: dict[str, Any] = {"responses": problem_responses(_503=_AWAY)}
 CREATE_KEY: dict[str, Any] = {
-    "responses": problem_responses(**_BODY, _409="The maximum number of keys exists.", _503=_AWAY)
+    "responses": problem_responses(_409="The maximum number of keys exists.", _503=_AWAY)
 }
 READ_KEY: dict[str, Any] = {"responses": problem_responses(_404=_UNKNOWN, _503=_AWAY)}
-ROTATE_KEY: dict[str, Any] = {"responses": problem_responses(**_BODY, _404=_UNKNOWN, _503=_AWAY)}
+ROTATE_KEY: dict[str, Any] = {"responses": problem_responses(_404=_UNKNOWN, _503=_AWAY)}
 REVOKE_KEY: dict[str, Any] = READ_KEY
 
 

@@ -41,11 +41,8 @@ SIGN_IN: dict[str, Any] = {
     "responses": {
         200: {"description": "Signed in. The cookie is valid for eight hours."},
         **problem_responses(
-            _400="The body is not JSON.",
             _401="The key is not valid.",
             _403=_FORBIDDEN,
-            _415="The Content-Type of the body is not JSON.",
-            _422="The body does not match the schema.",
             _503="Redis does not answer.",
         ),
     },

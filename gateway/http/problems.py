@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -53,6 +54,12 @@ class ProblemView(BaseModel):
     instance: str = Field(description="The path of the request.", examples=["/v1/jobs/x"])
     request_id: str = Field(description="The X-Request-Id of the response, to quote in a report.")
     errors: list[FieldProblem] | None = None
+
+
+def problem_response(description: str) -> dict[str, Any]:
+    """A problem in the OpenAPI document."""
+    content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemView"}}}
+    return {"description": description, "content": content}
 
 
 @dataclass

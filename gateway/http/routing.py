@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, Generic, TypeVar, get_args
+from typing import Any, Final, Generic, TypeVar, get_args
 
 from fastapi import Depends, params
 from fastapi.routing import APIRoute
@@ -21,9 +21,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway.http.body import parse_body, read_json, read_json_if_any
+from gateway.http.problems import problem_response
 
 Model = TypeVar("Model", bound=BaseModel)
 _JSON = "application/json"
+#: Errors of every route with a JsonBody, by status; a description by the route takes precedence.
+BODY_ERRORS: Final = {
+    400: "The body is not JSON, or nested too deeply.",
+    413: "The body is too long.",
+    415: "The Content-Type of the body is not JSON.",
+    422: "The body does not match the schema.",
+}
 
 
 class JsonBody(Generic[Model]):
@@ -64,13 +72,18 @@ class RawJsonBody(JsonBody[Model]):
 
 
 class JsonRoute(APIRoute):
-    """A route whose JsonBody is part of the OpenAPI document."""
+    """A route whose JsonBody, with its errors, is part of the OpenAPI document."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         super().__init__(path, endpoint, **options)
         for dependant in self.dependant.dependencies:
             if isinstance(dependant.call, JsonBody):
-                body = {"requestBody": dependant.call.openapi()}
+                errors = {
+                    str(status): problem_response(description)
+                    for status, description in BODY_ERRORS.items()
+                    if status not in self.responses
+                }
+                body = {"requestBody": dependant.call.openapi(), "responses": errors}
                 self.openapi_extra = {**(self.openapi_extra or {}), **body}
 
 

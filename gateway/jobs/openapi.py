@@ -60,7 +60,6 @@ CREATE_JOB: dict[str, Any] = {
         **problem_responses(
             _400="The body is not JSON or nested too deeply, or the Idempotency-Key is invalid.",
             _413="The body or the payload is too long.",
-            _415="The Content-Type of the body is not JSON.",
             _422="The body does not match the schema, or the Idempotency-Key was used with "
             "another request.",
             _403="The key is not allowed to submit jobs of this task.",
@@ -134,26 +133,14 @@ WATCH_JOB: dict[str, Any] = event_stream(
     job_id=JobIdPath,
 )
 
-_CANCEL_ANSWERS: dict[int | str, dict[str, Any]] = {
-    202: {
-        "description": "The job is running; its worker has been asked to stop it.",
-        "model": CancelView,
-    },
-    **problem_responses(
-        _404="The job does not exist or has expired.", _503="Redis does not answer."
-    ),
-}
-
 CANCEL_JOB: dict[str, Any] = {
     "responses": {
-        **_CANCEL_ANSWERS,
+        202: {
+            "description": "The job is running; its worker has been asked to stop it.",
+            "model": CancelView,
+        },
         **problem_responses(
-            _400="The body is not JSON.",
-            _413="The body is too long.",
-            _415="The Content-Type of the body is not JSON.",
-            _422="The body does not match the schema.",
+            _404="The job does not exist or has expired.", _503="Redis does not answer."
         ),
-    },
+    }
 }
-
-DELETE_JOB: dict[str, Any] = {"responses": _CANCEL_ANSWERS}

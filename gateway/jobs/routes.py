@@ -42,7 +42,6 @@ from gateway.jobs.models import CancelRequest, CancelView, JobView, SubmitJobRes
 from gateway.jobs.openapi import (
     CANCEL_JOB,
     CREATE_JOB,
-    DELETE_JOB,
     READ_JOB,
     WATCH_JOB,
     CancelBody,
@@ -70,7 +69,7 @@ async def cancel_job(
 
 
 @cancel_router.delete(
-    "/v1/jobs/{job_id}", response_model=CancelView, summary="Cancel a job", **DELETE_JOB
+    "/v1/jobs/{job_id}", response_model=CancelView, summary="Cancel a job", **CANCEL_JOB
 )
 async def delete_job(request: Request, job_id: CheckedJobId, wait_s: WaitSeconds) -> Response:
     """The same as POST …/cancel. The job can still be read until its `ttl_s` has passed."""

@@ -64,10 +64,6 @@ REDRIVE_ONE: dict[str, Any] = {
 }
 REDRIVE_MANY: dict[str, Any] = {
     "responses": problem_responses(
-        _400="The body is not JSON.",
-        _413="The body is too long.",
-        _415="The Content-Type of the body is not JSON.",
-        _422="The body does not match the schema.",
         _503="Redis does not answer. Some may be redriven; repeat the request to continue.",
     )
 }

@@ -28,7 +28,6 @@ ADD: dict[str, Any] = {
         "enforced in BullMQ queues.",
         _404="No such queue.",
         _413="The body or the data is too long.",
-        _415="The Content-Type of the body is not JSON.",
         _422="The body does not match the schema, or the Idempotency-Key was used with "
         "another request.",
         _429="The queue has too many unfinished jobs; see BULLMQ_MAX_UNFINISHED.",

@@ -42,8 +42,6 @@ CREATE: dict[str, Any] = {
         _400="The body is not JSON or nested too deeply, or the Idempotency-Key is invalid.",
         _403=_NO_TOOL,
         _404="The image was deleted at the same time.",
-        _413="The body is too long.",
-        _415="The Content-Type of the body is not JSON.",
         _422="The body does not match the schema, or the Idempotency-Key was used with "
         "another request.",
         _503=_AWAY,

@@ -36,7 +36,6 @@ _ANSWERS = problem_responses(
     _403="The key is not allowed to submit and read jobs of this task.",
     _404="There is no such model; the message lists the available ones.",
     _413="The body or the payload is too long.",
-    _415="The Content-Type of the body is not JSON.",
     _422="The Idempotency-Key was used with another request.",
     _429="The queue is full, or the key has exceeded its rate or quota; see Retry-After.",
     _499="The job was canceled.",

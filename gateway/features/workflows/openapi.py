@@ -67,14 +67,16 @@ CancelBody = Annotated[
     Any, _body(CancelRequest, {DataField.REASON: "not needed any more"}, required=False)
 ]
 
+BAD_REQUEST = (
+    "The body is not JSON or nested too deeply; or the Idempotency-Key is invalid or differs "
+    "between header and body."
+)
 CREATE: dict[str, Any] = {
     "responses": problem_responses(
-        _400="The body is not JSON or nested too deeply; or the Idempotency-Key is invalid or "
-        "differs between header and body.",
+        _400=BAD_REQUEST,
         _403="The key is not allowed to submit `tool` jobs.",
         _409="The first request with this Idempotency-Key is still being processed.",
         _413="The body or the options are too long.",
-        _415="The Content-Type of the body is not JSON.",
         _422="The body does not match the schema; there is no such workflow or step; the URL of "
         "the webhook is not allowed; or the Idempotency-Key was used with another request.",
         _429="The queue is full, or the key has exceeded its rate or quota; see Retry-After.",
@@ -109,18 +111,12 @@ EVENTS = _OF_A_JOB
 
 _CLAIMED = "the first request with this Idempotency-Key is still being processed."
 _NO_TOOL = "The key is not allowed to run `tool` jobs."
-_BAD_BODY = {
-    "_400": "The body is not JSON or nested too deeply; or the Idempotency-Key is invalid or "
-    "differs between header and body.",
-    "_413": "The body is too long.",
-    "_415": "The Content-Type of the body is not JSON.",
-}
 _NOT_NOW = "The queue is full, or the key has exceeded its rate or quota; see Retry-After."
 
 
 def _route(also: dict[int | str, dict[str, Any]] | None = None, **problems: str) -> dict[str, Any]:
     return {
-        "responses": {**(also or {}), **problem_responses(**_BAD_BODY, **problems)},
+        "responses": {**(also or {}), **problem_responses(_400=BAD_REQUEST, **problems)},
         "dependencies": IDEMPOTENT,
     }
 

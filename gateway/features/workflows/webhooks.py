@@ -38,7 +38,7 @@ from gateway.features.workflows.lookup import (
     workflows_of,
 )
 from gateway.features.workflows.models.responses import PageView
-from gateway.features.workflows.openapi import IDEMPOTENT
+from gateway.features.workflows.openapi import BAD_REQUEST, IDEMPOTENT
 from gateway.features.workflows.rendering import Cursor, Limit, Offset, rfc3339
 from gateway.http import paths
 from gateway.http.body import parse_body
@@ -172,12 +172,9 @@ LIST: dict[str, Any] = {
 }
 REDRIVE: dict[str, Any] = {
     "responses": problem_responses(
-        _400="The body is not JSON or nested too deeply; or the Idempotency-Key is invalid or "
-        "differs between header and body.",
+        _400=BAD_REQUEST,
         _404="Some of the events have no dead letter; nothing was redriven.",
         _409="The first request with this Idempotency-Key is still being processed.",
-        _413="The body is too long.",
-        _415="The Content-Type of the body is not JSON.",
         _422="The body does not match the schema, or the Idempotency-Key was used with "
         "another request.",
         _503=_AWAY,

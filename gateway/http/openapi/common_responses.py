@@ -7,7 +7,7 @@ from typing import Any
 from gateway.auth.permissions import permission_for
 from gateway.http.error_formats import OpenAIErrorView, WorkflowErrorView
 from gateway.http.paths import OPENAI_CHAT, is_openai, is_workflow
-from gateway.http.problems import MEDIA_TYPE, ProblemView
+from gateway.http.problems import MEDIA_TYPE, problem_response
 
 _SAFE = ("get", "head")
 #: Errors of every operation, by status; a description by the route takes precedence.
@@ -29,17 +29,12 @@ def describe_common_errors(schema: dict[str, Any]) -> None:
         for method, operation in path.items():
             answers = operation["responses"]
             for status, description in COMMON_ERRORS.items():
-                answers.setdefault(status, _problem(description))
+                answers.setdefault(status, problem_response(description))
             if method not in _SAFE:
-                known = answers.setdefault("403", _problem(CROSS_ORIGIN))
+                known = answers.setdefault("403", problem_response(CROSS_ORIGIN))
                 if known["description"] != CROSS_ORIGIN:
                     known["description"] += f" {CROSS_ORIGIN}"
             operation["responses"] = dict(sorted(answers.items()))
-
-
-def _problem(description: str) -> dict[str, Any]:
-    content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemView"}}}
-    return {"description": description, "content": content}
 
 
 _JSON = "application/json"
@@ -96,7 +91,6 @@ def describe_auth(schema: dict[str, Any]) -> None:
         "scheme": "bearer",
         "description": _DESCRIPTION,
     }
-    problem = f"#/components/schemas/{ProblemView.__name__}"
     for path, item in schema["paths"].items():
         for method, operation in item.items():
             permission = permission_for(method.upper(), path)
@@ -113,13 +107,7 @@ def describe_auth(schema: dict[str, Any]) -> None:
             }
             for status, description in answers.items():
                 if description:
-                    operation["responses"].setdefault(
-                        status,
-                        {
-                            "description": description,
-                            "content": {MEDIA_TYPE: {"schema": {"$ref": problem}}},
-                        },
-                    )
+                    operation["responses"].setdefault(status, problem_response(description))
 
 
 def describe_workflow_errors(schema: dict[str, Any]) -> None:

@@ -60,10 +60,12 @@ def _correct_answers(responses: dict[str, Any]) -> None:
             if len(content) > 1:  # FastAPI adds JSON to the declared media types
                 content.pop(_JSON, None)
         elif _JSON in content:
-            if content[_JSON]["schema"].get("$ref", "").endswith(_FASTAPIS_OWN):
-                del responses[code]  # FastAPI adds it to every route with a parameter
-            else:
+            if not content[_JSON]["schema"].get("$ref", "").endswith(_FASTAPIS_OWN):
                 response["content"] = {MEDIA_TYPE: content[_JSON]}
+            elif MEDIA_TYPE in content:
+                del content[_JSON]
+            else:
+                del responses[code]  # FastAPI adds it to every route with a parameter
 
 
 _FASTAPIS_OWN = ("HTTPValidationError", "ValidationError")
