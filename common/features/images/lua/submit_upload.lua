@@ -46,6 +46,6 @@ operations[$IMG_OPERATION_SUBMIT] = function(key, arg, _, _, key_count)
   set_guard(image)
   show(image, $STAGE_QUEUED, $PROGRESS_QUEUED)
   keep_image(image)
-  let_in(admission, job_id)
+  admit(admission, job_id)
   return found($FOUND_OK, { [$FACT_JOB_ID] = job_id })
 end

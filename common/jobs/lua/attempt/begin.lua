@@ -18,7 +18,7 @@
 --   missing           no job hash; nothing written
 
 -- A job that crashes its worker each time must not be retried for ever.
-local function give_up(job, events, lease, job_id, message_id, attempt, ttl, status)
+local function end_exhausted_job(job, events, lease, job_id, message_id, attempt, ttl, status)
   local failure = cjson.encode({
     [$DATA_KIND] = $ERROR_KIND_EXHAUSTED,
     [$DATA_MESSAGE] = 'started ' .. attempt .. ' times, and the lease expired each time',
@@ -26,15 +26,17 @@ local function give_up(job, events, lease, job_id, message_id, attempt, ttl, sta
   })
   redis.call('EXPIRE', job, ttl)
   end_job(job, events, status, $STATUS_ERROR, '', failure, $STEP_WORKER_ERROR, failure, ttl)
-  put_job_aside(job, lease, job_id, message_id, as_integer(attempt), failure)
+  dead_letter_job(job, lease, job_id, message_id, as_integer(attempt), failure)
   redis.call('DEL', lease)
   hint(job_id)
 end
 
--- The operation itself; `running` and `places` only if the task is limited. Also used by
+-- The operation itself; `running` and `max_running` only if the task is limited. Also used by
 -- FETCH_AND_BEGIN.
-local function begin(who, job, events, lease, job_id, message_id, token, most, running, places)
-  local group, consumer, lease_ms, default_ttl, worker_most = unpack(ARGV, who, who + 4)
+local function begin(identity, job, events, lease, job_id, message_id, token, max_attempts, running,
+  max_running)
+  local group, consumer, lease_ms, default_ttl, worker_max_attempts =
+    unpack(ARGV, identity, identity + 4)
 
   local record = redis.call('HMGET', job, $JOB_STATUS, $JOB_TTL_S)
   local status, ttl = record[1], ttl_seconds(record[2], default_ttl)
@@ -49,23 +51,24 @@ local function begin(who, job, events, lease, job_id, message_id, token, most, r
 
   local held = redis.call('HMGET', lease, $LEASE_ATTEMPT, $LEASE_TOKEN, $LEASE_DEADLINE_MS)
   local attempt, deadline = tonumber(held[1]) or 0, tonumber(held[3]) or 0
-  local wishes = {}
+  local lease_fields = {}
   if held[1] then
-    wishes = redis.call('HMGET', lease, $LEASE_MAX_ATTEMPTS, $LEASE_RELEASED, $LEASE_OPTIONS,
+    lease_fields = redis.call('HMGET', lease, $LEASE_MAX_ATTEMPTS, $LEASE_RELEASED, $LEASE_OPTIONS,
       $LEASE_NOT_BEFORE_MS, $LEASE_CANCEL_MS)
   end
-  local own_most, released, options = wishes[1] or '', wishes[2] or '0', wishes[3] or ''
+  local own_max_attempts, released, options =
+    lease_fields[1] or '', lease_fields[2] or '0', lease_fields[3] or ''
   if held[2] == token then
     redis.call('HSET', lease, $LEASE_DEADLINE_MS, deadline_after(lease_ms))
     if running then
-      keep_place(running, job_id, lease_ms)
+      hold_slot(running, job_id, lease_ms)
     end
-    return { $ANSWER_RUN, attempt, own_most, released, options } -- the reply was lost
+    return { $ANSWER_RUN, attempt, own_max_attempts, released, options } -- the reply was lost
   end
   if deadline > now_ms then
     return { $ANSWER_BUSY, deadline - now_ms }
   end
-  if wishes[5] then
+  if lease_fields[5] then
     local data = '{"' .. $DATA_ATTEMPT .. '":' .. as_integer(attempt) .. '}'
     redis.call('EXPIRE', job, ttl)
     end_job(job, events, status, $STATUS_CANCELED, '', '', $STEP_WORKER_CANCEL, data, ttl)
@@ -74,20 +77,21 @@ local function begin(who, job, events, lease, job_id, message_id, token, most, r
     hint(job_id)
     return { $ANSWER_TERMINAL }
   end
-  local not_before = tonumber(wishes[4]) or 0
+  local not_before = tonumber(lease_fields[4]) or 0
   if not_before > now_ms then
     return { $ANSWER_WAIT, not_before - now_ms }
   end
 
-  most = tonumber(own_most) or tonumber(most) or tonumber(worker_most)
-  if attempt - (tonumber(released) or 0) >= most then
-    give_up(job, events, lease, job_id, message_id, attempt, ttl, status)
+  max_attempts = tonumber(own_max_attempts) or tonumber(max_attempts)
+    or tonumber(worker_max_attempts)
+  if attempt - (tonumber(released) or 0) >= max_attempts then
+    end_exhausted_job(job, events, lease, job_id, message_id, attempt, ttl, status)
     acknowledge(group, message_id)
     return { $ANSWER_EXHAUSTED, attempt }
   end
   if running then -- an attempt whose lease expired no longer counts
     redis.call('ZREMRANGEBYSCORE', running, '-inf', now_text)
-    if redis.call('ZCARD', running) >= tonumber(places) then
+    if redis.call('ZCARD', running) >= tonumber(max_running) then
       return { $ANSWER_LIMITED }
     end
   end
@@ -113,21 +117,22 @@ local function begin(who, job, events, lease, job_id, message_id, token, most, r
   redis.call('EXPIRE', events, ttl)
   redis.call('EXPIRE', lease, ttl)
   if running then
-    keep_place(running, job_id, lease_ms)
+    hold_slot(running, job_id, lease_ms)
   end
   if attempt == '1' then -- a third-party gateway does not write the index
     index_job(job_id)
   end
   hint(job_id)
   if held[1] then
-    return { $ANSWER_RUN, attempt, own_most, released, options }
+    return { $ANSWER_RUN, attempt, own_max_attempts, released, options }
   end
   return { $ANSWER_RUN, attempt }
 end
 
-operations[$OPERATION_BEGIN] = function(key, arg, last, who, key_count)
+operations[$OPERATION_BEGIN] = function(key, arg, last, identity, key_count)
   local job, events, lease = unpack(KEYS, key, key + 2)
-  local job_id, message_id, token, most, places = unpack(ARGV, arg, last)
+  local job_id, message_id, token, max_attempts, max_running = unpack(ARGV, arg, last)
   local running = key_count == '4' and KEYS[key + 3]
-  return begin(who, job, events, lease, job_id, message_id, token, most, running, places)
+  return begin(identity, job, events, lease, job_id, message_id, token, max_attempts, running,
+    max_running)
 end

@@ -8,7 +8,7 @@
 --   lost    another attempt took over, or the job ended: nothing written
 --   gone    the job expired or was deleted: nothing written
 
-operations[$OPERATION_EMIT] = function(key, arg, last, who)
+operations[$OPERATION_EMIT] = function(key, arg, last, identity)
   local job, events, lease = unpack(KEYS, key, key + 2)
   local job_id, attempt, token, first_number = unpack(ARGV, arg, arg + 3)
 
@@ -20,7 +20,7 @@ operations[$OPERATION_EMIT] = function(key, arg, last, who)
   if TERMINAL[record[1]] or held[1] ~= attempt or held[2] ~= token then
     return { $ANSWER_LOST }
   end
-  local ttl = ttl_seconds(record[2], ARGV[who + 3])
+  local ttl = ttl_seconds(record[2], ARGV[identity + 3])
   redis.call('EXPIRE', job, ttl) -- must come first, see MEMORY in the prelude
   local written = append_numbered(events, arg + 4, last, tonumber(first_number),
     tonumber(held[3]) or 0)

@@ -45,29 +45,29 @@ local function begun_before(group, consumer, prefix, token, start)
   return found
 end
 
-operations[$OPERATION_FETCH_AND_BEGIN] = function(key, arg, last, who)
-  local token, most, prefix, repeated = unpack(ARGV, arg, arg + 3)
-  local group, consumer = ARGV[who], ARGV[who + 1]
+operations[$OPERATION_FETCH_AND_BEGIN] = function(key, arg, last, identity)
+  local token, max_messages, prefix, repeated = unpack(ARGV, arg, arg + 3)
+  local group, consumer = ARGV[identity], ARGV[identity + 1]
   local entries = repeated ~= '' and begun_before(group, consumer, prefix, token, repeated) or {}
   if #entries == 0 then
-    local read = redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', most,
+    local read = redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', max_messages,
       'STREAMS', queue, '>')
     entries = read and read[1][2] or {}
   end
 
-  local attempts_of = {}
+  local max_attempts_of = {}
   for at = arg + 4, last, 2 do
-    attempts_of[ARGV[at]] = ARGV[at + 1]
+    max_attempts_of[ARGV[at]] = ARGV[at + 1]
   end
   local reply = { $ANSWER_OK, entries }
   for index, entry in ipairs(entries) do
     local message_id, job_id, task = entry[1], texts_of(entry[2])
-    local answer, most_attempts = {}, attempts_of[task] or ''
-    if most_attempts ~= $DO_NOT_BEGIN and job_id and string.find(job_id, '^[%w._-]+$') then
+    local answer, max_attempts = {}, max_attempts_of[task] or ''
+    if max_attempts ~= $DO_NOT_BEGIN and job_id and string.find(job_id, '^[%w._-]+$') then
       local ok
       local job = prefix .. job_id
-      ok, answer = pcall(begin, who, job, job .. $CORE_EVENTS, job .. $CORE_LEASE, job_id, message_id,
-        token .. '.' .. message_id, most_attempts)
+      ok, answer = pcall(begin, identity, job, job .. $CORE_EVENTS, job .. $CORE_LEASE, job_id,
+        message_id, token .. '.' .. message_id, max_attempts)
       if not ok then
         answer = failed(answer)
       end

@@ -12,11 +12,11 @@
 --   lost      another attempt runs it: nothing written, nothing acked
 --   gone      the job expired or was deleted: the result is dropped, the message is acked
 
-operations[$OPERATION_FINISH] = function(key, arg, last, who, key_count)
+operations[$OPERATION_FINISH] = function(key, arg, last, identity, key_count)
   local job, events, lease = unpack(KEYS, key, key + 2)
   local job_id, attempt, token, message_id, status, result, failure, step, data, dead, first_number =
     unpack(ARGV, arg, arg + 10)
-  local group, default_ttl = ARGV[who], ARGV[who + 3]
+  local group, default_ttl = ARGV[identity], ARGV[identity + 3]
 
   local record = redis.call('HMGET', job, $JOB_STATUS, $JOB_TTL_S)
   if not record[1] then
@@ -38,11 +38,11 @@ operations[$OPERATION_FINISH] = function(key, arg, last, who, key_count)
   append_numbered(events, arg + 11, last, tonumber(first_number), tonumber(held[3]) or 0)
   end_job(job, events, record[1], status, result, failure, step, data, ttl)
   if dead ~= '' then
-    put_job_aside(job, lease, job_id, message_id, attempt, failure)
+    dead_letter_job(job, lease, job_id, message_id, attempt, failure)
   end
   redis.call('DEL', lease) -- from now on the terminal status fences other attempts off
   if key_count == '4' then
-    free_place(KEYS[key + 3], job_id)
+    free_slot(KEYS[key + 3], job_id)
   end
   acknowledge(group, message_id)
   hint(job_id)

@@ -10,10 +10,10 @@
 --   lost    another attempt took over, or the job ended: nothing written
 --   gone    the job expired or was deleted; the message is acked
 
-operations[$OPERATION_RELEASE] = function(key, arg, last, who, key_count)
+operations[$OPERATION_RELEASE] = function(key, arg, last, identity, key_count)
   local job, events, lease = unpack(KEYS, key, key + 2)
   local job_id, attempt, token, message_id, data, first_number = unpack(ARGV, arg, arg + 5)
-  local group, consumer, _, default_ttl = unpack(ARGV, who, who + 3)
+  local group, consumer, _, default_ttl = unpack(ARGV, identity, identity + 3)
 
   local record = redis.call('HMGET', job, $JOB_STATUS, $JOB_TTL_S)
   if not record[1] then
@@ -31,13 +31,13 @@ operations[$OPERATION_RELEASE] = function(key, arg, last, who, key_count)
   local ttl = ttl_seconds(record[2], default_ttl)
   redis.call('EXPIRE', job, ttl) -- must come first, see MEMORY in the prelude
   append_numbered(events, arg + 6, last, tonumber(first_number), tonumber(held[3]) or 0)
-  hand_back(job, events, lease, token, ttl,
+  release_attempt(job, events, lease, token, ttl,
     $EVENT_TYPE_RELEASED, $STEP_WORKER_RELEASE, data)
   redis.call('HINCRBY', lease, $LEASE_RELEASED, 1)
   message_id = renew_message(job, job_id, group, message_id)
   redis.call('HSET', lease, $LEASE_MESSAGE_ID, message_id)
   if key_count == '4' then
-    free_place(KEYS[key + 3], job_id)
+    free_slot(KEYS[key + 3], job_id)
   end
   redis.pcall('XCLAIM', queue, group, consumer, 0, message_id, 'IDLE', $LEASE_MAX_MS, 'JUSTID')
   hint(job_id)

@@ -9,10 +9,10 @@
 --   lost        another attempt took over, or the job ended: this one must stop
 --   gone        the job expired or was deleted
 
-operations[$OPERATION_RENEW] = function(key, arg, last, who, key_count)
+operations[$OPERATION_RENEW] = function(key, arg, last, identity, key_count)
   local job, events, lease = unpack(KEYS, key, key + 2)
   local attempt, token, message_id, job_id = unpack(ARGV, arg, last)
-  local group, consumer, lease_ms, default_ttl = unpack(ARGV, who, who + 3)
+  local group, consumer, lease_ms, default_ttl = unpack(ARGV, identity, identity + 3)
 
   local record = redis.call('HMGET', job, $JOB_STATUS, $JOB_TTL_S)
   if not record[1] then
@@ -28,7 +28,7 @@ operations[$OPERATION_RENEW] = function(key, arg, last, who, key_count)
   redis.call('EXPIRE', events, ttl)
   redis.call('EXPIRE', lease, ttl)
   if key_count == '4' then
-    keep_place(KEYS[key + 3], job_id, lease_ms)
+    hold_slot(KEYS[key + 3], job_id, lease_ms)
   end
   -- JUSTID resets the idle time without raising the delivery count.
   redis.pcall('XCLAIM', queue, group, consumer, 0, message_id, 'JUSTID')

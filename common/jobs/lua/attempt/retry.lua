@@ -12,11 +12,11 @@
 --   lost       another attempt took over, or the job ended: nothing written
 --   gone       the job expired or was deleted; the message is acked
 
-operations[$OPERATION_RETRY] = function(key, arg, last, who, key_count)
+operations[$OPERATION_RETRY] = function(key, arg, last, identity, key_count)
   local job, events, lease = unpack(KEYS, key, key + 2)
   local job_id, attempt, token, message_id, delay_ms, failure, data, free, first_number =
     unpack(ARGV, arg, arg + 8)
-  local group, consumer, _, default_ttl = unpack(ARGV, who, who + 3)
+  local group, consumer, _, default_ttl = unpack(ARGV, identity, identity + 3)
 
   local record = redis.call('HMGET', job, $JOB_STATUS, $JOB_TTL_S)
   if not record[1] then
@@ -40,7 +40,7 @@ operations[$OPERATION_RETRY] = function(key, arg, last, who, key_count)
     end_job(job, events, record[1], $STATUS_CANCELED, '', failure, $STEP_WORKER_CANCEL, data, ttl)
     redis.call('DEL', lease)
     if running then
-      free_place(running, job_id)
+      free_slot(running, job_id)
     end
     acknowledge(group, message_id)
     hint(job_id)
@@ -48,7 +48,7 @@ operations[$OPERATION_RETRY] = function(key, arg, last, who, key_count)
   end
   -- The keys must outlive the delay.
   ttl = as_integer(ttl + math.ceil(delay_ms / 1000))
-  hand_back(job, events, lease, token, ttl, $EVENT_TYPE_RETRY, $STEP_WORKER_RETRY, data)
+  release_attempt(job, events, lease, token, ttl, $EVENT_TYPE_RETRY, $STEP_WORKER_RETRY, data)
   message_id = renew_message(job, job_id, group, message_id)
   redis.call('HSET', lease, $LEASE_MESSAGE_ID, message_id,
     $LEASE_NOT_BEFORE_MS, as_integer(now_ms + delay_ms))
@@ -60,7 +60,7 @@ operations[$OPERATION_RETRY] = function(key, arg, last, who, key_count)
     redis.call('HSET', lease, $LEASE_LAST_ERROR, failure)
   end
   if running then
-    free_place(running, job_id)
+    free_slot(running, job_id)
   end
   redis.pcall('XCLAIM', queue, group, consumer, 0, message_id, 'JUSTID')
   hint(job_id)

@@ -10,8 +10,8 @@
 --   missing           no such job
 
 local function is_in_lane(options)
-  local ok, wishes = pcall(cjson.decode, options)
-  return ok and type(wishes) == 'table' and wishes[$OPTION_LANE]
+  local ok, decoded = pcall(cjson.decode, options)
+  return ok and type(decoded) == 'table' and decoded[$OPTION_LANE]
 end
 
 operations[$OPERATION_CANCEL] = function(key, arg, last)

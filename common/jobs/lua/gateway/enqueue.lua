@@ -41,17 +41,17 @@ operations[$OPERATION_ENQUEUE] = function(key, arg, last)
   local job, events = KEYS[key], KEYS[key + 1]
   local job_id, task, payload, ttl_s, group, limit, key_ttl_s, print =
     unpack(ARGV, arg, arg + 7)
-  local wishes = last > arg + 7
+  local has_options = last > arg + 7
   local lease, scheduled, rate, active, reservation, fingerprint
-  local delay_ms, most_scheduled, interval_us, burst, most_active = 0, 0, 0, 0, 0
+  local delay_ms, max_scheduled, interval_us, burst, max_active = 0, 0, 0, 0, 0
   local at = key + 2
-  if wishes then
+  if has_options then
     lease, scheduled = KEYS[at], KEYS[at + 1]
-    delay_ms, most_scheduled, interval_us, burst, most_active = unpack(ARGV, arg + 8, arg + 12)
-    delay_ms, most_scheduled = tonumber(delay_ms), tonumber(most_scheduled)
-    interval_us, most_active = tonumber(interval_us), tonumber(most_active)
+    delay_ms, max_scheduled, interval_us, burst, max_active = unpack(ARGV, arg + 8, arg + 12)
+    delay_ms, max_scheduled = tonumber(delay_ms), tonumber(max_scheduled)
+    interval_us, max_active = tonumber(interval_us), tonumber(max_active)
     at = at + 2
-    if interval_us > 0 or most_active > 0 then
+    if interval_us > 0 or max_active > 0 then
       rate, active = KEYS[at], KEYS[at + 1]
       at = at + 2
     end
@@ -75,23 +75,23 @@ operations[$OPERATION_ENQUEUE] = function(key, arg, last)
 
   local wait_us, due, now_us
   if interval_us > 0 then
-    wait_us, due, now_us = on_time(rate, interval_us, burst)
+    wait_us, due, now_us = check_rate(rate, interval_us, burst)
     if wait_us > 0 then
       return { $ANSWER_RATE, math.ceil(wait_us / 1000) }
     end
   end
-  if most_active > 0 then
+  if max_active > 0 then
     local count = redis.call('ZCARD', active)
-    if count >= most_active then
+    if count >= max_active then
       return { $ANSWER_QUOTA, count }
     end
   end
-  if wishes then
+  if has_options then
     redis.call('HLEN', lease) -- fails before anything is written if it is not a hash
   end
   if delay_ms > 0 then -- it does not count towards the backlog before it is due
     local waiting = redis.call('ZCARD', scheduled)
-    if waiting >= most_scheduled then
+    if waiting >= max_scheduled then
       return { $ANSWER_LIMITED, waiting }
     end
   else
@@ -119,7 +119,7 @@ operations[$OPERATION_ENQUEUE] = function(key, arg, last)
     local kept_ms = math.ceil((due - now_us) / 1000) + 1000
     redis.call('SET', rate, as_integer(due), 'PX', as_integer(kept_ms))
   end
-  if most_active > 0 then
+  if max_active > 0 then
     redis.call('ZADD', active, now_text, job_id)
     -- A job may be delayed, be queued and run for this long each.
     redis.call('EXPIRE', active, as_integer(3 * $TTL_MAX_S))

@@ -13,8 +13,8 @@
 -- The stream of the lane in the job's options; nil for the normal queue, also if unknown.
 local function stream_of(lease, key, arg, last)
   local options = redis.pcall('HGET', lease, $LEASE_OPTIONS)
-  local ok, wishes = pcall(cjson.decode, options)
-  local lane = ok and type(wishes) == 'table' and wishes[$OPTION_LANE]
+  local ok, decoded = pcall(cjson.decode, options)
+  local lane = ok and type(decoded) == 'table' and decoded[$OPTION_LANE]
   for at = arg + 1, last do
     if ARGV[at] == lane then
       return KEYS[key + 2 + at - arg]

@@ -11,19 +11,19 @@
 --   missing           the dead letter does not exist (any more)
 
 operations[$OPERATION_REDRIVE] = function(key, arg, last)
-  local job, events, lease, scheduled, became = unpack(KEYS, key, key + 4)
-  local letter_id, job_id, task, payload, ttl_s, delay_ms, data, most, options =
+  local job, events, lease, scheduled, created_job = unpack(KEYS, key, key + 4)
+  local dead_letter_id, job_id, task, payload, ttl_s, delay_ms, data, max_scheduled, options =
     unpack(ARGV, arg, last)
   delay_ms = tonumber(delay_ms)
   if redis.call('HGET', job, $JOB_JOB_ID) then
     return { $ANSWER_CREATED }
   end
-  if #redis.call('XRANGE', dead_letters, letter_id, letter_id) == 0 then
+  if #redis.call('XRANGE', dead_letters, dead_letter_id, dead_letter_id) == 0 then
     return { $ANSWER_MISSING }
   end
   if delay_ms > 0 then
     local waiting = redis.call('ZCARD', scheduled)
-    if waiting >= tonumber(most) then
+    if waiting >= tonumber(max_scheduled) then
       return { $ANSWER_LIMITED, waiting }
     end
   else
@@ -43,7 +43,7 @@ operations[$OPERATION_REDRIVE] = function(key, arg, last)
   else
     put_on_queue(job_id, task, payload)
   end
-  redis.call('SET', became, job_id, 'EX', $TTL_MAX_S)
-  redis.call('XDEL', dead_letters, letter_id)
+  redis.call('SET', created_job, job_id, 'EX', $TTL_MAX_S)
+  redis.call('XDEL', dead_letters, dead_letter_id)
   return { $ANSWER_CREATED }
 end

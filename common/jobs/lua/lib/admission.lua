@@ -29,16 +29,16 @@ local function check_core_job(core_job)
   end
 end
 
--- Accepts a core job that calls a tool, as ENQUEUE does. `most`: max attempts; nil for the default.
-local function accept_core_job(core_job, payload, ttl_s, most, options)
+-- Accepts a core job that calls a tool, as ENQUEUE does. `max_attempts` is nil for the default.
+local function accept_core_job(core_job, payload, ttl_s, max_attempts, options)
   local record = tag .. $CORE_JOB .. core_job
   local lease = record .. $CORE_LEASE
   accept(record, record .. $CORE_EVENTS, core_job, $TASK_TOOL, payload, ttl_s,
     $STEP_GATEWAY_ENQUEUE, '{}', ttl_s)
   local held = { $LEASE_ATTEMPT, '0' }
-  if most then
+  if max_attempts then
     held[#held + 1] = $LEASE_MAX_ATTEMPTS
-    held[#held + 1] = as_integer(most)
+    held[#held + 1] = as_integer(max_attempts)
   end
   if next(options) then
     held[#held + 1] = $LEASE_OPTIONS
@@ -74,7 +74,7 @@ end
 -- The answer that refuses a request, or nil. `starts`: whether it would put a job on the queue.
 local function forbidden(admission, starts)
   if admission.rate and admission.interval_us > 0 then
-    local wait_us, due, now_us = on_time(admission.rate, admission.interval_us, admission.burst)
+    local wait_us, due, now_us = check_rate(admission.rate, admission.interval_us, admission.burst)
     if wait_us > 0 then
       return found($FOUND_RATE, { [$FACT_WAIT_MS] = math.ceil(wait_us / 1000) })
     end
@@ -96,7 +96,7 @@ local function forbidden(admission, starts)
 end
 
 -- Records that the request was admitted, and the core job that it started, if any.
-local function let_in(admission, core_job)
+local function admit(admission, core_job)
   if admission.due then
     redis.call('SET', admission.rate, as_integer(admission.due), 'PX', as_integer(admission.kept_ms))
   end

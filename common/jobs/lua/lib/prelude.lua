@@ -13,8 +13,9 @@
 --   count, arguments…` in ARGV. The reply is one array per record, starting with an answer.
 --
 -- An operation is a function of the position of its record: `key` is the index of its first key,
--- `arg` of its first argument, `last` of its last one, `who` of its identity; `key_count` (text)
--- is its number of keys. (Separate tables would cost more than half of the commands it calls.)
+-- `arg` of its first argument, `last` of its last one, `identity` of its identity; `key_count`
+-- (text) is its number of keys. (Separate tables would cost more than half of the commands it
+-- calls.)
 
 -- MEMORY. When Redis has reached maxmemory, it refuses commands that may need more memory, unless
 -- the script has written before. Operations that end, renew or release a job must not be refused,
@@ -133,14 +134,14 @@ end
 
 -- Holds a slot among the running jobs of a limited task. If that key has the wrong type, only BEGIN
 -- fails, which has to count. Leases differ in length, so the key must outlive the longest.
-local function keep_place(running, job_id, lease_ms)
+local function hold_slot(running, job_id, lease_ms)
   local added = redis.pcall('ZADD', running, deadline_after(lease_ms), job_id)
   if type(added) == 'number' and redis.call('PTTL', running) < 2 * lease_ms then
     redis.call('PEXPIRE', running, as_integer(2 * lease_ms))
   end
 end
 
-local function free_place(running, job_id)
+local function free_slot(running, job_id)
   redis.pcall('ZREM', running, job_id)
 end
 
@@ -150,7 +151,8 @@ local function acknowledge(group, message_id)
 end
 
 -- Writes a dead letter: the message, the reason, the errors, and the job's options if known.
-local function put_aside(message_id, reason, fields, job_id, attempts, first_error, last_error, options)
+local function write_dead_letter(message_id, reason, fields, job_id, attempts, first_error,
+  last_error, options)
   local more = options and { $DEAD_OPTIONS, options } or {}
   redis.call('XADD', dead_letters, 'MAXLEN', '~', dead_letters_cap, '*',
     $DEAD_REASON, reason, $DEAD_MESSAGE_ID, message_id, $DEAD_TS, now_text,
@@ -159,7 +161,7 @@ local function put_aside(message_id, reason, fields, job_id, attempts, first_err
 end
 
 -- The same for a job whose attempts are used up, from its hash.
-local function put_job_aside(job, lease, job_id, message_id, attempts, failure)
+local function dead_letter_job(job, lease, job_id, message_id, attempts, failure)
   local original = redis.call('HMGET', job, $JOB_TASK, $JOB_PAYLOAD)
   local fields = cjson.encode({
     [$QUEUE_JOB_ID] = job_id,
@@ -168,8 +170,8 @@ local function put_job_aside(job, lease, job_id, message_id, attempts, failure)
   })
   local held = redis.call('HMGET', lease, $LEASE_FIRST_ERROR, $LEASE_OPTIONS)
   -- The job has ended, even if its dead letter cannot be written for lack of memory.
-  pcall(put_aside, message_id, $REASON_EXHAUSTED, fields, job_id, attempts, held[1] or failure,
-    failure, held[2] or '')
+  pcall(write_dead_letter, message_id, $REASON_EXHAUSTED, fields, job_id, attempts,
+    held[1] or failure, failure, held[2] or '')
 end
 
 -- Appends a handler's events: ARGV[first] to ARGV[last] hold `type, step, data` of each, numbered
@@ -194,7 +196,7 @@ local function spent(token)
 end
 
 -- Ends the attempt but not the job: no attempt holds it, and its message stays pending.
-local function hand_back(job, events, lease, token, ttl, kind, step, data)
+local function release_attempt(job, events, lease, token, ttl, kind, step, data)
   redis.call('EXPIRE', job, ttl)
   redis.call('HSET', job, $JOB_STATUS, $STATUS_QUEUED, $JOB_UPDATED_TS, now_text)
   local ok, fault = pcall(append_event, events, kind, step, data)

@@ -63,7 +63,7 @@ end
 -- GCRA: how long the key's next job has to wait, and when the following one is allowed, both in
 -- microseconds. The state is a single number. If it is further ahead than a full burst, the clock
 -- was set back or the rate of the key was changed.
-local function on_time(rate, interval_us, burst)
+local function check_rate(rate, interval_us, burst)
   local now_us = clock[1] * 1000000 + clock[2]
   local allowance = interval_us * burst
   local due = tonumber(redis.call('GET', rate) or '') or now_us

@@ -12,7 +12,7 @@
 -- The job's own ttl_s is lost; this is long enough for a client to read the error.
 local EXPIRED_TTL_S = '3600'
 
-local function tell_expired(job, events, job_id, task, payload)
+local function record_expired(job, events, job_id, task, payload)
   local failure = cjson.encode({
     [$DATA_KIND] = $ERROR_KIND_EXPIRED,
     [$DATA_MESSAGE] = 'its ttl_s ran out, or its record was deleted, before a worker could start it',
@@ -50,10 +50,10 @@ operations[$OPERATION_DEAD_LETTER] = function(key, arg, last, _, key_count)
   local never_started = reason == $REASON_NO_JOB and (pending[4] == 1 or waited)
     and key_count == '3'
     and redis.call('EXISTS', KEYS[key], KEYS[key + 1]) == 0
-  put_aside(message_id, never_started and $REASON_EXPIRED or reason, fields, job_id, '0', '', '',
-    key_count == '3' and known_options(KEYS[key + 2]))
+  write_dead_letter(message_id, never_started and $REASON_EXPIRED or reason, fields, job_id, '0',
+    '', '', key_count == '3' and known_options(KEYS[key + 2]))
   if never_started then
-    tell_expired(KEYS[key], KEYS[key + 1], job_id, task, payload)
+    record_expired(KEYS[key], KEYS[key + 1], job_id, task, payload)
   end
   redis.call('XACK', queue, group, message_id)
   return { never_started and $ANSWER_EXPIRED or $ANSWER_OK }

@@ -8,10 +8,10 @@
 --                 they have not been begun
 
 operations[$OPERATION_TAKE_WAITING] = function(key, arg, last)
-  local group, consumer, most = unpack(ARGV, arg, arg + 2)
+  local group, consumer, max_messages = unpack(ARGV, arg, arg + 2)
   local waiting = {}
   for at = arg + 3, last do
-    local entries = redis.pcall('XPENDING', queue, group, '-', '+', most, ARGV[at])
+    local entries = redis.pcall('XPENDING', queue, group, '-', '+', max_messages, ARGV[at])
     if entries['err'] then
       return { $ANSWER_OK, 0 } -- no group, or no queue: nothing is waiting
     end
@@ -21,8 +21,8 @@ operations[$OPERATION_TAKE_WAITING] = function(key, arg, last)
   end
   table.sort(waiting, older)
 
-  local reply, taken = { $ANSWER_OK, 0 }, 0
-  for index = 1, math.min(#waiting, tonumber(most)) do
+  local reply, transferred = { $ANSWER_OK, 0 }, 0
+  for index = 1, math.min(#waiting, tonumber(max_messages)) do
     local message_id = waiting[index]
     local entry = redis.call('XRANGE', queue, message_id, message_id)[1]
     if entry then
@@ -33,11 +33,11 @@ operations[$OPERATION_TAKE_WAITING] = function(key, arg, last)
       for _, text in ipairs(texts) do
         reply[#reply + 1] = text
       end
-      taken = taken + 1
+      transferred = transferred + 1
     else
       acknowledge(group, message_id) -- the entry was deleted: there is nothing to run
     end
   end
-  reply[2] = taken
+  reply[2] = transferred
   return reply
 end

@@ -7,8 +7,8 @@
 --   ok, number, then the ids of the messages whose idle time was reset
 
 operations[$OPERATION_TOUCH_WAITING] = function(key, arg, last)
-  local group, room, start, most = unpack(ARGV, arg, last)
-  local entries = redis.pcall('XPENDING', queue, group, start, '+', most, room)
+  local group, wait_queue, start, max_messages = unpack(ARGV, arg, last)
+  local entries = redis.pcall('XPENDING', queue, group, start, '+', max_messages, wait_queue)
   if entries['err'] or #entries == 0 then
     return { $ANSWER_OK, 0 }
   end
@@ -18,6 +18,6 @@ operations[$OPERATION_TOUCH_WAITING] = function(key, arg, last)
     reply[index + 2] = entry[1]
   end
   ids[#ids + 1] = 'JUSTID'
-  redis.call('XCLAIM', queue, group, room, 0, unpack(ids))
+  redis.call('XCLAIM', queue, group, wait_queue, 0, unpack(ids))
   return reply
 end

@@ -94,6 +94,6 @@ operations[$WF_OPERATION_CREATE] = function(key, arg, last, _, key_count)
     tidy(name, number)
     redis.call('EXPIRE', name, '$LONGEST_TTL_S')
   end
-  let_in(admission, facts[$FACT_STARTED] and ids.core_job)
+  admit(admission, facts[$FACT_STARTED] and ids.core_job)
   return keep(once, found($FOUND_OK, facts))
 end

@@ -152,7 +152,7 @@ operations[$WF_OPERATION_DECIDE] = function(key, arg, last, _, key_count)
   end
   save(job)
   if went.started then
-    let_in(admission, ids.core_job)
+    admit(admission, ids.core_job)
   end
   return keep(once, found($FOUND_OK, {
     [$FACT_APPLIED] = applied, [$FACT_FAILED] = failed, [$FACT_UNDO_TOKEN] = token,

@@ -60,7 +60,7 @@ operations[$WF_OPERATION_EDIT] = function(key, arg, _, _, key_count)
   end
   save(job)
   if went.started then
-    let_in(admission, ids.core_job)
+    admit(admission, ids.core_job)
   end
   return keep(once, found($FOUND_OK, {
     [$FACT_ITEM_ID] = id, [$FACT_VERSION] = before.version + 1, [$FACT_STATUS] = change.status,

@@ -147,7 +147,7 @@ operations[$WF_OPERATION_EXECUTE] = function(key, arg, last, _, key_count)
   end
   local went = go_to(job, name, ids)
   save(job)
-  let_in(admission, went.started and ids.core_job)
+  admit(admission, went.started and ids.core_job)
   if went.waiting and first < target then
     return refuse($CODE_REVIEW_REQUIRED, { [$FACT_STEP] = name, [$FACT_PENDING] = went.pending })
   end
