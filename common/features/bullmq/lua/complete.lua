@@ -15,15 +15,15 @@ local function complete(KEYS, ARGV)
 $BODY
 end
 
-local given = { unpack(KEYS, 1, 11) }
-given[13], given[14] = KEYS[12], KEYS[13]
-local told = { '', ARGV[1], ARGV[3], '', ARGV[4], '', ARGV[2], '', '' }
+local script_keys = { unpack(KEYS, 1, 11) }
+script_keys[13], script_keys[14] = KEYS[12], KEYS[13]
+local script_args = { '', ARGV[1], ARGV[3], '', ARGV[4], '', ARGV[2], '', '' }
 local answers = {}
 local at = 5
 for number = 14, #KEYS do
-  given[12] = KEYS[number]
-  told[1], told[4], told[6], told[8] = unpack(ARGV, at, at + 3)
-  local ok, answer = pcall(complete, given, told)
+  script_keys[12] = KEYS[number]
+  script_args[1], script_args[4], script_args[6], script_args[8] = unpack(ARGV, at, at + 3)
+  local ok, answer = pcall(complete, script_keys, script_args)
   if not ok then
     answer = { err = type(answer) == 'table' and answer.err or tostring(answer) }
   end

@@ -15,9 +15,9 @@ operations[$IMG_OPERATION_ADVANCE] = function(key, arg)
   if not image then
     return found($FOUND_MISSING)
   end
-  local stands = standing(image, ARGV[arg], fence_at(arg + 1))
-  if stands ~= $FOUND_OK then
-    return found(stands)
+  local state = attempt_state(image, ARGV[arg], fence_at(arg + 1))
+  if state ~= $FOUND_OK then
+    return found(state)
   end
   local before = tonumber(redis.call('HGET', image.shown, $SHOWN_PROGRESS) or '')
   if before and before >= tonumber(progress) then

@@ -11,15 +11,15 @@
 --   reused                the key was used with another request: nothing written
 
 -- Removes expired images from the index: each new image checks a few entries.
-local function tidy(index)
+local function prune_index(index)
   redis.call('ZREMRANGEBYSCORE', index, '-inf', as_integer(now_ms - 1000 * $RECORD_TTL_MAX_S))
   local count = redis.call('ZCARD', index)
-  local places = { 0, 1 }
+  local ranks = { 0, 1 }
   if count > 4 then
-    places = { 0, 1, clock[2] % count, (clock[2] * 7) % count }
+    ranks = { 0, 1, clock[2] % count, (clock[2] * 7) % count }
   end
-  for _, place in ipairs(places) do
-    local at = as_integer(place)
+  for _, rank in ipairs(ranks) do
+    local at = as_integer(rank)
     local id = redis.call('ZRANGE', index, at, at)[1]
     if id and redis.call('EXISTS', tag .. $KEY_RECORD .. id) == 0 then
       redis.call('ZREM', index, id)
@@ -62,7 +62,7 @@ operations[$IMG_OPERATION_CREATE] = function(key, arg, last)
   keep_image(image)
   for _, index in ipairs(indices) do
     redis.call('ZADD', index, now_text, image_id)
-    tidy(index)
+    prune_index(index)
     redis.call('EXPIRE', index, '$RECORD_TTL_MAX_S')
   end
   if once then

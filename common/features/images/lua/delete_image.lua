@@ -15,8 +15,8 @@ operations[$IMG_OPERATION_DELETE] = function(key, arg)
   must_be(deleted, 'hash')
   local image = load_image(key)
   if not image then
-    local said = redis.call('HGET', deleted, token)
-    return said and found($FOUND_OK, cjson.decode(said)) or found($FOUND_MISSING)
+    local stored = redis.call('HGET', deleted, token)
+    return stored and found($FOUND_OK, cjson.decode(stored)) or found($FOUND_MISSING)
   end
   local own_index = image.tenant ~= '' and tag .. $KEY_INDEX_OF .. image.tenant
   if own_index then

@@ -15,9 +15,9 @@ operations[$IMG_OPERATION_FAIL] = function(key, arg)
   if not image then
     return found($FOUND_MISSING)
   end
-  local stands = standing(image, ARGV[arg], fence_at(arg + 1))
-  if stands ~= $FOUND_OK then
-    return found(stands, stands == $FOUND_ALREADY and outcome_of(image) or nil)
+  local state = attempt_state(image, ARGV[arg], fence_at(arg + 1))
+  if state ~= $FOUND_OK then
+    return found(state, state == $FOUND_ALREADY and outcome_of(image) or nil)
   end
   local fields = { $FAILURE_IMAGE_ID, image.id, $FAILURE_STATUS, $RESULT_STATUS_FAILED,
     $FAILURE_ERROR_CODE, code, $FAILURE_ERROR_MESSAGE, message, $FAILURE_FAILED_AT, now_rfc3339 }

@@ -9,7 +9,7 @@
 -- record without an upload; otherwise the record has its own ttl_s.
 
 -- Value of `results_after` if an upload without a result was abandoned.
-local NOTHING_YET = '0-0'
+local NO_RESULT_YET = '0-0'
 
 -- Unix seconds as RFC 3339. Years begin in March here, so that the leap day is their last.
 local function rfc3339(seconds)
@@ -33,13 +33,13 @@ local now_rfc3339 = rfc3339(tonumber(clock[1]))
 
 local ENDED = { [$IMAGE_PROCESSED] = true, [$IMAGE_FAILED] = true }
 -- Fields of a record about the outcome of an upload, and those that identify the upload.
-local OF_AN_END = {
+local OUTCOME_FIELDS = {
   $RESULT_STORAGE_KEY, $RESULT_DIGEST, $RESULT_ETAG, $RESULT_FILE_SIZE, $RESULT_CONTENT_TYPE,
   $RESULT_ORIGINAL_WIDTH, $RESULT_ORIGINAL_HEIGHT, $RESULT_PROCESSED_WIDTH,
   $RESULT_PROCESSED_HEIGHT, $RESULT_PROCESSED_AT, $FAILURE_ERROR_CODE, $FAILURE_ERROR_MESSAGE,
   $FAILURE_FAILED_AT, $RECORD_OUTCOME, $RECORD_DETAILS, $RECORD_RESULT_ENTRY_ID,
 }
-local OF_AN_UPLOAD = {
+local UPLOAD_FIELDS = {
   $RECORD_UPLOAD_ID, $RECORD_UPLOAD_DEADLINE_MS, $RECORD_JOB_ID, $RECORD_UPLOADED_TYPE,
   $RECORD_SOURCE_BYTES, $RECORD_SOURCE_DIGEST,
 }
@@ -85,7 +85,7 @@ end
 
 -- How long the record is kept; the stored value may be invalid.
 local function kept_s(image)
-  local opened_again = image.results_after ~= '' and image.results_after ~= NOTHING_YET
+  local opened_again = image.results_after ~= '' and image.results_after ~= NO_RESULT_YET
   if image.state == $IMAGE_QUEUED and not opened_again then
     return '$STATUS_TTL_S'
   end
@@ -132,9 +132,9 @@ local function set_guard(image)
 end
 
 -- Resets the image to the state before the upload. Starts with a write that needs no memory.
-local function set_free(image)
+local function reset_upload(image)
   redis.call('DEL', image.guard)
-  redis.call('HDEL', image.record, unpack(OF_AN_UPLOAD))
+  redis.call('HDEL', image.record, unpack(UPLOAD_FIELDS))
   redis.call('HSET', image.record, $RECORD_STATUS, $IMAGE_QUEUED,
     $RECORD_UPDATED_AT, now_rfc3339)
   image.state, image.upload, image.job_id = $IMAGE_QUEUED, '', ''
@@ -149,7 +149,7 @@ local function fence_at(arg)
 end
 
 -- The state of an attempt: ok, already (the upload has ended) or lost.
-local function standing(image, upload, fence)
+local function attempt_state(image, upload, fence)
   if image.upload ~= upload then
     return $FOUND_LOST
   end
@@ -184,7 +184,7 @@ local function settle(image, fields, details, entry_id)
     $RECORD_RESULT_ENTRY_ID, entry_id, $RECORD_UPDATED_AT, now_rfc3339 }) do
     record[#record + 1] = more
   end
-  redis.call('HDEL', image.record, $RECORD_UPLOAD_DEADLINE_MS, unpack(OF_AN_END))
+  redis.call('HDEL', image.record, $RECORD_UPLOAD_DEADLINE_MS, unpack(OUTCOME_FIELDS))
   redis.call('HSET', image.record, unpack(record))
   if image.state == $IMAGE_PROCESSED then
     show(image, $STAGE_DONE, $PROGRESS_DONE)

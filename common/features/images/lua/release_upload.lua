@@ -14,6 +14,6 @@ operations[$IMG_OPERATION_RELEASE] = function(key, arg)
   if image.upload ~= ARGV[arg] then
     return found(is_claimed(image) and $FOUND_LOST or $FOUND_OK)
   end
-  set_free(image)
+  reset_upload(image)
   return found($FOUND_OK)
 end

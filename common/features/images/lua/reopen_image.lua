@@ -10,7 +10,7 @@
 -- The last entry of the result stream: later ones belong to the next upload.
 local function last_result(image)
   local last = redis.call('XREVRANGE', image.results, '+', '-', 'COUNT', 1)[1]
-  local last_id = last and last[1] or NOTHING_YET
+  local last_id = last and last[1] or NO_RESULT_YET
   if image.entry_id ~= '' and older(last_id, image.entry_id) then
     return image.entry_id
   end
@@ -37,10 +37,10 @@ operations[$IMG_OPERATION_REOPEN] = function(key)
   if failed then
     image.results_after = last_result(image)
   elseif image.results_after == '' then
-    image.results_after = NOTHING_YET
+    image.results_after = NO_RESULT_YET
   end
   redis.call('HSET', image.record, $RECORD_RESULTS_AFTER, image.results_after)
-  redis.call('HDEL', image.record, unpack(OF_AN_END))
-  set_free(image)
+  redis.call('HDEL', image.record, unpack(OUTCOME_FIELDS))
+  reset_upload(image)
   return found($FOUND_OK, facts)
 end

@@ -14,9 +14,9 @@ operations[$IMG_OPERATION_REPAIR] = function(key, arg, last)
   if not image then
     return found($FOUND_MISSING)
   end
-  local stands = standing(image, ARGV[arg], { lease = '' })
-  if stands ~= $FOUND_OK then
-    return found(stands, stands == $FOUND_ALREADY and outcome_of(image) or nil)
+  local state = attempt_state(image, ARGV[arg], { lease = '' })
+  if state ~= $FOUND_OK then
+    return found(state, state == $FOUND_ALREADY and outcome_of(image) or nil)
   end
   return found($FOUND_OK, settle(image, { unpack(ARGV, arg + 1, last) }, '{}'))
 end

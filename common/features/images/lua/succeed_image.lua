@@ -14,9 +14,9 @@ operations[$IMG_OPERATION_SUCCEED] = function(key, arg, last)
   if not image then
     return found($FOUND_MISSING)
   end
-  local stands = standing(image, ARGV[arg], fence_at(arg + 1))
-  if stands ~= $FOUND_OK then
-    return found(stands, stands == $FOUND_ALREADY and outcome_of(image) or nil)
+  local state = attempt_state(image, ARGV[arg], fence_at(arg + 1))
+  if state ~= $FOUND_OK then
+    return found(state, state == $FOUND_ALREADY and outcome_of(image) or nil)
   end
   local fields = { $RESULT_IMAGE_ID, image.id, $RESULT_STATUS, $RESULT_STATUS_PROCESSED,
     unpack(ARGV, arg + 5, last) }

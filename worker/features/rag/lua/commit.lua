@@ -37,8 +37,8 @@ end
 -- partial change.
 local before = redis.call('HGET', documents, id)
 if before and ARGV[14] ~= '' then
-  local read, there = pcall(cjson.decode, before)
-  if read and type(there) == 'table' and there[$DOCUMENT_REVISION] == ARGV[14] then
+  local read, existing = pcall(cjson.decode, before)
+  if read and type(existing) == 'table' and existing[$DOCUMENT_REVISION] == ARGV[14] then
     return { $ANSWER_ALREADY, ARGV[12] }
   end
   return { $ANSWER_CONFLICT }
