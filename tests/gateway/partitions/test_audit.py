@@ -22,9 +22,9 @@ async def gateway(make: Make) -> Gateway:
     return make(queue_partitions=PARTITIONS)
 
 
-async def test_every_partition_is_audited_with_one_result(gateway: Gateway) -> None:
-    made = [await gateway.create() for _ in range(16)]
-    lost = {gateway.state.lines.for_job(job_id).number: job_id for job_id in made}
+async def test_every_partition_is_audited_in_one_report(gateway: Gateway) -> None:
+    job_ids = [await gateway.create() for _ in range(16)]
+    lost = {gateway.state.lines.for_job(job_id).number: job_id for job_id in job_ids}
     assert len(lost) > 1
     for number, job_id in lost.items():
         # No worker has had the job for a long time.
@@ -37,18 +37,18 @@ async def test_every_partition_is_audited_with_one_result(gateway: Gateway) -> N
     report = lines[-1]
     assert report["type"] == "report"
     assert (report["jobs_checked"], report["violations_total"]) == (16, len(lost))
-    told = {line["job_id"] for line in lines if line["type"] == "violation"}
-    assert told == set(lost.values())
+    reported = {line["job_id"] for line in lines if line["type"] == "violation"}
+    assert reported == set(lost.values())
     shown = (await gateway.client.get("/v1/audit")).json()
     assert shown["last"]["jobs_checked"] == 16
     home, *others = [line.keys.audit for line in gateway.state.lines]
     kept = await gateway.redis.hget(home, AuditField.LAST_FOUND)  # type: ignore[misc]
-    assert {found["job_id"] for found in json.loads(kept)} == told
+    assert {found["job_id"] for found in json.loads(kept)} == reported
     assert not await gateway.redis.exists(*others)
 
 
-def walks_of(client: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Which patterns a server is gone through for, from its beginning."""
+def scans_of(client: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Patterns of the scans of a server that start from the beginning."""
     begun: list[Any] = []
     scan = client.scan
 
@@ -61,31 +61,31 @@ def walks_of(client: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return begun
 
 
-async def test_a_server_is_gone_through_once(
+async def test_each_server_is_scanned_once(
     fake_make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = Backend(FAKE)
     gateway = fake_make(queue_partitions=PARTITIONS, others={2: other})
-    made = [await gateway.create() for _ in range(24)]
+    job_ids = [await gateway.create() for _ in range(24)]
     here, there = gateway.state.lines.home.client, gateway.state.lines.clients[2].client
     monkeypatch.setattr(here, "info", _server("a"))
     monkeypatch.setattr(there, "info", _server("b"))
-    begun = walks_of(here, monkeypatch), walks_of(there, monkeypatch)
+    begun = scans_of(here, monkeypatch), scans_of(there, monkeypatch)
     report = await gateway.state.auditor.run()
-    assert (report.jobs_checked, report.violations_total) == (len(made), 0)
+    assert (report.jobs_checked, report.violations_total) == (len(job_ids), 0)
     assert begun == (["{*}:job:*"], ["{2}:job:*"])
     await other.close()
 
 
-async def test_a_server_that_does_not_say_who_it_is(
+async def test_without_a_run_id_each_client_is_scanned_once(
     fake_make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gateway = fake_make(queue_partitions=PARTITIONS)
-    made = [await gateway.create() for _ in range(12)]
+    job_ids = [await gateway.create() for _ in range(12)]
     client = gateway.state.lines.home.client
     monkeypatch.setattr(client, "info", _server("", NoPermissionError("INFO")))
-    begun = walks_of(client, monkeypatch)
-    assert (await gateway.state.auditor.run()).jobs_checked == len(made)
+    begun = scans_of(client, monkeypatch)
+    assert (await gateway.state.auditor.run()).jobs_checked == len(job_ids)
     assert len(begun) == 1, "all partitions have one client"
 
 
@@ -98,7 +98,9 @@ def _server(run_id: str, error: Exception | None = None) -> Any:
     return info
 
 
-async def test_half_an_audit_is_none(fake_make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_audit_fails_if_one_server_does_not_permit_it(
+    fake_make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other = Backend(FAKE)
     gateway = fake_make(queue_partitions=PARTITIONS, others={2: other})
     there = gateway.state.lines.clients[2].client

@@ -51,12 +51,12 @@ async def dead(
         "last_error": error,
     }
     key = gateway.state.lines.clients[partition].keys.dead_letters
-    letter_id: bytes = await gateway.redis.xadd(key, fields, id=id)
-    return f"{letter_id.decode()}.{partition}"
+    entry_id: bytes = await gateway.redis.xadd(key, fields, id=id)
+    return f"{entry_id.decode()}.{partition}"
 
 
 async def some(gateway: Gateway, count: int, per_ms: int = 3) -> list[str]:
-    """Letters of all partitions, many of one time and id; returns their names, newest first."""
+    """Add dead letters to all partitions, many with equal ids; returns their ids, newest first."""
     names = []
     for at in range(count):
         ms, partition = NOON + at // (per_ms * PARTITIONS), at % PARTITIONS
@@ -74,7 +74,7 @@ async def page(gateway: Gateway, query: str = "") -> dict[str, Any]:
 
 
 async def listed(gateway: Gateway, limit: int) -> list[str]:
-    """Every page after the other."""
+    """The ids of all pages."""
     found: list[str] = []
     before = ""
     for _ in range(200):
@@ -83,7 +83,7 @@ async def listed(gateway: Gateway, limit: int) -> list[str]:
         if answer["next"] is None:
             return found
         before = f"&before={answer['next']}"
-    raise AssertionError("it never ends")
+    raise AssertionError("the list does not end")
 
 
 async def left(gateway: Gateway) -> list[int]:
@@ -91,7 +91,7 @@ async def left(gateway: Gateway) -> list[int]:
     return [await gateway.redis.xlen(line.keys.dead_letters) for line in gateway.state.lines]
 
 
-async def test_one_list_the_newest_first(gateway: Gateway) -> None:
+async def test_dead_letters_are_one_list_newest_first(gateway: Gateway) -> None:
     names = await some(gateway, 30)
     found = await page(gateway)
     assert [item["id"] for item in found["items"]] == names
@@ -99,13 +99,13 @@ async def test_one_list_the_newest_first(gateway: Gateway) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 5, 16, 30])
-async def test_pages_have_each_letter_once(fake: Gateway, limit: int) -> None:
+async def test_pages_list_each_dead_letter_once(fake: Gateway, limit: int) -> None:
     names = await some(fake, 30)
     assert await listed(fake, limit) == names
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 3])
-async def test_pages_that_are_read_in_small_steps(
+async def test_pages_read_in_small_batches_are_complete(
     fake: Gateway, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listing, "PAGE", at_once)
@@ -113,7 +113,7 @@ async def test_pages_that_are_read_in_small_steps(
     assert await listed(fake, 7) == names
 
 
-async def test_one_partition_has_nearly_all(fake: Gateway) -> None:
+async def test_pages_are_complete_if_one_partition_has_nearly_all(fake: Gateway) -> None:
     names = [await dead(fake, 2, f"{NOON + at}-0") for at in range(100)]
     names.append(await dead(fake, 0, f"{NOON + 50}-0"))
     names.sort(
@@ -122,14 +122,14 @@ async def test_one_partition_has_nearly_all(fake: Gateway) -> None:
     assert await listed(fake, 30) == names
 
 
-async def test_before_a_letter_of_the_same_time(gateway: Gateway) -> None:
+async def test_before_orders_dead_letters_of_the_same_time(gateway: Gateway) -> None:
     names = [await dead(gateway, partition, f"{NOON}-7") for partition in range(PARTITIONS)]
     for partition, name in enumerate(names):
         found = await page(gateway, f"?before={name}")
         assert [item["id"] for item in found["items"]] == names[:partition][::-1]
 
 
-async def test_one_of_them(gateway: Gateway) -> None:
+async def test_a_dead_letter_is_read_from_its_partition(gateway: Gateway) -> None:
     await dead(gateway, 1, f"{NOON}-0", number=1)
     name = await dead(gateway, 3, f"{NOON}-0", number=3)
     answer = await call(gateway, "GET", f"/{name}")
@@ -142,7 +142,7 @@ async def test_one_of_them(gateway: Gateway) -> None:
 @pytest.mark.parametrize(
     "name", [f"{NOON}-0", f"{NOON}-0.", f"{NOON}-0.4", f"{NOON}-0.-1", f"{NOON}-0.0.0", f"{NOON}.0"]
 )
-async def test_what_names_none(fake: Gateway, name: str) -> None:
+async def test_an_invalid_dead_letter_id_is_rejected(fake: Gateway, name: str) -> None:
     for partition in range(PARTITIONS):
         await dead(fake, partition, f"{NOON}-0")
     for method, target in [("GET", ""), ("DELETE", ""), ("POST", "/redrive")]:
@@ -155,7 +155,7 @@ async def test_what_names_none(fake: Gateway, name: str) -> None:
     assert await left(fake) == [1, 1, 1, 1]
 
 
-async def test_a_single_partition_has_no_dots(fake_make: Make) -> None:
+async def test_ids_have_no_suffix_with_a_single_partition(fake_make: Make) -> None:
     alone = fake_make()
     name = (await dead(alone, 0, f"{NOON}-0")).removesuffix(".0")
     assert [item["id"] for item in (await page(alone))["items"]] == [name]
@@ -165,7 +165,7 @@ async def test_a_single_partition_has_no_dots(fake_make: Make) -> None:
 
 
 @pytest.mark.parametrize("partition", range(PARTITIONS))
-async def test_its_job_stays_in_its_partition(gateway: Gateway, partition: int) -> None:
+async def test_a_redriven_job_stays_in_its_partition(gateway: Gateway, partition: int) -> None:
     tail = tenant_tail("acme")
     name = await dead(gateway, partition, job_id=new_job_id(tail))
     answer = await call(gateway, "POST", f"/{name}/redrive")
@@ -186,31 +186,31 @@ async def test_its_job_stays_in_its_partition(gateway: Gateway, partition: int) 
     assert await gateway.redis.xlen(line.keys.queue) == 1
 
 
-async def test_letters_of_one_id_become_different_jobs(gateway: Gateway) -> None:
+async def test_equal_ids_in_two_partitions_become_different_jobs(gateway: Gateway) -> None:
     names = [await dead(gateway, partition, f"{NOON}-0") for partition in range(PARTITIONS)]
     answer = await call(gateway, "POST", "/redrive", {"ids": names, "rate_per_s": 1000})
     report = answer.json()
     assert [done["dead_letter_id"] for done in report["redriven"]] == names
-    made = [gateway.state.lines.for_job(done["job_id"]).number for done in report["redriven"]]
-    assert made == [0, 1, 2, 3]
+    partitions = [gateway.state.lines.for_job(done["job_id"]).number for done in report["redriven"]]
+    assert partitions == [0, 1, 2, 3]
     assert (report["skipped"], await left(gateway)) == ([], [0] * PARTITIONS)
 
 
-async def test_all_of_them_newest_first(gateway: Gateway) -> None:
+async def test_redrive_all_starts_with_the_newest(gateway: Gateway) -> None:
     names = await some(gateway, 20)
     dry = {"all": True, "limit": 6, "rate_per_s": 1000, "dry_run": True}
-    told = (await call(gateway, "POST", "/redrive", dry)).json()
+    preview = (await call(gateway, "POST", "/redrive", dry)).json()
     assert await left(gateway) == [5] * PARTITIONS
     report = (await call(gateway, "POST", "/redrive", {**dry, "dry_run": False})).json()
     assert [done["dead_letter_id"] for done in report["redriven"]] == names[:6]
-    assert [done["job_id"] for done in told["redriven"]] == [
+    assert [done["job_id"] for done in preview["redriven"]] == [
         done["job_id"] for done in report["redriven"]
     ]
     assert [done["delay_ms"] for done in report["redriven"]] == [0, 1, 2, 3, 4, 5]
     assert sum(await left(gateway)) == 14
 
 
-async def test_groups_go_over_all_partitions(gateway: Gateway) -> None:
+async def test_groups_cover_all_partitions(gateway: Gateway) -> None:
     for partition in range(PARTITIONS):
         await dead(gateway, partition, f"{NOON + partition}-0", error='{"kind":"a"}')
     newest = await dead(gateway, 1, f"{NOON + 9}-0", error='{"kind":"a"}')
@@ -222,7 +222,7 @@ async def test_groups_go_over_all_partitions(gateway: Gateway) -> None:
     assert (answer["total"], answer["looked_at"], answer["complete"]) == (6, 6, True)
 
 
-async def test_purging(gateway: Gateway) -> None:
+async def test_purge_covers_all_partitions(gateway: Gateway) -> None:
     names = [await dead(gateway, partition, f"{NOON}-0") for partition in range(PARTITIONS)]
     await dead(gateway, 2, f"{NOON}-1", reason=NO_JOB)
     assert (await call(gateway, "DELETE", f"/{names[2]}")).status == 204
@@ -233,7 +233,7 @@ async def test_purging(gateway: Gateway) -> None:
     assert (purged.json(), sum(await left(gateway))) == ({"purged": 1}, 0)
 
 
-async def test_the_schedule_of_one_partition_is_full(fake_make: Make) -> None:
+async def test_a_full_schedule_in_one_partition_skips_the_rest(fake_make: Make) -> None:
     gateway = fake_make(queue_partitions=PARTITIONS, max_scheduled=PARTITIONS)
     names = [await dead(gateway, 1, f"{NOON + at}-0") for at in range(4)]
     names.append(await dead(gateway, 2, f"{NOON + 9}-0"))
@@ -243,7 +243,7 @@ async def test_the_schedule_of_one_partition_is_full(fake_make: Make) -> None:
     assert {skipped["code"] for skipped in report["skipped"]} == {"schedule_full"}
 
 
-async def test_something_else_in_place_of_one_stream(fake: Gateway) -> None:
+async def test_a_stream_of_another_type_is_left_out_of_the_list(fake: Gateway) -> None:
     name = await dead(fake, 1)
     await fake.redis.set(fake.state.lines.clients[2].keys.dead_letters, "x")
     found = await page(fake)

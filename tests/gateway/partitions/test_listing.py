@@ -29,7 +29,7 @@ def line_of(gateway: Gateway, job_id: str) -> PartitionClient:
 
 
 async def put(gateway: Gateway, ms: int = NOON, job_id: str = "", **fields: Any) -> str:
-    """A job as it lies in its partition, accepted then."""
+    """Store a job in its partition as if it had been accepted at `ms`."""
     job_id = job_id or str(uuid.uuid4())
     record: dict[str, Any]
     record = {"job_id": job_id, "task": "chat", "payload": '{"text":"hello"}', "status": "queued"}
@@ -52,27 +52,27 @@ async def many(gateway: Gateway, number: int, per_ms: int = 1, **fields: Any) ->
     return [job_id for _, job_id in sorted(jobs, reverse=True)]
 
 
-async def test_jobs_that_were_posted_are_all_there(gateway: Gateway) -> None:
-    made = {await gateway.create() for _ in range(24)}
-    assert len({line_of(gateway, job_id).number for job_id in made}) > 1
+async def test_all_posted_jobs_are_listed(gateway: Gateway) -> None:
+    job_ids = {await gateway.create() for _ in range(24)}
+    assert len({line_of(gateway, job_id).number for job_id in job_ids}) > 1
     found = await page(gateway, limit=200)
-    assert {job["job_id"] for job in found["jobs"]} == made
+    assert {job["job_id"] for job in found["jobs"]} == job_ids
     assert found["next"] is None
 
 
-async def test_one_order_the_newest_first(gateway: Gateway) -> None:
+async def test_jobs_are_one_list_newest_first(gateway: Gateway) -> None:
     expected = await many(gateway, 60)
     assert [job["job_id"] for job in (await page(gateway, limit=200))["jobs"]] == expected
 
 
 @pytest.mark.parametrize("limit", [1, 7, 50])
-async def test_pages_have_each_job_once(fake_make: Make, limit: int) -> None:
+async def test_pages_list_each_job_once(fake_make: Make, limit: int) -> None:
     gateway = fake_make(queue_partitions=PARTITIONS)
     expected = await many(gateway, 60, per_ms=7)
     assert await all_pages(gateway, limit=limit) == expected
 
 
-async def test_pages_that_are_read_in_small_looks(
+async def test_pages_read_in_small_batches_are_complete(
     fake_make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listing, "SCAN_BATCH", 8)
@@ -82,7 +82,7 @@ async def test_pages_that_are_read_in_small_looks(
     assert await all_pages(gateway, limit=9) == expected
 
 
-async def test_new_jobs_move_none_to_another_page(gateway: Gateway) -> None:
+async def test_new_jobs_do_not_shift_later_pages(gateway: Gateway) -> None:
     expected = await many(gateway, 40)
     first = await page(gateway, limit=15)
     await many(gateway, 20)
@@ -93,19 +93,19 @@ async def test_new_jobs_move_none_to_another_page(gateway: Gateway) -> None:
     assert not set(found) & set(late)
 
 
-async def test_what_is_looked_for(gateway: Gateway) -> None:
+async def test_jobs_are_filtered_by_status_text_and_time(gateway: Gateway) -> None:
     await many(gateway, 30)
-    wanted = [
+    matching = [
         await put(gateway, NOON - 1 - at, status="done", payload='{"a":"needle"}')
         for at in range(8)
     ]
     found = await page(gateway, status="done")
-    assert [job["job_id"] for job in found["jobs"]] == wanted
+    assert [job["job_id"] for job in found["jobs"]] == matching
     found = await page(gateway, q="NEEDLE", until=NOON - 4)
-    assert [job["job_id"] for job in found["jobs"]] == wanted[4:]
+    assert [job["job_id"] for job in found["jobs"]] == matching[4:]
 
 
-async def test_a_page_reads_no_more_than_it_may(
+async def test_a_page_reads_at_most_its_limit(
     fake_make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listing, "MOST_READ", 20)
@@ -117,7 +117,7 @@ async def test_a_page_reads_no_more_than_it_may(
     assert found["next"] == f"{NOON + 40}-{expected[19]}"
 
 
-async def test_ids_of_others_cost_little_and_the_end_is_found(
+async def test_ids_of_other_tenants_are_skipped_without_reading_jobs(
     fake_make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listing, "SCAN_BATCH", 8)
@@ -129,11 +129,11 @@ async def test_ids_of_others_cost_little_and_the_end_is_found(
     own = await put(gateway, NOON - 10, new_job_id(tenant_tail("acme")))
     first = await page(gateway, key)
     assert (first["jobs"], first["looked_at"]) == ([], 0)
-    assert first["next"].endswith("-~"), "whose the last one is, is nobody's business"
+    assert first["next"].endswith("-~"), "the cursor does not name another tenant's job"
     assert await all_pages(gateway, key) == [own]
 
 
-async def test_what_has_expired_leaves_the_index_of_its_partition(gateway: Gateway) -> None:
+async def test_expired_jobs_are_removed_from_the_index(gateway: Gateway) -> None:
     expected = await many(gateway, 24)
     gone = random.Random(3).sample(expected, 12)
     assert len({line_of(gateway, job_id).number for job_id in gone}) > 1
@@ -145,7 +145,7 @@ async def test_what_has_expired_leaves_the_index_of_its_partition(gateway: Gatew
     assert sum(left) == 12
 
 
-async def test_something_else_in_place_of_one_index(fake_make: Make) -> None:
+async def test_an_index_of_another_type_is_reported(fake_make: Make) -> None:
     gateway = fake_make(queue_partitions=PARTITIONS)
     await many(gateway, 20)
     index = gateway.state.lines.clients[2].keys.index

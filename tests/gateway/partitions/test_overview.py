@@ -28,13 +28,13 @@ from tests.gateway.observability.metrics.test_metrics import beat, scrape
 from tests.support.backends import FAKE, SYSTEM, Backend, RealServer
 
 PARTITIONS = 4
-#: The one that is elsewhere.
+#: The partition on the other server.
 AWAY = 3
 
 
 @pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy machine is no fault of Redis."""
+def long_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Avoid timeouts on a busy machine."""
     for route in (metrics_route, queues_route, status_route):
         monkeypatch.setattr(route, "TIMEOUT_S", 20.0)
     monkeypatch.setattr(redis, "OTHER_PARTITIONS_TIMEOUT_S", 15.0)
@@ -99,7 +99,7 @@ async def status_of(gateway: Gateway) -> dict[str, Any]:
 # -- queues ------------------------------------------------------------------------------------
 
 
-async def test_a_queue_is_the_sum_of_its_partitions(gateway: Gateway) -> None:
+async def test_queue_numbers_are_sums_over_the_partitions(gateway: Gateway) -> None:
     for _ in range(12):
         await gateway.create()
     for _ in range(6):
@@ -119,14 +119,14 @@ async def test_a_queue_is_the_sum_of_its_partitions(gateway: Gateway) -> None:
     assert {part["trouble"] for part in queue["partitions"]} == {None}
 
 
-async def test_a_single_partition_is_not_named(fake_make: Make) -> None:
+async def test_a_single_partition_is_not_listed(fake_make: Make) -> None:
     alone = fake_make()
     assert "partitions" not in await queue_of(alone)
     assert "partitions" not in (await status_of(alone))["checks"]["redis"][0]
     assert "gw_partition_backlog" not in (await scrape(alone)).names
 
 
-async def test_one_pause_for_all(gateway: Gateway) -> None:
+async def test_one_pause_holds_for_all_partitions(gateway: Gateway) -> None:
     answer = await gateway.client.send("POST", "/v1/queues/jobs:stream/pause")
     assert answer.status == 200, answer
     home, *others = [paused_key(line.keys.queue) for line in gateway.state.lines]
@@ -142,10 +142,10 @@ async def test_one_pause_for_all(gateway: Gateway) -> None:
 # -- status and metrics ------------------------------------------------------------------------
 
 
-async def test_metrics_are_sums_and_each_partition_is_there(gateway: Gateway) -> None:
-    made = [await gateway.create() for _ in range(10)]
+async def test_metrics_are_sums_and_list_each_partition(gateway: Gateway) -> None:
+    job_ids = [await gateway.create() for _ in range(10)]
     await gateway.redis.xadd(gateway.state.lines.clients[2].keys.dead_letters, {"reason": "x"})
-    ended = gateway.state.lines.for_job(made[0]).keys.counts
+    ended = gateway.state.lines.for_job(job_ids[0]).keys.counts
     await gateway.redis.hincrby(ended, "done", 3)  # type: ignore[misc]
     await gateway.redis.hincrby(gateway.state.lines.clients[1].keys.counts, "error", 2)  # type: ignore[misc]
     found = await scrape(gateway)
@@ -156,7 +156,7 @@ async def test_metrics_are_sums_and_each_partition_is_there(gateway: Gateway) ->
     assert each == await backlogs(gateway)
 
 
-async def test_streams_take_what_they_take_together(real_make: Make) -> None:
+async def test_stream_bytes_are_the_sum_over_the_partitions(real_make: Make) -> None:
     gateway = real_make(queue_partitions=PARTITIONS)
     streams = [line.keys.queue for line in gateway.state.lines.clients[1:3]]
     for stream in streams:
@@ -165,18 +165,18 @@ async def test_streams_take_what_they_take_together(real_make: Make) -> None:
     assert (await scrape(gateway)).value("gw_stream_bytes") == sum(sizes) > max(sizes) > 0
 
 
-async def test_one_server_has_them_all(gateway: Gateway) -> None:
+async def test_one_server_with_all_partitions_is_one_check(gateway: Gateway) -> None:
     [check] = (await status_of(gateway))["checks"]["redis"]
     assert check["partitions"] == [0, 1, 2, 3]
 
 
-async def test_each_server_is_looked_at(two_servers: tuple[Gateway, Backend]) -> None:
+async def test_each_server_has_its_own_check(two_servers: tuple[Gateway, Backend]) -> None:
     gateway, _ = two_servers
     checks = (await status_of(gateway))["checks"]["redis"]
     assert [check["partitions"] for check in checks] == [[0, 1, 2], [3]]
 
 
-async def test_a_partition_that_is_away_is_named(losing: Gateway, leaving: RealServer) -> None:
+async def test_an_unavailable_partition_is_named(losing: Gateway, leaving: RealServer) -> None:
     for partition in range(PARTITIONS):
         await job_in(losing, partition)
     there = await backlogs(losing)
@@ -187,7 +187,7 @@ async def test_a_partition_that_is_away_is_named(losing: Gateway, leaving: RealS
     assert (away["status"], away["partitions"]) == ("warn", [AWAY])
     assert away["output"].startswith(f"partition {AWAY} does not answer: ")
     assert f"redis: partition {AWAY} does not answer" in status["output"]
-    assert "depth" not in status["checks"]["queue"][0], "nobody knows"
+    assert "depth" not in status["checks"]["queue"][0], "the depth is unknown"
     queue = await queue_of(losing)
     assert queue["depth"] is None
     depths = [part["depth"] for part in queue["partitions"]]
@@ -197,11 +197,11 @@ async def test_a_partition_that_is_away_is_named(losing: Gateway, leaving: RealS
     assert found.value("gw_up") == 1
     assert [labels["partition"] for labels in found.labels("gw_partition_backlog")] == list("012")
     assert "gw_queue_depth" not in found.names
-    assert (await losing.client.get("/v1/jobs")).status == 503, "a list would lack some"
+    assert (await losing.client.get("/v1/jobs")).status == 503, "a list would be incomplete"
 
 
 @pytest.mark.parametrize("said", [ClusterDownError("The cluster is down"), TryAgainError("later")])
-async def test_a_partition_that_is_on_the_move_is_named(
+async def test_a_partition_with_a_cluster_error_is_named(
     two_servers: tuple[Gateway, Backend], monkeypatch: pytest.MonkeyPatch, said: Exception
 ) -> None:
     gateway, _ = two_servers
@@ -226,7 +226,7 @@ async def test_a_partition_that_is_on_the_move_is_named(
     assert (await gateway.client.get("/v1/jobs")).status == 503
 
 
-async def test_a_full_partition_among_others(fake_make: Make) -> None:
+async def test_a_nearly_full_partition_is_named(fake_make: Make) -> None:
     gateway = fake_make(queue_partitions=PARTITIONS, backpressure_max_backlog=40)
     keys = gateway.state.lines.clients[2].keys
     for _ in range(9):
@@ -236,17 +236,17 @@ async def test_a_full_partition_among_others(fake_make: Make) -> None:
     assert "partition 2 is nearly full" in check["output"]
 
 
-async def test_the_one_that_waits_longest(fake_make: Make) -> None:
+async def test_the_oldest_age_is_the_maximum_over_the_partitions(fake_make: Make) -> None:
     gateway = fake_make(queue_partitions=PARTITIONS)
     await job_in(gateway, 2)
     await status_of(gateway)
-    standstill = gateway.app.state.metrics.stall_tracker
-    standstill._others[2]._since_s -= 100
+    stall_tracker = gateway.app.state.metrics.stall_tracker
+    stall_tracker._others[2]._since_s -= 100
     age_s = (await status_of(gateway))["checks"]["queue"][0]["oldest_age_s"]
     assert 100 <= age_s < 160
 
 
-async def test_places_are_counted_in_each_partition(gateway: Gateway) -> None:
+async def test_slots_of_a_limit_are_counted_in_each_partition(gateway: Gateway) -> None:
     now_ms = int(time.time() * 1000)
     limits = LimitsReading(across=[LimitReading(name="chat", places=2)])
     said = replace(beat("w1"), limits=limits, seen_ms=now_ms)
@@ -266,11 +266,11 @@ async def test_places_are_counted_in_each_partition(gateway: Gateway) -> None:
 async def sample(
     gateway: Gateway, keeper: HistorySampler, before: Baseline
 ) -> tuple[Any, Baseline]:
-    taken = await keeper._collector.collect(before)
-    return taken.sample.values, taken.baseline
+    collected = await keeper._collector.collect(before)
+    return collected.sample.values, collected.baseline
 
 
-async def test_the_history_has_the_sums(gateway: Gateway) -> None:
+async def test_the_history_has_sums_over_the_partitions(gateway: Gateway) -> None:
     keeper = HistorySampler.over(gateway.state, lambda: 0.0)
     _, before = await sample(gateway, keeper, Baseline())
     for _ in range(9):
@@ -282,7 +282,7 @@ async def test_the_history_has_the_sums(gateway: Gateway) -> None:
     assert values[StatsField.ACCEPTED] == values[StatsField.ACCEPTED_TOTAL] == 10
 
 
-async def test_what_was_counted_while_a_partition_was_away(
+async def test_counts_of_an_unavailable_partition_are_added_later(
     two_servers: tuple[Gateway, Backend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gateway, other = two_servers
@@ -299,7 +299,7 @@ async def test_what_was_counted_while_a_partition_was_away(
         assert values[StatsField.DONE] == 0
         assert values[StatsField.ACCEPTED] >= 0
     values, _ = await sample(gateway, keeper, before)
-    assert values[StatsField.DONE] == 5, "it is back, and nothing is missing"
+    assert values[StatsField.DONE] == 5, "the partition is back and no count is lost"
     assert values[StatsField.DEPTH] == sum(await backlogs(gateway))
 
 
@@ -310,41 +310,44 @@ def _broken(*args: Any, **options: Any) -> Any:
 # -- pages -------------------------------------------------------------------------------------
 
 
-async def test_pages_hear_of_jobs_in_all_partitions(gateway: Gateway) -> None:
+async def test_the_dashboard_stream_has_jobs_of_all_partitions(gateway: Gateway) -> None:
     page = await open_page(gateway)
-    made = [await gateway.create() for _ in range(12)]
-    assert len({gateway.state.lines.for_job(job_id).number for job_id in made}) > 1
-    told = await jobs_in(page, 12)
-    assert {job["job_id"] for job in told} == set(made)
+    job_ids = [await gateway.create() for _ in range(12)]
+    assert len({gateway.state.lines.for_job(job_id).number for job_id in job_ids}) > 1
+    changes = await jobs_in(page, 12)
+    assert {job["job_id"] for job in changes} == set(job_ids)
     await page.hang_up()
 
 
-async def test_pages_hear_of_changes_wherever_they_are(gateway: Gateway) -> None:
-    made = [await job_in(gateway, partition) for partition in range(PARTITIONS)]
+async def test_the_dashboard_stream_has_changes_of_all_partitions(gateway: Gateway) -> None:
+    job_ids = [await job_in(gateway, partition) for partition in range(PARTITIONS)]
     page = await open_page(gateway)
-    for job_id in made:
+    for job_id in job_ids:
         await gateway.finish(job_id)
     ended: set[str] = set()
-    while not ended.issuperset(made):  # others were accepted in the same millisecond
-        told = await jobs_in(page, 1)
-        ended |= {job["job_id"] for job in told if job["status"] == "done"}
+    # Changes of other jobs of the same millisecond may come first.
+    while not ended.issuperset(job_ids):
+        changes = await jobs_in(page, 1)
+        ended |= {job["job_id"] for job in changes if job["status"] == "done"}
     await page.hang_up()
 
 
-async def test_pages_go_on_where_a_partition_is_away(losing: Gateway, leaving: RealServer) -> None:
+async def test_the_dashboard_stream_survives_an_unavailable_partition(
+    losing: Gateway, leaving: RealServer
+) -> None:
     await losing.create()
     page = await open_page(losing)
     leave(leaving)
     with impatient(losing.carriers[AWAY]):
         answers = [await losing.client.post(CHAT) for _ in range(12)]
-    made = {answer.json()["job_id"] for answer in answers if answer.status == 202}
-    assert len(made) > 6, "after the first that was refused, they go elsewhere"
-    told = await jobs_in(page, len(made))
-    assert {job["job_id"] for job in told} == made
+    job_ids = {answer.json()["job_id"] for answer in answers if answer.status == 202}
+    assert len(job_ids) > 6, "after the first failure, jobs go to other partitions"
+    changes = await jobs_in(page, len(job_ids))
+    assert {job["job_id"] for job in changes} == job_ids
     await page.hang_up()
 
 
-async def test_workers_are_at_home(gateway: Gateway) -> None:
+async def test_workers_are_read_from_the_first_partition(gateway: Gateway) -> None:
     now_ms = int(time.time() * 1000)
     said = replace(beat("w1"), seen_ms=now_ms)
     home, other = gateway.state.lines.home.keys, gateway.state.lines.clients[1].keys

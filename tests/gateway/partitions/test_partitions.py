@@ -40,12 +40,12 @@ def number(gateway: Gateway, name: str) -> int:
 
 
 async def lengths(gateway: Gateway) -> list[int]:
-    """How many messages each queue has."""
+    """Number of messages in each queue."""
     return [await gateway.redis.xlen(keys.queue) for keys in all_keys(gateway)]
 
 
 async def job_in(gateway: Gateway, partition: int) -> str:
-    """A job that happens to be in a partition."""
+    """Create jobs until one is in the partition."""
     while True:
         job_id = await gateway.create()
         if number(gateway, job_id) == partition:
@@ -55,7 +55,7 @@ async def job_in(gateway: Gateway, partition: int) -> str:
 # -- accepting ---------------------------------------------------------------------------------
 
 
-async def test_a_job_lies_whole_in_its_partition(gateway: Gateway) -> None:
+async def test_all_keys_of_a_job_are_in_its_partition(gateway: Gateway) -> None:
     job_id = await gateway.create({**CHAT, "max_attempts": 3})
     partition = number(gateway, job_id)
     tag = f"{{{partition}}}:"
@@ -84,7 +84,7 @@ async def test_a_job_lies_whole_in_its_partition(gateway: Gateway) -> None:
     assert set(event) == {b"type", b"ts", b"step", b"data"}
 
 
-async def test_jobs_go_everywhere(make: Make) -> None:
+async def test_jobs_are_spread_over_all_partitions(make: Make) -> None:
     gateway = make(queue_partitions=PARTITIONS, backpressure_max_backlog=400)
     job_ids = [await gateway.create() for _ in range(120)]
     found = Counter(number(gateway, job_id) for job_id in job_ids)
@@ -97,27 +97,27 @@ async def test_jobs_go_everywhere(make: Make) -> None:
     assert (counts.accepted, counts.ended) == (120, 0)
 
 
-async def test_one_partition_is_as_if_there_were_none(make: Make) -> None:
+async def test_keys_of_a_single_partition_have_no_tag(make: Make) -> None:
     gateway = make(queue_partitions=1)
     job_id = await gateway.create()
     assert await gateway.redis.exists(f"job:{job_id}", "jobs:stream") == 2
     assert not await gateway.redis.keys("{*")
 
 
-async def test_documents_are_asked_for_at_home(gateway: Gateway) -> None:
+async def test_rag_jobs_go_to_the_first_partition(gateway: Gateway) -> None:
     for _ in range(8):
         job_id = await gateway.create({"task": "rag", "payload": {"text": "where?"}})
         assert number(gateway, job_id) == 0
 
 
-async def test_a_job_nobody_has_is_not_found(gateway: Gateway) -> None:
+async def test_an_unknown_job_is_not_found_in_any_partition(gateway: Gateway) -> None:
     for partition in range(PARTITIONS):
         job_id = gateway.state.lines.partitions.draw_id(partition, lambda: str(uuid4()))
         check_problem(await gateway.client.get(f"/v1/jobs/{job_id}"), 404, "job_not_found")
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 16, 256])
-def test_ids_are_made_to_fit(count: int) -> None:
+def test_new_ids_belong_to_the_given_partition_and_tenant(count: int) -> None:
     partitions, tail = Partitions.create(JobKeys(), count), tenant_tail("acme")
     for number in range(count):
         ids = {new_job_id_in(partitions, number, tail) for _ in range(8)}
@@ -131,7 +131,7 @@ def test_ids_are_made_to_fit(count: int) -> None:
 # -- one request, one job ----------------------------------------------------------------------
 
 
-async def test_many_at_once_with_one_key_make_one_job(gateway: Gateway) -> None:
+async def test_concurrent_requests_with_one_key_create_one_job(gateway: Gateway) -> None:
     for key in ("order-1", "order-2", "order-3"):
         keyed = {"idempotency-key": key}
         answers = await asyncio.gather(*(gateway.client.post(CHAT, keyed) for _ in range(20)))
@@ -144,7 +144,7 @@ async def test_many_at_once_with_one_key_make_one_job(gateway: Gateway) -> None:
     assert sum(await lengths(gateway)) == 3
 
 
-async def test_another_request_under_the_key_is_refused(gateway: Gateway) -> None:
+async def test_another_request_with_the_same_key_is_rejected(gateway: Gateway) -> None:
     keyed = {"idempotency-key": "order-1"}
     await gateway.create(idempotency_key="order-1")
     before = await gateway.snapshot()
@@ -153,7 +153,7 @@ async def test_another_request_under_the_key_is_refused(gateway: Gateway) -> Non
     assert await gateway.snapshot() == before
 
 
-async def test_gateways_agree_where_a_key_lies(make: Make) -> None:
+async def test_gateways_agree_on_the_partition_of_a_key(make: Make) -> None:
     one, other = make(queue_partitions=PARTITIONS), make(queue_partitions=PARTITIONS)
     for count in range(10):
         key = f"order-{count}"
@@ -165,9 +165,7 @@ async def test_gateways_agree_where_a_key_lies(make: Make) -> None:
 
 
 @pytest.mark.parametrize("hint", [True, False], ids=["hinted", "swept"])
-async def test_events_of_every_partition_are_watched_to_the_end(
-    gateway: Gateway, hint: bool
-) -> None:
+async def test_streams_of_every_partition_are_read_to_the_end(gateway: Gateway, hint: bool) -> None:
     job_ids = [await job_in(gateway, partition) for partition in range(PARTITIONS)]
     streams = [await gateway.client.watch(job_id) for job_id in job_ids]
     for stream in streams:
@@ -181,7 +179,7 @@ async def test_events_of_every_partition_are_watched_to_the_end(
     assert gateway.hub.clients == 0
 
 
-async def test_a_hint_of_any_partition_is_heard_before_the_sweep(
+async def test_hints_of_every_partition_arrive_before_the_sweep(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gateway.events.hub.SHORTEST_SWEEP_S", 3600.0)
@@ -196,7 +194,7 @@ async def test_a_hint_of_any_partition_is_heard_before_the_sweep(
         channel = gateway.keys_of(job_id).hints
 
         async def heard(channel: str = channel) -> bool:
-            return bool(await gateway.redis.publish(channel, "nobody"))
+            return bool(await gateway.redis.publish(channel, "no-job"))
 
         await eventually(heard)
     for job_id, stream in zip(job_ids, streams):
@@ -204,7 +202,7 @@ async def test_a_hint_of_any_partition_is_heard_before_the_sweep(
         assert (await stream.event("done")).event == "done"
 
 
-async def test_a_stream_is_resumed(gateway: Gateway) -> None:
+async def test_a_stream_is_resumed_in_its_partition(gateway: Gateway) -> None:
     job_id = await job_in(gateway, 2)
     seen = await gateway.emit(job_id, "running")
     await gateway.finish(job_id)
@@ -212,7 +210,7 @@ async def test_a_stream_is_resumed(gateway: Gateway) -> None:
     assert [block.event for block in events] == ["done"]
 
 
-async def test_a_job_that_is_gone_ends_its_stream(make: Make) -> None:
+async def test_a_deleted_job_ends_its_stream(make: Make) -> None:
     gateway = make(queue_partitions=PARTITIONS, sse_heartbeat_s=0.05)
     job_id = await job_in(gateway, 3)
     stream = await gateway.client.watch(job_id)
@@ -232,7 +230,7 @@ async def test_a_submission_waits_for_the_end(gateway: Gateway) -> None:
     assert answer.json()["job_id"] == job_id
 
 
-async def test_a_chat_is_followed_to_its_end(gateway: Gateway) -> None:
+async def test_a_chat_completion_follows_its_job_to_the_end(gateway: Gateway) -> None:
     for body in (HELLO, {**HELLO, "stream": True}):
         exchange = begin(gateway, body)
         await eventually(lambda: gateway.hub._topics)
@@ -250,10 +248,10 @@ async def test_a_chat_is_followed_to_its_end(gateway: Gateway) -> None:
         await eventually(lambda: not gateway.hub._topics)
 
 
-# -- canceling, and what waits for its time ----------------------------------------------------
+# -- canceling and scheduling ------------------------------------------------------------------
 
 
-async def test_a_job_of_every_partition_is_canceled(gateway: Gateway) -> None:
+async def test_jobs_of_every_partition_can_be_canceled(gateway: Gateway) -> None:
     for partition in range(PARTITIONS):
         job_id = await job_in(gateway, partition)
         answer = await gateway.client.send("POST", f"/v1/jobs/{job_id}/cancel")
@@ -263,7 +261,7 @@ async def test_a_job_of_every_partition_is_canceled(gateway: Gateway) -> None:
         assert [block.event for block in await gateway.watch_all(job_id)][-1] == "canceled"
 
 
-async def test_each_partition_promotes_what_is_due(gateway: Gateway) -> None:
+async def test_each_partition_promotes_its_due_jobs(gateway: Gateway) -> None:
     job_ids = [await gateway.create(LATER) for _ in range(24)]
     assert sum(await lengths(gateway)) == 0
     for job_id in job_ids:
@@ -277,7 +275,7 @@ async def test_each_partition_promotes_what_is_due(gateway: Gateway) -> None:
 # -- limits ------------------------------------------------------------------------------------
 
 
-async def test_the_backlog_is_bounded_as_a_whole(make: Make) -> None:
+async def test_the_backlog_limit_is_split_over_the_partitions(make: Make) -> None:
     gateway = make(queue_partitions=PARTITIONS, backpressure_max_backlog=10)
     answers = [await gateway.client.post(CHAT) for _ in range(40)]
     assert Counter(answer.status for answer in answers) == {202: 12, 429: 28}
@@ -287,7 +285,7 @@ async def test_the_backlog_is_bounded_as_a_whole(make: Make) -> None:
     check_problem(keyed, 429, "queue_full")
 
 
-async def test_a_job_that_must_go_to_a_full_partition_goes_nowhere_else(make: Make) -> None:
+async def test_a_keyed_job_is_rejected_if_its_partition_is_full(make: Make) -> None:
     gateway = make(queue_partitions=PARTITIONS, backpressure_max_backlog=4)
     await gateway.create(idempotency_key="order-1")
     partition = number(gateway, " order-1")
@@ -299,29 +297,29 @@ async def test_a_job_that_must_go_to_a_full_partition_goes_nowhere_else(make: Ma
     assert await lengths(gateway) == [1] * PARTITIONS
 
 
-async def test_the_schedule_is_bounded_as_a_whole(make: Make) -> None:
+async def test_the_schedule_limit_is_split_over_the_partitions(make: Make) -> None:
     gateway = make(queue_partitions=PARTITIONS, max_scheduled=8)
     answers = [await gateway.client.post(LATER) for _ in range(20)]
     assert Counter(answer.status for answer in answers) == {202: 8, 429: 12}
     check_problem(answers[-1], 429, "schedule_full")
 
 
-async def test_a_quota_counts_where_the_callers_jobs_are(gateway: Gateway) -> None:
+async def test_a_quota_is_counted_in_the_partition_of_the_tenant(gateway: Gateway) -> None:
     key = await key_for(gateway, max_jobs=3, tenant="acme")
-    made = [(await post(gateway, key)).json()["job_id"] for _ in range(3)]
+    created = [(await post(gateway, key)).json()["job_id"] for _ in range(3)]
     partition = number(gateway, "acme")
-    assert {number(gateway, job_id) for job_id in made} == {partition}
-    assert all(job_id.endswith(tenant_tail("acme")) for job_id in made)
+    assert {number(gateway, job_id) for job_id in created} == {partition}
+    assert all(job_id.endswith(tenant_tail("acme")) for job_id in created)
     active = AccessKeys(all_keys(gateway)[partition].tag).active(id_of(key))
     assert await gateway.redis.zcard(active) == 3
     check_problem(await post(gateway, key), 429, "quota_exceeded")
     gateway.state.access.quotas._last_failed_at.clear()
-    await gateway.finish(made[0])
+    await gateway.finish(created[0])
     assert (await post(gateway, key)).status == 202
     check_problem(await post(gateway, key), 429, "quota_exceeded")
 
 
-async def test_a_rate_counts_whatever_partition_a_key_would_choose(gateway: Gateway) -> None:
+async def test_a_rate_limit_holds_over_all_idempotency_keys(gateway: Gateway) -> None:
     key = await key_for(gateway, rate_per_min=1.0, burst=2)
     statuses = [
         (await post(gateway, key, idempotency_key=f"order-{count}")).status for count in range(5)
@@ -332,16 +330,16 @@ async def test_a_rate_counts_whatever_partition_a_key_would_choose(gateway: Gate
     assert [bool(length) for length in await lengths(gateway)].count(True) == 1
 
 
-async def test_tenants_do_not_see_each_others_jobs(gateway: Gateway) -> None:
-    ours, theirs = [await key_for(gateway, tenant=tenant) for tenant in ("ours", "theirs")]
+async def test_tenants_do_not_see_jobs_of_other_tenants(gateway: Gateway) -> None:
+    own, strangers = [await key_for(gateway, tenant=tenant) for tenant in ("own", "other")]
     for _ in range(6):
-        job_id = (await post(gateway, ours)).json()["job_id"]
+        job_id = (await post(gateway, own)).json()["job_id"]
         path = f"/v1/jobs/{job_id}"
-        assert (await gateway.client.get(path, bearer(ours))).status == 200
-        check_problem(await gateway.client.get(path, bearer(theirs)), 404, "job_not_found")
+        assert (await gateway.client.get(path, bearer(own))).status == 200
+        check_problem(await gateway.client.get(path, bearer(strangers)), 404, "job_not_found")
 
 
-async def test_payloads_of_many_at_once_are_not_mixed_up(gateway: Gateway) -> None:
+async def test_concurrent_requests_keep_their_own_payloads(gateway: Gateway) -> None:
     bodies: list[dict[str, Any]] = [{"task": "chat", "payload": {"n": n}} for n in range(60)]
     job_ids = await asyncio.gather(*(gateway.create(body) for body in bodies))
     for body, job_id in zip(bodies, job_ids):

@@ -16,7 +16,7 @@ from tests.gateway.conftest import CHAT, Gateway, Make, check_problem, impatient
 from tests.support.backends import FAKE, SYSTEM, Backend, RealServer
 
 PARTITIONS = 3
-#: The one that is elsewhere.
+#: The partition on the other server.
 AWAY = 2
 
 
@@ -48,7 +48,9 @@ async def job_in(gateway: Gateway, partition: int) -> str:
             return job_id
 
 
-async def test_each_server_has_its_own(two_servers: tuple[Gateway, Backend]) -> None:
+async def test_each_server_has_only_keys_of_its_partitions(
+    two_servers: tuple[Gateway, Backend],
+) -> None:
     gateway, other = two_servers
     for _ in range(30):
         await gateway.create()
@@ -60,7 +62,9 @@ async def test_each_server_has_its_own(two_servers: tuple[Gateway, Backend]) -> 
     assert (await gateway.state.store.counts()).accepted == 30
 
 
-async def test_streams_are_read_where_they_are(two_servers: tuple[Gateway, Backend]) -> None:
+async def test_streams_are_read_from_the_server_of_their_job(
+    two_servers: tuple[Gateway, Backend],
+) -> None:
     gateway, other = two_servers
     there = other.client()
     job_ids = [await job_in(gateway, partition) for partition in range(PARTITIONS)]
@@ -76,14 +80,16 @@ async def test_streams_are_read_where_they_are(two_servers: tuple[Gateway, Backe
         assert [block.event for block in await stream.rest()] == ["done"]
 
 
-async def test_new_jobs_go_where_somebody_takes_them(losing: Gateway, leaving: RealServer) -> None:
+async def test_new_jobs_go_to_servers_that_are_available(
+    losing: Gateway, leaving: RealServer
+) -> None:
     for _ in range(20):
         await losing.create()
     leaving.process.kill()
     leaving.process.wait()
-    check_problem(await bound_for_it(losing), 503, "store_unavailable")
-    made = [await losing.create() for _ in range(40)]
-    assert {number(losing, job_id) for job_id in made} == {0, 1}
+    check_problem(await post_to_unavailable(losing), 503, "store_unavailable")
+    job_ids = [await losing.create() for _ in range(40)]
+    assert {number(losing, job_id) for job_id in job_ids} == {0, 1}
     assert (await losing.client.get("/readyz")).status == 200
 
 
@@ -93,13 +99,13 @@ def key_of(gateway: Gateway, partition: int) -> str:
     return next(key for key in keys if number(gateway, f" {key}") == partition)
 
 
-async def bound_for_it(losing: Gateway) -> Answer:
-    """The answer to a job that may go to no other partition than the one that is away."""
+async def post_to_unavailable(losing: Gateway) -> Answer:
+    """The response to a job whose key belongs to the unavailable partition."""
     with impatient(losing.carriers[AWAY]):
         return await losing.client.post(CHAT, {"idempotency-key": key_of(losing, AWAY)})
 
 
-async def test_watchers_of_other_jobs_notice_nothing(losing: Gateway, leaving: RealServer) -> None:
+async def test_streams_on_other_servers_continue(losing: Gateway, leaving: RealServer) -> None:
     gone, here = await job_in(losing, AWAY), await job_in(losing, 1)
     lost, kept = await losing.client.watch(gone), await losing.client.watch(here)
     for stream in (lost, kept):
@@ -115,29 +121,29 @@ async def test_watchers_of_other_jobs_notice_nothing(losing: Gateway, leaving: R
     await lost.hang_up()
 
 
-async def test_nobody_s_job_finds_out_whether_a_server_is_back(
+async def test_no_job_is_sent_to_test_an_unavailable_server(
     losing: Gateway, leaving: RealServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However long one is away, jobs that may go anywhere are accepted by the others."""
+    """While a server is unavailable, jobs without a key are accepted by the other servers."""
     monkeypatch.setattr("common.redis.batching.UNHEALTHY_S", 0.01)
     leaving.process.kill()
     leaving.process.wait()
-    check_problem(await bound_for_it(losing), 503, "store_unavailable")
+    check_problem(await post_to_unavailable(losing), 503, "store_unavailable")
     for _ in range(60):
         assert number(losing, await losing.create()) != AWAY
         await asyncio.sleep(0.02)
 
 
-async def test_who_comes_back_is_given_jobs_again(
+async def test_a_server_that_recovers_gets_jobs_again(
     losing: Gateway, leaving: RealServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The partition that met a fault is tried again after a while, and then trusted."""
+    """A failed partition is tried again after `UNHEALTHY_S`, and used again after a success."""
     store = losing.state.store
     assert isinstance(store, PartitionedStore)
     await job_in(losing, AWAY)
     monkeypatch.setattr("common.redis.batching.UNHEALTHY_S", 3600.0)
     leaving.client.client_pause(60_000, all=False)
-    check_problem(await bound_for_it(losing), 503, "store_unavailable")
+    check_problem(await post_to_unavailable(losing), 503, "store_unavailable")
     assert [store.healthy(partition) for partition in range(PARTITIONS)] == [True, True, False]
     assert number(losing, await losing.create()) != AWAY
     leaving.client.client_unpause()
@@ -148,7 +154,7 @@ async def test_who_comes_back_is_given_jobs_again(
     assert store.healthy(AWAY)
 
 
-async def test_where_all_are_away_nobody_pretends(fake_make: Make) -> None:
+async def test_if_all_servers_failed_every_partition_is_tried(fake_make: Make) -> None:
     gateway = fake_make(queue_partitions=PARTITIONS)
     store = gateway.state.store
     assert isinstance(store, PartitionedStore)
