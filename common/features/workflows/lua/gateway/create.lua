@@ -14,15 +14,15 @@
 -- The facts of these are {wait_ms}, {backlog}, {active}.
 
 -- Removes expired jobs from the index: each new job checks a few entries.
-local function tidy(index, number)
+local function prune_index(index, number)
   redis.call('ZREMRANGEBYSCORE', index, '-inf', as_integer(now_ms - 1000 * $LONGEST_TTL_S))
   local count = redis.call('ZCARD', index)
-  local places = { 0, 1 }
+  local ranks = { 0, 1 }
   if count > 4 then
-    places = { 0, 1, number % count, (number * 7) % count }
+    ranks = { 0, 1, number % count, (number * 7) % count }
   end
-  for _, place in ipairs(places) do
-    local id = redis.call('ZRANGE', index, place, place)[1]
+  for _, rank in ipairs(ranks) do
+    local id = redis.call('ZRANGE', index, rank, rank)[1]
     if id and redis.call('EXISTS', names.job .. id) == 0 then
       redis.call('ZREM', index, id)
     end
@@ -82,16 +82,16 @@ operations[$WF_OPERATION_CREATE] = function(key, arg, last, _, key_count)
   for at = first_option, last, 2 do
     job.set_step(ARGV[at], $FIELD_OPTIONS, ARGV[at + 1])
   end
-  say(job, $WF_EVENT_JOB_CREATED, '',
+  emit_event(job, $WF_EVENT_JOB_CREATED, '',
     '{"' .. $FACT_METADATA .. '":' .. job.get($RECORD_METADATA) .. '}')
   local facts = { [$FACT_JOB_ID] = job.id }
   if starts then
-    facts[$FACT_STARTED] = go_to(job, job.step_names[1], ids).started
+    facts[$FACT_STARTED] = enter_step(job, job.step_names[1], ids).started
   end
   save(job)
   for _, name in ipairs(indices) do
     redis.call('ZADD', name, now_text, job.id)
-    tidy(name, number)
+    prune_index(name, number)
     redis.call('EXPIRE', name, '$LONGEST_TTL_S')
   end
   admit(admission, facts[$FACT_STARTED] and ids.core_job)

@@ -19,7 +19,7 @@
 --   rate, full, quota   the step that would start is refused: nothing written
 --   refused, {code}     there is nothing to decide on: nothing written
 
-local WANTED = {
+local STATUS_OF_ACTION = {
   [$ACTION_APPROVE] = $ITEM_APPROVED,
   [$ACTION_REJECT] = $ITEM_REJECTED,
   [$ACTION_RESET] = $ITEM_PROPOSED,
@@ -54,8 +54,8 @@ local function decisions_at(job, step, first, last)
         [$FACT_VERSION] = before.version, [$FACT_STATUS] = before.status }
     else
       applied[#applied + 1] = id
-      if before.status ~= WANTED[action] then
-        changes[#changes + 1] = { id = id, before = before, status = WANTED[action] }
+      if before.status ~= STATUS_OF_ACTION[action] then
+        changes[#changes + 1] = { id = id, before = before, status = STATUS_OF_ACTION[action] }
         record[#record + 1] = { [$AUDIT_ID] = id, [$AUDIT_ACTION] = action, [$AUDIT_NOTE] = note }
       end
     end
@@ -73,8 +73,8 @@ local function decisions_by_filter(job, step, action, status, min_confidence)
     if before and REVIEWABLE[before.status] and (status == '' or before.status == status)
       and (not least or tonumber(before.confidence) >= least) then
       applied[#applied + 1] = id
-      if before.status ~= WANTED[action] then
-        changes[#changes + 1] = { id = id, before = before, status = WANTED[action] }
+      if before.status ~= STATUS_OF_ACTION[action] then
+        changes[#changes + 1] = { id = id, before = before, status = STATUS_OF_ACTION[action] }
       end
     end
   end
@@ -122,7 +122,7 @@ operations[$WF_OPERATION_DECIDE] = function(key, arg, last, _, key_count)
   local begins = through and not waits
   local may_end = (waits or begins) and (pending_after(job, step, changes) == 0
     or (begins and is_automatic(job))) -- assumes that the rest is approved automatically
-  if may_end and goes_on_after(job, review) then
+  if may_end and continues_after(job, review) then
     reply = forbidden(admission, true)
     if reply then
       return reply
@@ -142,21 +142,21 @@ operations[$WF_OPERATION_DECIDE] = function(key, arg, last, _, key_count)
     decisions = record,
   })
   if begins then
-    approve_by_itself(job, review, step)
+    auto_approve(job, review, step)
   end
-  local went
+  local outcome
   if waits or begins then
-    went = settle_review(job, review, step, ids)
+    outcome = settle_review(job, review, step, ids)
   else
-    went = { completed = false, pending = pending_of(job, step) }
+    outcome = { completed = false, pending = pending_of(job, step) }
   end
   save(job)
-  if went.started then
+  if outcome.started then
     admit(admission, ids.core_job)
   end
   return keep(once, found($FOUND_OK, {
     [$FACT_APPLIED] = applied, [$FACT_FAILED] = failed, [$FACT_UNDO_TOKEN] = token,
-    [$FACT_PENDING] = went.pending, [$FACT_COMPLETED] = went.completed,
-    [$FACT_STARTED] = went.started,
+    [$FACT_PENDING] = outcome.pending, [$FACT_COMPLETED] = outcome.completed,
+    [$FACT_STARTED] = outcome.started,
   }))
 end

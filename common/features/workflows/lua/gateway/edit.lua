@@ -40,7 +40,7 @@ operations[$WF_OPERATION_EDIT] = function(key, arg, _, _, key_count)
   local change = { id = id, before = before, payload = payload, confidence = confidence,
     status = approve == '1' and $ITEM_APPROVED or before.status }
   local waits = review and is_waiting(job, review)
-  if waits and pending_after(job, step, { change }) == 0 and goes_on_after(job, review) then
+  if waits and pending_after(job, step, { change }) == 0 and continues_after(job, review) then
     reply = forbidden(admission, true)
     if reply then
       return reply
@@ -52,19 +52,19 @@ operations[$WF_OPERATION_EDIT] = function(key, arg, _, _, key_count)
   local token = make_changes(job, step, review, { change }, {
     kind = $OPERATION_KIND_EDIT, who = who, operation = $OPERATION_KIND_EDIT, digits = digits,
   })
-  local went
+  local outcome
   if waits then
-    went = settle_review(job, review, step, ids)
+    outcome = settle_review(job, review, step, ids)
   else
-    went = { completed = false, pending = pending_of(job, step) }
+    outcome = { completed = false, pending = pending_of(job, step) }
   end
   save(job)
-  if went.started then
+  if outcome.started then
     admit(admission, ids.core_job)
   end
   return keep(once, found($FOUND_OK, {
     [$FACT_ITEM_ID] = id, [$FACT_VERSION] = before.version + 1, [$FACT_STATUS] = change.status,
-    [$FACT_UNDO_TOKEN] = token, [$FACT_PENDING] = went.pending,
-    [$FACT_COMPLETED] = went.completed, [$FACT_STARTED] = went.started,
+    [$FACT_UNDO_TOKEN] = token, [$FACT_PENDING] = outcome.pending,
+    [$FACT_COMPLETED] = outcome.completed, [$FACT_STARTED] = outcome.started,
   }))
 end

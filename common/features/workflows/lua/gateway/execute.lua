@@ -45,7 +45,7 @@ local function reset_from(job, first)
   redis.call('ZREM', names.reviews, job.id)
   job.set($RECORD_CURRENT_STEP, name)
   job.set($RECORD_STATUS, $WORKFLOW_RUNNING)
-  say(job, $WF_EVENT_STEP_RESET, name, cjson.encode({
+  emit_event(job, $WF_EVENT_STEP_RESET, name, cjson.encode({
     [$FACT_STEP] = name, [$FACT_EXECUTION_ID] = job.step(name, $FIELD_EXECUTION),
   }))
 end
@@ -87,19 +87,19 @@ local function starts_work(job, name)
   if declared[$DEFINITION_KIND] ~= $KIND_REVIEW then
     return true
   end
-  return goes_on_after(job, name) and (pending_of(job, declared[$DEFINITION_REVIEWS]) == 0
+  return continues_after(job, name) and (pending_of(job, declared[$DEFINITION_REVIEWS]) == 0
     or (is_automatic(job) and not is_waiting(job, name)))
 end
 
 operations[$WF_OPERATION_EXECUTE] = function(key, arg, last, _, key_count)
   local once, ids = once_at(key, arg), ids_at(arg + 4)
   local admission = admission_at(key, key_count, arg + 7)
-  local job_id, wanted, strict, discard, options = unpack(ARGV, arg + 12, last)
+  local job_id, requested, strict, discard, options = unpack(ARGV, arg + 12, last)
   local job, reply = job_for(once, job_id)
   if not job then
     return reply
   end
-  local target = job.index_of(wanted)
+  local target = job.index_of(requested)
   if not target then
     return refuse($CODE_UNKNOWN_STEP)
   end
@@ -119,7 +119,7 @@ operations[$WF_OPERATION_EXECUTE] = function(key, arg, last, _, key_count)
   if again then
     local lost = decided_from(job, first)
     if #lost > 0 and discard ~= '1' then
-      return refuse($CODE_WOULD_DISCARD, { [$FACT_STEP] = wanted, [$FACT_ITEMS] = lost })
+      return refuse($CODE_WOULD_DISCARD, { [$FACT_STEP] = requested, [$FACT_ITEMS] = lost })
     end
   end
   if first < target and strict == '1' then
@@ -131,7 +131,7 @@ operations[$WF_OPERATION_EXECUTE] = function(key, arg, last, _, key_count)
     return refuse($CODE_REVIEW_REQUIRED,
       { [$FACT_STEP] = name, [$FACT_PENDING] = pending })
   end
-  job.set($RECORD_TARGET, first < target and wanted or '')
+  job.set($RECORD_TARGET, first < target and requested or '')
   reply = forbidden(admission, starts_work(job, name))
   if reply then
     return reply
@@ -143,19 +143,19 @@ operations[$WF_OPERATION_EXECUTE] = function(key, arg, last, _, key_count)
     reset_from(job, first)
   end
   if options ~= '' then
-    job.set_step(wanted, $FIELD_OPTIONS, options)
+    job.set_step(requested, $FIELD_OPTIONS, options)
   end
-  local went = go_to(job, name, ids)
+  local outcome = enter_step(job, name, ids)
   save(job)
-  admit(admission, went.started and ids.core_job)
-  if went.waiting and first < target then
-    return refuse($CODE_REVIEW_REQUIRED, { [$FACT_STEP] = name, [$FACT_PENDING] = went.pending })
+  admit(admission, outcome.started and ids.core_job)
+  if outcome.waiting and first < target then
+    return refuse($CODE_REVIEW_REQUIRED, { [$FACT_STEP] = name, [$FACT_PENDING] = outcome.pending })
   end
-  local facts = went.started or { [$FACT_STEP] = name }
-  facts[$FACT_STARTED] = went.started ~= nil
-  if went.pending then
-    facts[$FACT_WAITING], facts[$FACT_COMPLETED] = went.waiting, went.completed
-    facts[$FACT_PENDING] = went.pending
+  local facts = outcome.started or { [$FACT_STEP] = name }
+  facts[$FACT_STARTED] = outcome.started ~= nil
+  if outcome.pending then
+    facts[$FACT_WAITING], facts[$FACT_COMPLETED] = outcome.waiting, outcome.completed
+    facts[$FACT_PENDING] = outcome.pending
   end
   return keep(once, found($FOUND_OK, facts))
 end

@@ -31,7 +31,7 @@ local function check_namespace(effects)
 end
 
 -- 'applied' if a term is as the operation left it, 'before' if it is as it was before.
-local function standing_of_term(ontology, field, change)
+local function state_of_term(ontology, field, change)
   local now = redis.call('HGET', ontology, field) or ''
   if now == change[$EFFECT_AFTER] then
     return 'applied'
@@ -40,7 +40,7 @@ local function standing_of_term(ontology, field, change)
 end
 
 -- 'applied', 'gone', or 'changed': another document replaced it.
-local function standing_of_document(documents, id, revision)
+local function state_of_document(documents, id, revision)
   local raw = redis.call('HGET', documents, id)
   if not raw then
     return 'gone'
@@ -62,12 +62,12 @@ local function check_effects(operation)
   check_namespace(effects)
   local ontology, documents = rag_key(effects, $RAG_ONTOLOGY), rag_key(effects, $RAG_DOCUMENTS)
   for field, change in pairs(effects[$EFFECT_TERMS]) do
-    if standing_of_term(ontology, field, change) == 'changed' then
+    if state_of_term(ontology, field, change) == 'changed' then
       changed[#changed + 1] = field
     end
   end
   for id, revision in pairs(effects[$EFFECT_DOCUMENTS]) do
-    if standing_of_document(documents, id, revision) == 'changed' then
+    if state_of_document(documents, id, revision) == 'changed' then
       changed[#changed + 1] = id
     end
   end
@@ -84,7 +84,7 @@ local function remove_document(effects, id)
 end
 
 -- Records a change of the terms; the namespace goes with its last term and its last document.
-local function note_change(effects, of_terms)
+local function record_change(effects, of_terms)
   local ontology, documents = rag_key(effects, $RAG_ONTOLOGY), rag_key(effects, $RAG_DOCUMENTS)
   local ontology_version = rag_key(effects, $RAG_ONTOLOGY_VERSION)
   local has_terms = redis.call('EXISTS', ontology) == 1
@@ -147,36 +147,36 @@ function claims.give_up(effects)
 end
 
 -- The operation behind a claim, read once; false if it cannot be undone any more.
-function claims.heir(owner, heirs)
-  if heirs[owner] == nil then
+function claims.heir(owner, successors)
+  if successors[owner] == nil then
     local id, token = string.match(owner, '^(%S+) (%S+)$')
     local key = id and job_of(id).key($KEY_OPERATIONS)
     local raw = key and redis.pcall('HGET', key, token)
     local operation = type(raw) == 'string' and cjson.decode(raw)
-    heirs[owner] = operation and operation[$OPERATION_FIELD_EFFECTS]
+    successors[owner] = operation and operation[$OPERATION_FIELD_EFFECTS]
       and { key = key, token = token, operation = operation } or false
   end
-  return heirs[owner]
+  return successors[owner]
 end
 
 -- True if others claim it; the first of them that can be undone takes it over.
-function claims.inherited(effects, claim, part, name, made, heirs)
+function claims.inherited(effects, claim, part, name, change, successors)
   local owners = claims.of(effects, claim)
   for _, owner in ipairs(owners) do
-    local heir = claims.heir(owner, heirs)
-    local has = heir and heir.operation[$OPERATION_FIELD_EFFECTS][part]
+    local successor = claims.heir(owner, successors)
+    local has = successor and successor.operation[$OPERATION_FIELD_EFFECTS][part]
     if has and not has[name] then
-      has[name] = made
+      has[name] = change
       break
     end
   end
   return #owners > 0
 end
 
-function claims.tell(heirs)
-  for _, heir in pairs(heirs) do
-    if heir then
-      redis.call('HSET', heir.key, heir.token, cjson.encode(heir.operation))
+function claims.tell(successors)
+  for _, successor in pairs(successors) do
+    if successor then
+      redis.call('HSET', successor.key, successor.token, cjson.encode(successor.operation))
     end
   end
 end
@@ -189,11 +189,11 @@ local function revert_effects(operation)
   end
   check_namespace(effects)
   local ontology, documents = rag_key(effects, $RAG_ONTOLOGY), rag_key(effects, $RAG_DOCUMENTS)
-  local of_terms, of_documents, heirs = false, false, {}
+  local of_terms, of_documents, successors = false, false, {}
   claims.give_up(effects)
   for field, change in pairs(effects[$EFFECT_TERMS]) do
-    if standing_of_term(ontology, field, change) == 'applied'
-      and not claims.inherited(effects, $CLAIM_TERM .. field, $EFFECT_TERMS, field, change, heirs) then
+    if state_of_term(ontology, field, change) == 'applied'
+      and not claims.inherited(effects, $CLAIM_TERM .. field, $EFFECT_TERMS, field, change, successors) then
       of_terms = true
       if change[$EFFECT_BEFORE] == '' then
         redis.call('HDEL', ontology, field)
@@ -203,21 +203,21 @@ local function revert_effects(operation)
     end
   end
   for id, revision in pairs(effects[$EFFECT_DOCUMENTS]) do
-    if standing_of_document(documents, id, revision) == 'applied' and not claims.inherited(
-      effects, $CLAIM_DOCUMENT .. id, $EFFECT_DOCUMENTS, id, revision, heirs) then
+    if state_of_document(documents, id, revision) == 'applied' and not claims.inherited(
+      effects, $CLAIM_DOCUMENT .. id, $EFFECT_DOCUMENTS, id, revision, successors) then
       of_documents = true
       remove_document(effects, id)
     end
   end
-  claims.tell(heirs)
+  claims.tell(successors)
   if of_terms or of_documents then
-    note_change(effects, of_terms)
+    record_change(effects, of_terms)
   end
 end
 
 -- Tokens of operations with effects that never completed: they are on no list, and their execution
--- does not run. `mine` is a running execution, which may revert its own effects.
-local function leftovers(job, mine)
+-- does not run. `own_execution` is a running execution, which may revert its own effects.
+local function incomplete_operations(job, own_execution)
   local listed = {}
   for _, token in ipairs(redis.call('LRANGE', job.key($KEY_UNDO), 0, -1)) do
     listed[token] = true
@@ -229,7 +229,8 @@ local function leftovers(job, mine)
       local effects = operation[$OPERATION_FIELD_EFFECTS]
       if effects then
         local execution = effects[$EFFECT_EXECUTION]
-        if execution == mine or standing(job, effects[$EFFECT_STEP], execution) ~= $FOUND_OK then
+        if execution == own_execution
+          or execution_state(job, effects[$EFFECT_STEP], execution) ~= $FOUND_OK then
           found_tokens[#found_tokens + 1] = { token = token, operation = operation }
         else
           waiting = true

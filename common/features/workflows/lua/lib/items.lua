@@ -127,10 +127,10 @@ local function drop_oldest(job)
   local token = redis.call('RPOP', job.key($KEY_UNDO))
   local raw = redis.call('HGET', job.key($KEY_OPERATIONS), token)
   if raw then
-    local ids, said = held_by(job, cjson.decode(raw))
+    local ids, entries = held_by(job, cjson.decode(raw))
     local lost = {}
     for at, id in ipairs(ids) do
-      if said[at] and bare(said[at]) == token then
+      if entries[at] and bare(entries[at]) == token then
         lost[#lost + 1] = id
       end
     end
@@ -143,11 +143,11 @@ end
 -- Adds an operation to the list: { kind, ms, items, effects? }.
 local function remember(job, token, operation)
   local undo = job.key($KEY_UNDO)
-  local ids, said = held_by(job, operation)
+  local ids, entries = held_by(job, operation)
   local named = {}
   local name = operation[$OPERATION_FIELD_EFFECTS] and '!' .. token or token
   for at, id in ipairs(ids) do
-    operation[$OPERATION_FIELD_ITEMS][id][$OPERATION_FIELD_BEFORE] = said[at] or nil
+    operation[$OPERATION_FIELD_ITEMS][id][$OPERATION_FIELD_BEFORE] = entries[at] or nil
     named[2 * at - 1], named[2 * at] = id, name
   end
   redis.call('HSET', job.key($KEY_OPERATIONS), token, cjson.encode(operation))
@@ -178,21 +178,22 @@ local function unused_token(job, digits)
 end
 
 -- Adds an operation to the review's items, up to a maximum; the events report all.
-local function record_review(job, review, ids, token, how)
+local function record_review(job, review, ids, token, details)
   if not review or redis.call('ZCARD', job.order_of(review)) >= $MOST_ITEMS then
     return
   end
   add_item(job, review, cjson.encode({
-    [$AUDIT_WHO] = how.who, [$AUDIT_AT] = rfc3339(now_ms), [$AUDIT_OPERATION] = how.operation,
-    [$AUDIT_PROPOSALS] = ids, [$AUDIT_NOTE] = how.note or '', [$AUDIT_UNDO_TOKEN] = token,
-    [$AUDIT_DECISIONS] = how.decisions and #how.decisions > 0 and how.decisions or nil,
+    [$AUDIT_WHO] = details.who, [$AUDIT_AT] = rfc3339(now_ms),
+    [$AUDIT_OPERATION] = details.operation, [$AUDIT_PROPOSALS] = ids,
+    [$AUDIT_NOTE] = details.note or '', [$AUDIT_UNDO_TOKEN] = token,
+    [$AUDIT_DECISIONS] = details.decisions and #details.decisions > 0 and details.decisions or nil,
   }), $ITEM_COMPLETE, '1.000000')
 end
 
 -- Applies changes as one operation: a list of { id, before, status, confidence?, payload? }; a
--- payload marks its item as edited. `how` is { kind, who, operation, digits, note?, decisions? }.
--- Returns the token, '' if the list is empty.
-local function make_changes(job, step, review, changes, how)
+-- payload marks its item as edited. `details` is { kind, who, operation, digits, note?,
+-- decisions? }. Returns the token, '' if the list is empty.
+local function make_changes(job, step, review, changes, details)
   if #changes == 0 then
     return ''
   end
@@ -215,15 +216,15 @@ local function make_changes(job, step, review, changes, how)
     inverses[change.id], ids[at] = inverse, change.id
   end
   write_items(job, step, written)
-  local token = unused_token(job, how.digits)
+  local token = unused_token(job, details.digits)
   remember(job, token, {
-    [$OPERATION_FIELD_KIND] = how.kind, [$OPERATION_FIELD_MS] = now_ms,
+    [$OPERATION_FIELD_KIND] = details.kind, [$OPERATION_FIELD_MS] = now_ms,
     [$OPERATION_FIELD_ITEMS] = inverses,
   })
-  record_review(job, review, ids, token, how)
-  say(job, $WF_EVENT_ITEM_CHANGED, step, cjson.encode({
-    [$FACT_OPERATION] = how.operation, [$FACT_COUNT] = #ids, [$FACT_UNDO_TOKEN] = token,
-    [$FACT_WHO] = how.who, [$FACT_ITEMS] = #ids <= MOST_IN_EVENT and ids or nil,
+  record_review(job, review, ids, token, details)
+  emit_event(job, $WF_EVENT_ITEM_CHANGED, step, cjson.encode({
+    [$FACT_OPERATION] = details.operation, [$FACT_COUNT] = #ids, [$FACT_UNDO_TOKEN] = token,
+    [$FACT_WHO] = details.who, [$FACT_ITEMS] = #ids <= MOST_IN_EVENT and ids or nil,
   }))
   return token
 end

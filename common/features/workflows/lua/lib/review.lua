@@ -101,7 +101,7 @@ local function all_complete_before(job, name)
 end
 
 -- True if the end of a review starts the next step.
-local function goes_on_after(job, name)
+local function continues_after(job, name)
   local at = job.index_of(name)
   return job.step_names[at + 1] ~= nil and (job.get($RECORD_AUTO_ADVANCE) == '1'
     or at < (job.index_of(job.get($RECORD_TARGET)) or 0))
@@ -113,7 +113,7 @@ end
 
 -- When a review that begins now must be checked: when it expires or, without a timeout, when the
 -- job may be gone.
-local function look_again_at(job)
+local function next_check_at(job)
   local timeout_s = filled(review_options(job)[$REVIEW_TIMEOUT_S])
   return as_integer(now_ms + math.floor(1000 * (tonumber(timeout_s or job.ttl_s()))))
 end
@@ -128,11 +128,11 @@ local function begin_review(job, name)
   }) do
     job.set_step(name, field, value)
   end
-  job_runs(job, name)
+  mark_running(job, name)
   if job.get($RECORD_DRAFT_STATE) == $DRAFT_FAILED then
     job.set($RECORD_DRAFT_STATE, settled_state(job))
   end
-  say(job, $WF_EVENT_STEP_STARTED, name, cjson.encode({
+  emit_event(job, $WF_EVENT_STEP_STARTED, name, cjson.encode({
     [$FACT_STEP] = name, [$FACT_EXECUTION_ID] = execution, [$FACT_ATTEMPT] = attempt,
   }))
 end
@@ -144,9 +144,9 @@ local function wait_for_decisions(job, name, pending)
   job.set($RECORD_CURRENT_STEP, name)
   job.set($RECORD_TARGET, '') -- an execute never skips a review
   redis.call('HDEL', names.running, job.id)
-  redis.call('ZADD', names.reviews, look_again_at(job), job.id)
+  redis.call('ZADD', names.reviews, next_check_at(job), job.id)
   redis.call('EXPIRE', names.reviews, '$LONGEST_TTL_S')
-  say(job, $WF_EVENT_JOB_WAITING_INPUT, name,
+  emit_event(job, $WF_EVENT_JOB_WAITING_INPUT, name,
     cjson.encode({ [$FACT_STEP] = name, [$FACT_PENDING] = pending }))
 end
 
@@ -155,7 +155,7 @@ local function is_automatic(job)
 end
 
 -- In mode `auto`, approves items whose confidence is high enough.
-local function approve_by_itself(job, name, step)
+local function auto_approve(job, name, step)
   if not is_automatic(job) then
     return
   end
@@ -185,9 +185,9 @@ local function settle_review(job, name, step, ids)
   redis.call('ZREM', names.reviews, job.id)
   local summary = total == 0 and 'Nothing to decide' or string.format('%d approved, %d rejected',
     job.number($RECORD_APPROVED), job.number($RECORD_REJECTED))
-  local went = complete_step(job, name, summary, as_integer(total), ids)
-  return { waiting = went.waiting or false, completed = true, pending = went.pending or 0,
-    started = went.started }
+  local outcome = complete_step(job, name, summary, as_integer(total), ids)
+  return { waiting = outcome.waiting or false, completed = true, pending = outcome.pending or 0,
+    started = outcome.started }
 end
 
 -- See steps.lua. A waiting review goes on waiting, unless everything was decided meanwhile.
@@ -195,7 +195,7 @@ function enter_review(job, name, ids)
   local step = job.step_at(name)[$DEFINITION_REVIEWS]
   if not is_waiting(job, name) then
     begin_review(job, name)
-    approve_by_itself(job, name, step)
+    auto_approve(job, name, step)
   end
   return settle_review(job, name, step, ids)
 end
@@ -203,11 +203,11 @@ end
 -- Something was undone after a review had ended: it waits again.
 local function reopen_review(job, name, pending)
   local execution = job.step(name, $FIELD_EXECUTION)
-  job_runs(job, name)
+  mark_running(job, name)
   if job.get($RECORD_DRAFT_STATE) == $DRAFT_FAILED then
     job.set($RECORD_DRAFT_STATE, settled_state(job))
   end
-  say(job, $WF_EVENT_STEP_RESET, name,
+  emit_event(job, $WF_EVENT_STEP_RESET, name,
     cjson.encode({ [$FACT_STEP] = name, [$FACT_EXECUTION_ID] = execution }))
   wait_for_decisions(job, name, pending)
 end

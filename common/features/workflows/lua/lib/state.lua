@@ -203,9 +203,10 @@ local LOG_ONLY = {
 local woken = false
 
 -- Adds an event to the webhook's outbox, if there is a webhook that subscribed to it.
-local function tell(job, kind, seq, data)
-  local wanted = ' ' .. job.get($RECORD_WEBHOOK_EVENTS) .. ' '
-  if job.get($RECORD_WEBHOOK_URL) == '' or not string.find(wanted, ' ' .. kind .. ' ', 1, true) then
+local function add_to_outbox(job, kind, seq, data)
+  local subscribed = ' ' .. job.get($RECORD_WEBHOOK_EVENTS) .. ' '
+  if job.get($RECORD_WEBHOOK_URL) == ''
+    or not string.find(subscribed, ' ' .. kind .. ' ', 1, true) then
     return
   end
   if LOG_ONLY[kind] and redis.call('LLEN', job.key($KEY_OUTBOX)) >= $MOST_UNSENT then
@@ -226,12 +227,12 @@ local function tell(job, kind, seq, data)
 end
 
 -- Appends an event. It shows the job's current status and step: set those first.
-local function say(job, kind, step, data)
+local function emit_event(job, kind, step, data)
   local seq = job.number($RECORD_EVENT_SEQ) + 1
   job.set($RECORD_EVENT_SEQ, seq)
   redis.call('XADD', job.key($KEY_EVENTS), 'MAXLEN', '~', '$EVENTS_KEPT', as_integer(seq) .. '-0',
     $EVENT_TYPE, kind, $EVENT_TS, now_text, $EVENT_STEP, step, $EVENT_DATA, data)
-  tell(job, kind, seq, data)
+  add_to_outbox(job, kind, seq, data)
   if not job.hinted then
     hint(job.id)
     job.hinted = true

@@ -79,7 +79,7 @@ local function settled_state(job)
   return is_settled(job) and $DRAFT_CLEAN or $DRAFT_DIRTY
 end
 
-local function job_runs(job, name)
+local function mark_running(job, name)
   job.set($RECORD_STATUS, $WORKFLOW_RUNNING)
   job.set($RECORD_CURRENT_STEP, name)
   job.set($RECORD_COMPLETED_MS, '')
@@ -101,7 +101,7 @@ local function start_step(job, name, ids)
   }) do
     job.set_step(name, field, value)
   end
-  job_runs(job, name)
+  mark_running(job, name)
   local draft = job.step_at(name)[$DEFINITION_DRAFT]
   if draft ~= $DRAFT_CLEAN then
     job.set($RECORD_DRAFT_STATE, draft)
@@ -114,7 +114,7 @@ local function start_step(job, name, ids)
   local facts = {
     [$FACT_STEP] = name, [$FACT_EXECUTION_ID] = execution, [$FACT_CORE_JOB_ID] = core_job,
   }
-  say(job, $WF_EVENT_STEP_STARTED, name, cjson.encode({
+  emit_event(job, $WF_EVENT_STEP_STARTED, name, cjson.encode({
     [$FACT_STEP] = name, [$FACT_EXECUTION_ID] = execution, [$FACT_CORE_JOB_ID] = core_job,
     [$FACT_ATTEMPT] = attempt,
   }))
@@ -130,23 +130,23 @@ local function counts_of(job)
 end
 
 -- Starts a step of either kind. Returns `{started}` or the result of `enter_review`.
-local function go_to(job, name, ids)
+local function enter_step(job, name, ids)
   if job.step_at(name)[$DEFINITION_KIND] ~= $KIND_REVIEW then
     return { started = start_step(job, name, ids) }
   end
   return enter_review(job, name, ids)
 end
 
-local function end_job_well(job)
+local function complete_job(job)
   job.set($RECORD_STATUS, $WORKFLOW_COMPLETED)
   job.set($RECORD_COMPLETED_MS, now_text)
   job.set($RECORD_TARGET, '')
-  say(job, $WF_EVENT_JOB_COMPLETED, job.get($RECORD_CURRENT_STEP),
+  emit_event(job, $WF_EVENT_JOB_COMPLETED, job.get($RECORD_CURRENT_STEP),
     cjson.encode({ [$FACT_COUNTS] = counts_of(job) }))
 end
 
--- Completes a step, and starts the next one if the job is to go on. Returns the result of `go_to`,
--- or an empty table.
+-- Completes a step, and starts the next one if the job is to go on. Returns the result of
+-- `enter_step`, or an empty table.
 local function complete_step(job, name, summary, count, ids)
   local declared, at = job.step_at(name), job.index_of(name)
   job.set_step(name, $FIELD_STATUS, $STEPPER_COMPLETE)
@@ -159,12 +159,12 @@ local function complete_step(job, name, summary, count, ids)
     job.set_step(name, $FIELD_TOTAL, total)
   end
   job.set_step(name, $FIELD_DONE, total)
-  job_runs(job, name)
+  mark_running(job, name)
   if declared[$DEFINITION_SETTLES] or job.get($RECORD_DRAFT_STATE) == $DRAFT_SAVING then
     job.set($RECORD_DRAFT_STATE, settled_state(job))
   end
   redis.call('HDEL', names.running, job.id)
-  say(job, $WF_EVENT_STEP_COMPLETED, name, cjson.encode({
+  emit_event(job, $WF_EVENT_STEP_COMPLETED, name, cjson.encode({
     [$FACT_STEP] = name, [$FACT_SUMMARY] = summary, [$FACT_COUNT] = tonumber(count) or 0,
   }))
   local target = job.index_of(job.get($RECORD_TARGET)) or 0
@@ -173,11 +173,11 @@ local function complete_step(job, name, summary, count, ids)
   end
   local following = job.step_names[at + 1]
   if not following then
-    end_job_well(job)
+    complete_job(job)
     return {}
   end
   if ids and (at < target or job.get($RECORD_AUTO_ADVANCE) == '1') then
-    return go_to(job, following, ids)
+    return enter_step(job, following, ids)
   end
   return {}
 end
@@ -196,17 +196,17 @@ local function fail_step(job, name, step_status, errors)
   job.set($RECORD_TARGET, '')
   redis.call('HDEL', names.running, job.id)
   redis.call('ZREM', names.reviews, job.id)
-  say(job, $WF_EVENT_STEP_FAILED, name,
+  emit_event(job, $WF_EVENT_STEP_FAILED, name,
     '{"' .. $FACT_STEP .. '":"' .. name .. '","' .. $FACT_ERRORS .. '":' .. errors .. '}')
-  say(job, $WF_EVENT_JOB_FAILED, name, cjson.encode({ [$FACT_COUNTS] = counts_of(job) }))
+  emit_event(job, $WF_EVENT_JOB_FAILED, name, cjson.encode({ [$FACT_COUNTS] = counts_of(job) }))
 end
 
-local UNDER_WAY = { [$STEPPER_RUNNING] = true, [$STEPPER_WAITING_INPUT] = true }
+local IN_PROGRESS = { [$STEPPER_RUNNING] = true, [$STEPPER_WAITING_INPUT] = true }
 
 -- Cancels a job that has not ended; also used when a review expires.
 local function cancel_job(job, reason)
   for _, name in ipairs(job.step_names) do
-    if UNDER_WAY[job.step(name, $FIELD_STATUS)] then
+    if IN_PROGRESS[job.step(name, $FIELD_STATUS)] then
       job.set_step(name, $FIELD_STATUS, $STEPPER_CANCELLED)
       job.set_step(name, $FIELD_UPDATED_MS, now_text)
       forget_execution(job, $KEY_PARTS, job.step(name, $FIELD_EXECUTION))
@@ -220,7 +220,7 @@ local function cancel_job(job, reason)
   job.set($RECORD_TARGET, '')
   redis.call('HDEL', names.running, job.id)
   redis.call('ZREM', names.reviews, job.id)
-  say(job, $WF_EVENT_JOB_CANCELLED, job.get($RECORD_CURRENT_STEP), cjson.encode({
+  emit_event(job, $WF_EVENT_JOB_CANCELLED, job.get($RECORD_CURRENT_STEP), cjson.encode({
     [$FACT_COUNTS] = counts_of(job), [$FACT_REASON] = reason ~= '' and reason or nil,
   }))
 end
@@ -300,7 +300,7 @@ end
 
 -- The state of an execution: ok, already (it has ended) or lost. `running` if its worker calls:
 -- another attempt of the same execution is lost.
-local function standing(job, name, execution, running)
+local function execution_state(job, name, execution, running)
   if running and not is_held(running) then
     return $FOUND_LOST
   end
@@ -313,11 +313,11 @@ local function standing(job, name, execution, running)
   return $FOUND_LOST
 end
 
-local function note_progress(job, name, done, total)
+local function record_progress(job, name, done, total)
   job.set_step(name, $FIELD_DONE, done)
   job.set_step(name, $FIELD_TOTAL, total)
   job.set_step(name, $FIELD_UPDATED_MS, now_text)
-  say(job, $WF_EVENT_STEP_PROGRESS, name, cjson.encode({
+  emit_event(job, $WF_EVENT_STEP_PROGRESS, name, cjson.encode({
     [$FACT_STEP] = name, [$FACT_DONE] = done, [$FACT_TOTAL] = total,
   }))
 end

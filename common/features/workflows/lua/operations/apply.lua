@@ -26,9 +26,9 @@ operations[$WF_OPERATION_APPLY] = function(_, arg, last)
   if not job then
     return found($FOUND_MISSING)
   end
-  local stands = standing(job, step, execution, running)
-  if stands ~= $FOUND_OK then
-    return found(stands)
+  local state = execution_state(job, step, execution, running)
+  if state ~= $FOUND_OK then
+    return found(state)
   end
   must_be(names.unsettled, 'set')
   local kept = redis.call('HGET', job.key($KEY_OPERATIONS), token)
@@ -47,7 +47,7 @@ operations[$WF_OPERATION_APPLY] = function(_, arg, last)
   for at = arg + 13, first_term - 1, 3 do
     if ARGV[at + 2] ~= '' then
       claimed[#claimed + 1] = $CLAIM_DOCUMENT .. ARGV[at]
-      if standing_of_document(rag_key(effects, $RAG_DOCUMENTS), ARGV[at], ARGV[at + 1]) ~= 'applied' then
+      if state_of_document(rag_key(effects, $RAG_DOCUMENTS), ARGV[at], ARGV[at + 1]) ~= 'applied' then
         conflicts[#conflicts + 1] = ARGV[at]
       end
     end
@@ -85,9 +85,9 @@ operations[$WF_OPERATION_APPLY] = function(_, arg, last)
     -- A term that this operation has changed before is reverted to its original value, unless
     -- another operation changed it in between: then to the value of that one.
     local known = effects[$EFFECT_TERMS][change.field]
-    local goes_on = known and known[$EFFECT_AFTER] == change.before
+    local continues = known and known[$EFFECT_AFTER] == change.before
     effects[$EFFECT_TERMS][change.field] = {
-      [$EFFECT_BEFORE] = goes_on and known[$EFFECT_BEFORE] or change.before,
+      [$EFFECT_BEFORE] = continues and known[$EFFECT_BEFORE] or change.before,
       [$EFFECT_AFTER] = change.after,
     }
   end
@@ -111,7 +111,7 @@ operations[$WF_OPERATION_APPLY] = function(_, arg, last)
   end
   if #changes > 0 then
     redis.call('SADD', namespaces, namespace)
-    note_change(effects, true)
+    record_change(effects, true)
   end
   return found($FOUND_OK)
 end

@@ -11,27 +11,27 @@
 
 operations[$WF_OPERATION_REVERT] = function(_, arg)
   local running = running_at(arg)
-  local id, mine = running.job, is_held(running) and running.execution or ''
+  local id, own_execution = running.job, is_held(running) and running.execution or ''
   must_be(names.unsettled, 'set')
   local job = load_job(id)
   if not job then
     redis.call('SREM', names.unsettled, id)
     return found($FOUND_MISSING)
   end
-  local taken, waiting = leftovers(job, mine)
+  local incomplete, waiting = incomplete_operations(job, own_execution)
   local tokens = {}
-  for _, left in ipairs(taken) do
+  for _, left in ipairs(incomplete) do
     check_effects(left.operation) -- fails here, before any write, if a key has the wrong type
   end
-  if #taken > 0 then
+  if #incomplete > 0 then
     end_work(job)
   end
-  for at, left in ipairs(taken) do
+  for at, left in ipairs(incomplete) do
     revert_effects(left.operation)
     redis.call('HDEL', job.key($KEY_OPERATIONS), left.token)
     tokens[at] = left.token
   end
-  if #taken > 0 then
+  if #incomplete > 0 then
     save(job)
   end
   if not waiting then

@@ -25,10 +25,10 @@ end
 
 -- The operation of a token, its own token, and the items to change. nil if there is none, followed
 -- by the ids of an operation that was undone before.
-local function meant_by(job, token)
+local function resolve_token(job, token)
   local item = string.match(token, '^' .. $UNDO_PREFIX .. '([a-z0-9]+_%d+)$')
-  local said = item and redis.call('HGET', job.key($KEY_UNDOABLE), item)
-  local own = item and bare(said or '') or token
+  local entry = item and redis.call('HGET', job.key($KEY_UNDOABLE), item)
+  local own = item and bare(entry or '') or token
   local raw = own ~= '' and redis.call('HGET', job.key($KEY_OPERATIONS), own)
   if not raw then
     return nil
@@ -47,12 +47,12 @@ local function meant_by(job, token)
 end
 
 -- Items that were changed since, or are gone.
-local function changed_since(job, meant, ids)
+local function changed_since(job, target, ids)
   local conflicts = {}
-  local said = values_of(job.key($KEY_UNDOABLE), ids)
+  local entries = values_of(job.key($KEY_UNDOABLE), ids)
   local states = values_of(job.key($KEY_STATES), ids)
   for at, id in ipairs(ids) do
-    if not states[at] or bare(said[at] or '') ~= meant.token then
+    if not states[at] or bare(entries[at] or '') ~= target.token then
       conflicts[#conflicts + 1] = id
     end
   end
@@ -68,26 +68,26 @@ local function touched_by(job, ids)
   end
   local step = declared[$DEFINITION_NAME]
   local review, at = nil, job.index_of(step)
-  for place, name in ipairs(job.step_names) do
+  for position, name in ipairs(job.step_names) do
     if job.step_at(name)[$DEFINITION_REVIEWS] == step then
-      review, at = name, place
+      review, at = name, position
     end
   end
   return step, review, at
 end
 
 -- The answer that refuses it because of later steps: a running one, or one to be undone first.
-local function forbidden_by_steps(job, meant, ids, from)
+local function forbidden_by_steps(job, target, ids, from)
   for at = from + 1, #job.step_names do
     local name = job.step_names[at]
     local own = job.step(name, $FIELD_UNDO_TOKEN)
-    local builds = #ids > 0 or job.step_at(at)[$DEFINITION_SETTLES]
-    if builds and job.step(name, $FIELD_STATUS) == $STEPPER_RUNNING then
+    local depends = #ids > 0 or job.step_at(at)[$DEFINITION_SETTLES]
+    if depends and job.step(name, $FIELD_STATUS) == $STEPPER_RUNNING then
       return refuse($CODE_STEP_IN_PROGRESS,
         { [$FACT_STEP] = name, [$FACT_EXECUTION_ID] = job.step(name, $FIELD_EXECUTION) })
     end
-    if #ids > 0 and own ~= '' and own ~= meant.token
-      and meant.operation[$OPERATION_FIELD_KIND] ~= $OPERATION_KIND_STEP
+    if #ids > 0 and own ~= '' and own ~= target.token
+      and target.operation[$OPERATION_FIELD_KIND] ~= $OPERATION_KIND_STEP
       and undo_tokens(job)[own] then
       return refuse($CODE_UNDO_CONFLICT, { [$FACT_ITEMS] = ids, [$FACT_TOKEN] = own })
     end
@@ -113,8 +113,8 @@ end
 
 -- Restores items. An item leaves the operation; an operation without items is removed, except for
 -- what a repeated call of a worker needs.
-local function take_back(job, meant, step, ids, by_worker)
-  local operation = meant.operation
+local function restore_items(job, target, step, ids, by_worker)
+  local operation = target.operation
   local items = operation[$OPERATION_FIELD_ITEMS]
   local can_be_undone = undo_tokens(job)
   local tokens, forgotten, written = {}, {}, {}
@@ -129,10 +129,10 @@ local function take_back(job, meant, step, ids, by_worker)
       status = inverse[$OPERATION_FIELD_STATUS], version = before.version + 1,
       edited = inverse[$OPERATION_FIELD_EDITED], confidence = inverse[$OPERATION_FIELD_CONFIDENCE],
     } }
-    local older = inverse[$OPERATION_FIELD_BEFORE]
-    if older and can_be_undone[bare(older)] then
+    local previous = inverse[$OPERATION_FIELD_BEFORE]
+    if previous and can_be_undone[bare(previous)] then
       tokens[#tokens + 1] = id
-      tokens[#tokens + 1] = older
+      tokens[#tokens + 1] = previous
     else
       forgotten[#forgotten + 1] = id
     end
@@ -144,38 +144,38 @@ local function take_back(job, meant, step, ids, by_worker)
   in_portions('HSET', job.key($KEY_UNDOABLE), tokens)
   in_portions('HDEL', job.key($KEY_UNDOABLE), forgotten)
   if next(items) then
-    redis.call('HSET', job.key($KEY_OPERATIONS), meant.token, cjson.encode(operation))
+    redis.call('HSET', job.key($KEY_OPERATIONS), target.token, cjson.encode(operation))
     return
   end
-  redis.call('LREM', job.key($KEY_UNDO), 0, meant.token)
-  forget_token(job, meant.token)
+  redis.call('LREM', job.key($KEY_UNDO), 0, target.token)
+  forget_token(job, target.token)
   if by_worker then
-    redis.call('HSET', job.key($KEY_OPERATIONS), meant.token,
+    redis.call('HSET', job.key($KEY_OPERATIONS), target.token,
       cjson.encode({ [$OPERATION_FIELD_UNDONE] = ids, [$OPERATION_FIELD_MS] = now_ms }))
     forget_undone(job)
   else
-    redis.call('HDEL', job.key($KEY_OPERATIONS), meant.token)
+    redis.call('HDEL', job.key($KEY_OPERATIONS), target.token)
   end
 end
 
-local NOTHING_CAME = {
+local WITHOUT_RESULT = {
   [$STEPPER_NOT_STARTED] = true, [$STEPPER_FAILED] = true, [$STEPPER_CANCELLED] = true,
 }
 
 -- An ended review waits again if no later step has started; a waiting one has more to do.
-local function review_again(job, step, review, at)
+local function update_review(job, step, review, at)
   local pending, total = pending_of(job, step)
   local status = job.step(review, $FIELD_STATUS)
   if status == $STEPPER_WAITING_INPUT then
     job.set_step(review, $FIELD_DONE, total - pending)
   end
-  local stands = job.get($RECORD_STATUS)
+  local job_status = job.get($RECORD_STATUS)
   if status ~= $STEPPER_COMPLETE or pending == 0
-    or (stands ~= $WORKFLOW_RUNNING and stands ~= $WORKFLOW_FAILED) then
+    or (job_status ~= $WORKFLOW_RUNNING and job_status ~= $WORKFLOW_FAILED) then
     return
   end
   for later = at + 1, #job.step_names do
-    if not NOTHING_CAME[job.step(job.step_names[later], $FIELD_STATUS)] then
+    if not WITHOUT_RESULT[job.step(job.step_names[later], $FIELD_STATUS)] then
       return
     end
   end
@@ -192,50 +192,50 @@ operations[$WF_OPERATION_UNDO] = function(key, arg, _, _, key_count)
   if not job then
     return reply
   end
-  local meant, undone = meant_by(job, token)
-  if not meant then
+  local target, undone = resolve_token(job, token)
+  if not target then
     if undone and by_worker then
       return found($FOUND_ALREADY, { [$FACT_UNDONE] = undone, [$FACT_TOKEN] = token })
     end
     return found($FOUND_MISSING, { [$FACT_WHAT] = $CODE_UNKNOWN_UNDO })
   end
-  local all = sort_ids((held_by(job, meant.operation)))
-  local ids = meant.item and { meant.item } or all
-  if meant.item and meant.effects then
-    return refuse($CODE_UNDO_CONFLICT, { [$FACT_ITEMS] = all, [$FACT_TOKEN] = meant.token })
+  local all = sort_ids((held_by(job, target.operation)))
+  local ids = target.item and { target.item } or all
+  if target.item and target.effects then
+    return refuse($CODE_UNDO_CONFLICT, { [$FACT_ITEMS] = all, [$FACT_TOKEN] = target.token })
   end
-  if meant.item and by_worker then -- a repeated call would undo one more change
+  if target.item and by_worker then -- a repeated call would undo one more change
     return found($FOUND_MISSING, { [$FACT_WHAT] = $CODE_UNKNOWN_UNDO })
   end
-  local conflicts = changed_since(job, meant, ids)
+  local conflicts = changed_since(job, target, ids)
   if #conflicts > 0 then
     return refuse($CODE_UNDO_CONFLICT, { [$FACT_ITEMS] = conflicts })
   end
   local step, review, at = touched_by(job, ids)
-  reply = forbidden_by_steps(job, meant, ids, at)
+  reply = forbidden_by_steps(job, target, ids, at)
   if reply then
     return reply
   end
-  if meant.effects and not by_worker then
-    return keep(once, found($FOUND_BEYOND, { [$FACT_TOKEN] = meant.token }))
+  if target.effects and not by_worker then
+    return keep(once, found($FOUND_BEYOND, { [$FACT_TOKEN] = target.token }))
   end
-  conflicts = check_effects(meant.operation)
+  conflicts = check_effects(target.operation)
   if #conflicts > 0 then
     return refuse($CODE_UNDO_CONFLICT, { [$FACT_ITEMS] = conflicts })
   end
 
   end_work(job)
-  revert_effects(meant.operation)
-  take_back(job, meant, step, ids, by_worker)
-  if meant.effects then
+  revert_effects(target.operation)
+  restore_items(job, target, step, ids, by_worker)
+  if target.effects then
     job.set($RECORD_DRAFT_STATE, $DRAFT_DIRTY)
   end
-  say(job, $WF_EVENT_UNDO_APPLIED, step or '', cjson.encode({
+  emit_event(job, $WF_EVENT_UNDO_APPLIED, step or '', cjson.encode({
     [$FACT_UNDO_TOKEN] = token, [$FACT_COUNT] = #ids,
     [$FACT_ITEMS] = #ids <= MOST_IN_EVENT and ids or nil,
   }))
   if review then
-    review_again(job, step, review, at)
+    update_review(job, step, review, at)
   end
   save(job)
   reply = found($FOUND_OK, { [$FACT_UNDONE] = ids, [$FACT_TOKEN] = token })

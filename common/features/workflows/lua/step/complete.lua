@@ -78,7 +78,7 @@ local function change_items(job, token, changes, operation)
   return token
 end
 
-local function say_changed(job, name, token, changes)
+local function emit_items_changed(job, name, token, changes)
   if #changes == 0 then
     return
   end
@@ -86,7 +86,7 @@ local function say_changed(job, name, token, changes)
   for at, change in ipairs(changes) do
     ids[at] = change.id
   end
-  say(job, $WF_EVENT_ITEM_CHANGED, name, cjson.encode({
+  emit_event(job, $WF_EVENT_ITEM_CHANGED, name, cjson.encode({
     [$FACT_OPERATION] = name, [$FACT_COUNT] = #ids, [$FACT_UNDO_TOKEN] = token,
     [$FACT_ITEMS] = #ids <= MOST_IN_EVENT and ids or nil,
   }))
@@ -101,17 +101,18 @@ operations[$WF_OPERATION_COMPLETE] = function(_, arg, last)
   if not job then
     return found($FOUND_MISSING)
   end
-  local stands = standing(job, name, execution, running)
-  if stands ~= $FOUND_OK then
-    return found(stands)
+  local state = execution_state(job, name, execution, running)
+  if state ~= $FOUND_OK then
+    return found(state)
   end
   local first_change = arg + 13 + 3 * count
   local changes, conflicts = changes_at(job, first_change, last)
   if #conflicts > 0 then
     return refuse($CODE_VERSION_CONFLICT, { [$FACT_ITEMS] = conflicts })
   end
-  local made = job.step(name, $FIELD_EFFECTS)
-  if made ~= '' and redis.call('HEXISTS', job.key($KEY_OPERATIONS), made) == 0 then
+  local effects_token = job.step(name, $FIELD_EFFECTS)
+  if effects_token ~= ''
+    and redis.call('HEXISTS', job.key($KEY_OPERATIONS), effects_token) == 0 then
     return refuse($CODE_STEP_LOST)
   end
   local kept = token ~= '' and redis.call('HGET', job.key($KEY_OPERATIONS), token)
@@ -121,12 +122,12 @@ operations[$WF_OPERATION_COMPLETE] = function(_, arg, last)
   end_work(job)
   replace_items(job, name, arg + 13, count)
   token = change_items(job, token, changes, operation)
-  say_changed(job, name, token, changes)
+  emit_items_changed(job, name, token, changes)
   forget_execution(job, $KEY_PARTS, execution)
   job.set_step(name, $FIELD_ERRORS, errors)
   job.set_step(name, $FIELD_UNDO_TOKEN, token)
-  local went = complete_step(job, name, summary, as_integer(count), ids)
+  local outcome = complete_step(job, name, summary, as_integer(count), ids)
   save(job)
-  return found($FOUND_OK, { [$FACT_STARTED] = went.started,
+  return found($FOUND_OK, { [$FACT_STARTED] = outcome.started,
     [$FACT_UNDO_TOKEN] = token ~= '' and token or nil })
 end

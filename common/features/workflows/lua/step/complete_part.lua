@@ -14,9 +14,9 @@ operations[$WF_OPERATION_COMPLETE_PART] = function(_, arg, last)
   local name, execution = running.step, running.execution
   local part, value, last_field = unpack(ARGV, arg + 6, last)
   local job = load_job(running.job)
-  local stands = job and standing(job, name, execution, running) or $FOUND_LOST
-  if stands ~= $FOUND_OK then
-    return found(stands)
+  local state = job and execution_state(job, name, execution, running) or $FOUND_LOST
+  if state ~= $FOUND_OK then
+    return found(state)
   end
   local parts = tonumber(job.step(name, $FIELD_PARTS)) or 0
   if tonumber(part) >= parts then
@@ -26,7 +26,7 @@ operations[$WF_OPERATION_COMPLETE_PART] = function(_, arg, last)
   end_work(job)
   if redis.call('HSET', job.key($KEY_PARTS), execution .. ':' .. part, value) == 1 then
     done = done + 1
-    note_progress(job, name, done, parts)
+    record_progress(job, name, done, parts)
   end
   local left = parts - done
   if left <= 0 then -- names the part that joins, so that its crash is noticed

@@ -9,7 +9,7 @@
 --   missing                     the job does not exist
 
 -- The waiting review of the job.
-local function review_that_waits(job)
+local function waiting_review(job)
   for _, name in ipairs(job.step_names) do
     if is_waiting(job, name) then
       return name
@@ -31,7 +31,7 @@ operations[$WF_OPERATION_EXPIRE_REVIEW] = function(_, arg)
     redis.call('ZREM', names.reviews, job_id)
     return found($FOUND_MISSING)
   end
-  local review = review_that_waits(job)
+  local review = waiting_review(job)
   local due = tonumber(redis.call('ZSCORE', names.reviews, job_id) or '')
   if not review then
     redis.call('ZREM', names.reviews, job_id)
@@ -42,28 +42,28 @@ operations[$WF_OPERATION_EXPIRE_REVIEW] = function(_, arg)
   end
   local options = review_options(job)
   if not filled(options[$REVIEW_TIMEOUT_S]) or not due then -- it has no timeout
-    redis.call('ZADD', names.reviews, look_again_at(job), job_id)
+    redis.call('ZADD', names.reviews, next_check_at(job), job_id)
     return found($FOUND_ALREADY)
   end
   local step = job.step_at(review)[$DEFINITION_REVIEWS]
-  local how = ENDINGS[options[$REVIEW_ON_TIMEOUT]]
+  local ending = ENDINGS[options[$REVIEW_ON_TIMEOUT]]
   local pending = pending_of(job, step)
-  if how or pending == 0 then
-    if goes_on_after(job, review) then
+  if ending or pending == 0 then
+    if continues_after(job, review) then
       check_ids(ids)
     end
     end_work(job)
     if pending > 0 then
-      local operation = how[1] .. '_' .. $SELECTION_FILTERED
+      local operation = ending[1] .. '_' .. $SELECTION_FILTERED
       job.set($RECORD_LAST_OPERATION, operation)
-      make_changes(job, step, review, changes_of_undecided(job, step, how[2]), {
+      make_changes(job, step, review, changes_of_undecided(job, step, ending[2]), {
         kind = $OPERATION_KIND_DECIDE, who = $DECIDER_TIMEOUT, operation = operation,
         digits = fresh_digits(job),
       })
     end
-    local went = settle_review(job, review, step, ids)
+    local outcome = settle_review(job, review, step, ids)
     save(job)
-    return found($FOUND_OK, { [$FACT_COMPLETED] = true, [$FACT_STARTED] = went.started })
+    return found($FOUND_OK, { [$FACT_COMPLETED] = true, [$FACT_STARTED] = outcome.started })
   end
   end_work(job)
   if options[$REVIEW_ON_TIMEOUT] == $ON_TIMEOUT_CANCEL then

@@ -17,13 +17,13 @@ operations[$WF_OPERATION_FAIL] = function(_, arg, last)
     end
     return found($FOUND_MISSING)
   end
-  local stands = standing(job, name, execution)
-  if stands ~= $FOUND_OK then
+  local state = execution_state(job, name, execution)
+  if state ~= $FOUND_OK then
     -- Only a step that is listed as running can be stranded.
     if redis.call('HGET', names.running, job_id) == name .. ' ' .. execution then
       redis.call('HDEL', names.running, job_id)
     end
-    return found(stands)
+    return found(state)
   end
   end_work(job)
   fail_step(job, name, cancelled == '1' and $STEPPER_CANCELLED or $STEPPER_FAILED, errors)

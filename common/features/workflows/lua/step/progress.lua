@@ -13,9 +13,9 @@ operations[$WF_OPERATION_PROGRESS] = function(_, arg, last)
   local name, execution = running.step, running.execution
   local done, total = unpack(ARGV, arg + 6, last)
   local job = load_job(running.job)
-  local stands = job and standing(job, name, execution, running) or $FOUND_LOST
-  if stands ~= $FOUND_OK then
-    return found(stands)
+  local state = job and execution_state(job, name, execution, running) or $FOUND_LOST
+  if state ~= $FOUND_OK then
+    return found(state)
   end
   if job.step(name, $FIELD_PARTS) ~= '' then -- a split step counts its parts
     return found($FOUND_OK)
@@ -27,7 +27,7 @@ operations[$WF_OPERATION_PROGRESS] = function(_, arg, last)
     return found($FOUND_OK)
   end
   end_work(job)
-  note_progress(job, name, math.min(done, total), total)
+  record_progress(job, name, math.min(done, total), total)
   save(job)
   return found($FOUND_OK)
 end

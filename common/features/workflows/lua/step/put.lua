@@ -13,9 +13,9 @@ operations[$WF_OPERATION_PUT] = function(_, arg, last)
   local name, execution = running.step, running.execution
   local what, value = unpack(ARGV, arg + 6, last)
   local job = load_job(running.job)
-  local stands = job and standing(job, name, execution, running) or $FOUND_LOST
-  if stands ~= $FOUND_OK then
-    return found(stands)
+  local state = job and execution_state(job, name, execution, running) or $FOUND_LOST
+  if state ~= $FOUND_OK then
+    return found(state)
   end
   begin_work(job) -- refused without memory: the data may be large
   redis.call('HSET', job.key($KEY_DATA), execution .. ':' .. what, value)

@@ -12,12 +12,12 @@ operations[$WF_OPERATION_SPLIT] = function(_, arg, last)
   local running = running_at(arg)
   local name, execution, ttl_s = running.step, running.execution, ARGV[arg + 6]
   local job = load_job(running.job)
-  local stands = job and standing(job, name, execution, running) or $FOUND_LOST
-  if stands == $FOUND_LOST then
-    return found(stands)
+  local state = job and execution_state(job, name, execution, running) or $FOUND_LOST
+  if state == $FOUND_LOST then
+    return found(state)
   end
   local parts = tonumber(job.step(name, $FIELD_PARTS))
-  if parts or stands ~= $FOUND_OK then
+  if parts or state ~= $FOUND_OK then
     return found($FOUND_ALREADY, { [$FACT_PARTS] = parts or 1 })
   end
   for at = arg + 7, last do

@@ -30,9 +30,9 @@ function hooks.letter_at(event_id)
   return id and { id = id, status = status, ms = ms, url = url }
 end
 
-function hooks.mark_letter(event_id, letter, status)
+function hooks.mark_letter(event_id, dead_letter, status)
   redis.call('HSET', names.letters, event_id,
-    table.concat({ letter.id, status, now_text, letter.url }, ' '))
+    table.concat({ dead_letter.id, status, now_text, dead_letter.url }, ' '))
 end
 
 -- The fields of a dead letter; nil if it was trimmed.
@@ -83,8 +83,8 @@ end
 -- Content, url and workflow of a delivery; nil if there is none.
 function hooks.due(name)
   if hooks.is_letter(name) then
-    local letter = hooks.letter_at(name)
-    local fields = letter and hooks.read_letter(letter.id)
+    local dead_letter = hooks.letter_at(name)
+    local fields = dead_letter and hooks.read_letter(dead_letter.id)
     if not fields then
       redis.call('HDEL', names.letters, name)
       return nil

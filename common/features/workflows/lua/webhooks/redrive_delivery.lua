@@ -39,16 +39,16 @@ operations[$WF_OPERATION_REDRIVE_DELIVERY] = function(key, arg, last)
   local chosen, skipped, missing, lists = {}, {}, {}, {}
   for at = arg + 4, last do
     local event_id = ARGV[at]
-    local letter = hooks.letter_at(event_id)
-    local waiting = letter and hooks.waiting_in(hooks.redrives(event_id), lists)
-    if not letter then
+    local dead_letter = hooks.letter_at(event_id)
+    local waiting = dead_letter and hooks.waiting_in(hooks.redrives(event_id), lists)
+    if not dead_letter then
       missing[#missing + 1] = event_id
-    elseif letter.status == $REDRIVE_OK or waiting[event_id]
+    elseif dead_letter.status == $REDRIVE_OK or waiting[event_id]
       or redis.call('ZSCORE', names.deliveries, event_id) then
       skipped[#skipped + 1] = event_id
     else
-      letter.event_id = event_id
-      chosen[#chosen + 1] = letter
+      dead_letter.event_id = event_id
+      chosen[#chosen + 1] = dead_letter
     end
   end
   if #missing > 0 then
@@ -56,12 +56,12 @@ operations[$WF_OPERATION_REDRIVE_DELIVERY] = function(key, arg, last)
   end
   table.sort(chosen, hooks.is_older)
   local redriven = {}
-  for at, letter in ipairs(chosen) do
-    local list = hooks.redrives(letter.event_id)
-    hooks.mark_letter(letter.event_id, letter, $REDRIVE_QUEUED)
-    redis.call('RPUSH', list, letter.event_id)
+  for at, dead_letter in ipairs(chosen) do
+    local list = hooks.redrives(dead_letter.event_id)
+    hooks.mark_letter(dead_letter.event_id, dead_letter, $REDRIVE_QUEUED)
+    redis.call('RPUSH', list, dead_letter.event_id)
     redis.call('EXPIRE', list, '$LONGEST_TTL_S')
-    redriven[at] = letter.event_id
+    redriven[at] = dead_letter.event_id
   end
   for list in pairs(lists) do
     hooks.let_go(list)

@@ -25,8 +25,8 @@ function hooks.put_letter(fields)
   for at = 1, #fields, 2 do
     named[fields[at]] = fields[at + 1]
   end
-  local letter = { id = id, url = named[$LETTER_URL] }
-  hooks.mark_letter(named[$LETTER_EVENT_ID], letter, $REDRIVE_NONE)
+  local dead_letter = { id = id, url = named[$LETTER_URL] }
+  hooks.mark_letter(named[$LETTER_EVENT_ID], dead_letter, $REDRIVE_NONE)
   local excess = redis.call('XLEN', names.dead_deliveries) - $LETTERS_KEPT
   if excess <= 0 then
     return
@@ -78,7 +78,7 @@ hooks.redriven = {
 }
 
 operations[$WF_OPERATION_SETTLE_DELIVERY] = function(key, arg, last)
-  local name, job_id, token, becomes, delay_ms, detail = unpack(ARGV, arg, arg + 5)
+  local name, job_id, token, outcome, delay_ms, detail = unpack(ARGV, arg, arg + 5)
   local delivery = hooks.record(name)
   local held = redis.call('HMGET', delivery, $DELIVERY_TOKEN, $DELIVERY_SETTLED)
   if held[2] == token then
@@ -87,12 +87,12 @@ operations[$WF_OPERATION_SETTLE_DELIVERY] = function(key, arg, last)
   if held[1] ~= token then
     return found($FOUND_LOST)
   end
-  local letter = hooks.is_letter(name) and hooks.redrives(name) and hooks.letter_at(name)
+  local dead_letter = hooks.is_letter(name) and hooks.redrives(name) and hooks.letter_at(name)
   redis.call('EXPIRE', delivery, $DELIVERY_KEPT_S)
-  if letter and hooks.redriven[becomes] then
-    hooks.mark_letter(name, letter, hooks.redriven[becomes])
+  if dead_letter and hooks.redriven[outcome] then
+    hooks.mark_letter(name, dead_letter, hooks.redriven[outcome])
   end
-  if becomes == $SETTLEMENT_RETRY then
+  if outcome == $SETTLEMENT_RETRY then
     hooks.end_attempt(delivery, token, detail)
     redis.call('ZADD', names.deliveries, as_integer(now_ms + tonumber(delay_ms)), name)
   else
@@ -106,8 +106,8 @@ operations[$WF_OPERATION_SETTLE_DELIVERY] = function(key, arg, last)
       hooks.go_on(name, job_of(name))
     end
   end
-  if hooks.told[becomes] then
-    hooks.tell_job(job_id, hooks.told[becomes])
+  if hooks.told[outcome] then
+    hooks.tell_job(job_id, hooks.told[outcome])
   end
   return found($FOUND_OK)
 end
