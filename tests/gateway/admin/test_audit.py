@@ -28,7 +28,7 @@ async def post(gateway: Gateway) -> list[dict[str, Any]]:
 
 
 async def slow(gateway: Gateway) -> str:
-    """A job that keeps an audit waiting for ever, because it must be looked at again."""
+    """Make an audit wait forever for the second check of a job."""
     job_id = await gateway.create()
     await gateway.finish(job_id)
     await gateway.emit(job_id, "message")
@@ -40,14 +40,14 @@ async def begin(gateway: Gateway) -> Exchange:
     return await gateway.client.begin("POST", "/v1/audit").start()
 
 
-async def test_before_the_first_audit_there_are_zeros(gateway: Gateway) -> None:
+async def test_before_the_first_audit_all_numbers_are_zero(gateway: Gateway) -> None:
     answer = await gateway.client.get("/v1/audit")
     assert answer.status == 200
     zeros = {"ts": 0, "jobs_checked": 0, "duration_ms": 0, "violations_total": 0, "violations": []}
     assert answer.json() == {"last": zeros, "totals": {"jobs_checked": 0, "violations": 0}}
 
 
-async def test_all_is_well(gateway: Gateway) -> None:
+async def test_an_audit_of_valid_jobs_finds_no_violations(gateway: Gateway) -> None:
     for _ in range(3):
         await gateway.create()
     await gateway.finish(await gateway.create())
@@ -59,7 +59,7 @@ async def test_all_is_well(gateway: Gateway) -> None:
     assert report == {"type": "report", **expected}
 
 
-async def test_violations_are_named_and_kept(gateway: Gateway) -> None:
+async def test_violations_are_reported_and_stored(gateway: Gateway) -> None:
     job_id = await gateway.create()
     await gateway.finish(job_id)
     await gateway.emit(job_id, "message")
@@ -77,7 +77,7 @@ async def test_violations_are_named_and_kept(gateway: Gateway) -> None:
     assert [found["job_id"] for found in stored["last"]["violations"]] == [job_id]
 
 
-async def test_it_changes_no_job(gateway: Gateway) -> None:
+async def test_an_audit_changes_no_job(gateway: Gateway) -> None:
     job_id = await gateway.create()
     before = await gateway.redis.hgetall(gateway.keys.job(job_id))  # type: ignore[misc]
     await post(gateway)
@@ -85,7 +85,7 @@ async def test_it_changes_no_job(gateway: Gateway) -> None:
     assert await gateway.redis.xlen(gateway.keys.events(job_id)) == 1
 
 
-async def test_progress_comes_now_and_then(
+async def test_progress_is_reported_regularly(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(route, "LINE_EVERY_S", 0.01)
@@ -100,7 +100,7 @@ async def test_progress_comes_now_and_then(
     await stream.hang_up()
 
 
-async def test_one_at_a_time(gateway: Gateway) -> None:
+async def test_a_second_audit_is_rejected_while_one_runs(gateway: Gateway) -> None:
     await slow(gateway)
     stream = await begin(gateway)
     await stream.chunk()
@@ -112,7 +112,7 @@ async def test_one_at_a_time(gateway: Gateway) -> None:
     assert (await post(gateway))[-1]["type"] == "report"
 
 
-async def test_of_many_at_once_one_is_served(gateway: Gateway) -> None:
+async def test_of_many_concurrent_requests_one_is_served(gateway: Gateway) -> None:
     await slow(gateway)
     exchanges = [gateway.client.begin("POST", "/v1/audit") for _ in range(10)]
     started = [await exchange.start() for exchange in exchanges]
@@ -120,7 +120,7 @@ async def test_of_many_at_once_one_is_served(gateway: Gateway) -> None:
     assert statuses == [200, *[429] * 9]
 
 
-async def test_a_client_that_leaves_ends_the_audit(gateway: Gateway) -> None:
+async def test_a_client_that_disconnects_ends_the_audit(gateway: Gateway) -> None:
     await slow(gateway)
     stream = await begin(gateway)
     await stream.chunk()
@@ -140,7 +140,7 @@ async def test_a_client_that_leaves_before_the_first_byte(gateway: Gateway) -> N
     assert not gateway.state.auditor.running
 
 
-async def test_a_stopping_gateway_says_so(
+async def test_a_stopping_gateway_ends_the_audit_with_a_failure(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(route, "LINE_EVERY_S", 0.01)
@@ -153,7 +153,9 @@ async def test_a_stopping_gateway_says_so(
     await eventually(lambda: not gateway.state.auditor.running)
 
 
-async def test_redis_away(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unreachable_redis_gets_503(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def away(*args: Any, **kwargs: Any) -> Any:
         raise ConnectionError("gone")
 
@@ -164,7 +166,7 @@ async def test_redis_away(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> 
     assert (await post(gateway))[-1]["type"] == "report"
 
 
-async def test_redis_leaves_in_the_middle(
+async def test_redis_failing_during_the_audit_is_reported(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def away(*args: Any, **kwargs: Any) -> Any:
@@ -176,10 +178,10 @@ async def test_redis_leaves_in_the_middle(
 
 
 @pytest.mark.parametrize("lacking", ["-scan", "-xrange"])
-async def test_a_gateway_that_may_not_look_at_everything_audits_nothing(
+async def test_an_audit_with_missing_permissions_is_refused(
     real_backend: Backend, lacking: str
 ) -> None:
-    """Half an audit would find jobs lost that are not."""
+    """A partial audit would report jobs as lost that are not."""
     admin = real_backend.client()
     await admin.execute_command("ACL", "SETUSER", "half", "on", ">x", "~*", "&*", "+@all", lacking)
     assert real_backend.url is not None
@@ -192,7 +194,7 @@ async def test_a_gateway_that_may_not_look_at_everything_audits_nothing(
         await admin.execute_command("ACL", "DELUSER", "half")
 
 
-async def test_an_audit_that_is_not_permitted_names_the_way_out(
+async def test_the_refusal_names_the_local_command(
     fake_gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def refused(*args: Any) -> Any:
@@ -204,7 +206,7 @@ async def test_an_audit_that_is_not_permitted_names_the_way_out(
     assert "sluice audit --local" in problem["detail"]
 
 
-async def test_a_report_that_cannot_be_stored_is_still_told(gateway: Gateway) -> None:
+async def test_a_report_that_cannot_be_stored_is_still_returned(gateway: Gateway) -> None:
     await gateway.redis.set(gateway.keys.audit, "x")
     await gateway.create()
     assert (await post(gateway))[-1]["jobs_checked"] == 1
@@ -212,7 +214,7 @@ async def test_a_report_that_cannot_be_stored_is_still_told(gateway: Gateway) ->
 
 
 @pytest.mark.parametrize("found", [b"", b"x", b"1", b"null", b'[{"job_id":"j"}]', b"\xff"])
-async def test_a_stored_report_of_a_foreign_hand(gateway: Gateway, found: bytes) -> None:
+async def test_an_invalid_stored_report_is_tolerated(gateway: Gateway, found: bytes) -> None:
     odd: Any = {"last_found": found, "last_jobs": b"\xff", "jobs_total": "7"}
     await gateway.redis.hset(gateway.keys.audit, mapping=odd)  # type: ignore[misc]
     answer = (await gateway.client.get("/v1/audit")).json()
@@ -220,7 +222,7 @@ async def test_a_stored_report_of_a_foreign_hand(gateway: Gateway, found: bytes)
     assert answer["totals"]["jobs_checked"] == 7
 
 
-def test_it_is_documented(fake_gateway: Gateway) -> None:
+def test_the_endpoint_is_in_the_openapi_document(fake_gateway: Gateway) -> None:
     path = fake_gateway.app.openapi()["paths"]["/v1/audit"]
     assert set(path) == {"get", "post"}
     post_answers = path["post"]["responses"]

@@ -13,7 +13,7 @@ from common.contracts.access import AuditAction
 from gateway.admin.audit_log import AuditLogPage
 from tests.gateway.access_kit import JSON, bearer, call, id_of, key_for, post
 from tests.gateway.conftest import Gateway, Make, check_problem, impatient
-from tests.gateway.letters import dead
+from tests.gateway.dead_letters import dead
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ async def admin(gateway: Gateway) -> str:
     return await key_for(gateway, "root", scopes=("admin",))
 
 
-async def trail(gateway: Gateway, key: str | None, query: str = "") -> list[dict[str, Any]]:
+async def entries(gateway: Gateway, key: str | None, query: str = "") -> list[dict[str, Any]]:
     answer = await call(gateway, "GET", f"/v1/trail{query}", key)
     assert answer.status == 200
     AuditLogPage.model_validate_json(answer.body)
@@ -34,89 +34,91 @@ async def trail(gateway: Gateway, key: str | None, query: str = "") -> list[dict
     return items
 
 
-async def deeds(gateway: Gateway, key: str | None) -> list[tuple[str, str]]:
-    return [(item["action"], item["target"]) for item in reversed(await trail(gateway, key))]
+async def actions(gateway: Gateway, key: str | None) -> list[tuple[str, str]]:
+    return [(item["action"], item["target"]) for item in reversed(await entries(gateway, key))]
 
 
-async def test_who_did_what(gateway: Gateway, admin: str) -> None:
+async def test_an_entry_names_the_key_the_action_and_its_target(
+    gateway: Gateway, admin: str
+) -> None:
     headers = {**bearer(admin), **JSON, "x-request-id": "r-17"}
     body = json.dumps({"name": "shop front"}).encode()
-    made = (await gateway.client.send("POST", "/v1/keys", headers, body)).json()
-    [entry] = await trail(gateway, admin)
+    created = (await gateway.client.send("POST", "/v1/keys", headers, body)).json()
+    [entry] = await entries(gateway, admin)
     assert entry["who"] == id_of(admin)
     assert entry["name"] == "root"
     assert entry["action"] == "key.create"
-    assert entry["target"] == f"{made['key_id']} shop front"
+    assert entry["target"] == f"{created['key_id']} shop front"
     assert entry["request_id"] == "r-17"
     assert entry["remote"] == "127.0.0.1"
-    assert made["key"] not in json.dumps(entry)
+    assert created["key"] not in json.dumps(entry)
 
 
-async def test_everything_that_leaves_a_trail(gateway: Gateway, admin: str) -> None:
-    made = (await call(gateway, "POST", "/v1/keys", admin, {"name": "x"})).json()["key_id"]
-    await call(gateway, "POST", f"/v1/keys/{made}/rotate", admin)
-    await call(gateway, "DELETE", f"/v1/keys/{made}", admin)
-    letters = [await dead(gateway, number) for number in range(4)]
-    await call(gateway, "POST", f"/v1/dlq/{letters[0]}/redrive", admin)
-    await call(gateway, "POST", "/v1/dlq/redrive", admin, {"ids": [letters[1]]})
+async def test_every_administrative_action_is_recorded(gateway: Gateway, admin: str) -> None:
+    created = (await call(gateway, "POST", "/v1/keys", admin, {"name": "x"})).json()["key_id"]
+    await call(gateway, "POST", f"/v1/keys/{created}/rotate", admin)
+    await call(gateway, "DELETE", f"/v1/keys/{created}", admin)
+    dead_letters = [await dead(gateway, number) for number in range(4)]
+    await call(gateway, "POST", f"/v1/dlq/{dead_letters[0]}/redrive", admin)
+    await call(gateway, "POST", "/v1/dlq/redrive", admin, {"ids": [dead_letters[1]]})
     await call(gateway, "POST", "/v1/dlq/redrive", admin, {"all": True, "dry_run": True})
-    await call(gateway, "DELETE", f"/v1/dlq/{letters[2]}", admin)
+    await call(gateway, "DELETE", f"/v1/dlq/{dead_letters[2]}", admin)
     await call(gateway, "DELETE", "/v1/dlq?reason=attempts_exhausted", admin)
     await call(gateway, "DELETE", "/v1/dlq?all=true", admin)
     await call(gateway, "POST", "/v1/audit", admin)
-    assert await deeds(gateway, admin) == [
-        ("key.create", f"{made} x"),
-        ("key.rotate", made),
-        ("key.revoke", made),
-        ("dlq.redrive", letters[0]),
-        ("dlq.redrive", f"ids={letters[1]}"),
-        ("dlq.purge", letters[2]),
+    assert await actions(gateway, admin) == [
+        ("key.create", f"{created} x"),
+        ("key.rotate", created),
+        ("key.revoke", created),
+        ("dlq.redrive", dead_letters[0]),
+        ("dlq.redrive", f"ids={dead_letters[1]}"),
+        ("dlq.purge", dead_letters[2]),
         ("dlq.purge", "reason=attempts_exhausted"),
         ("dlq.purge", "all"),
         ("audit.run", ""),
     ]
 
 
-async def test_reading_and_being_refused_leave_none(gateway: Gateway, admin: str) -> None:
-    ours = await key_for(gateway, tenant="ours")
+async def test_reads_and_rejected_requests_are_not_recorded(gateway: Gateway, admin: str) -> None:
+    tenant_key = await key_for(gateway, tenant="ours")
     for method, path in (("GET", "/v1/keys"), ("GET", "/v1/dlq"), ("GET", "/v1/trail")):
         await call(gateway, method, path, admin)
-    await call(gateway, "POST", "/v1/keys", ours, {"name": "x"})
+    await call(gateway, "POST", "/v1/keys", tenant_key, {"name": "x"})
     await call(gateway, "DELETE", "/v1/dlq", admin)
     await call(gateway, "DELETE", "/v1/keys/x", admin)
-    assert await trail(gateway, admin) == []
+    assert await entries(gateway, admin) == []
 
 
-async def test_ending_anothers_job_leaves_one(gateway: Gateway, admin: str) -> None:
-    ours = await key_for(gateway, tenant="ours")
-    job_ids = [(await post(gateway, ours)).json()["job_id"] for _ in range(2)]
-    assert (await call(gateway, "DELETE", f"/v1/jobs/{job_ids[0]}", ours)).status == 200
+async def test_canceling_a_job_of_another_tenant_is_recorded(gateway: Gateway, admin: str) -> None:
+    tenant_key = await key_for(gateway, tenant="ours")
+    job_ids = [(await post(gateway, tenant_key)).json()["job_id"] for _ in range(2)]
+    assert (await call(gateway, "DELETE", f"/v1/jobs/{job_ids[0]}", tenant_key)).status == 200
     assert (await call(gateway, "DELETE", f"/v1/jobs/{job_ids[1]}", admin)).status == 200
-    assert await deeds(gateway, admin) == [("job.cancel", job_ids[1])]
+    assert await actions(gateway, admin) == [("job.cancel", job_ids[1])]
 
 
-async def test_who_sits_at_the_machine_is_called_local(make: Make) -> None:
+async def test_requests_without_a_key_are_recorded_as_local(make: Make) -> None:
     gateway = make()
     await call(gateway, "DELETE", "/v1/dlq?all=true")
     job_id = await gateway.create()
     await call(gateway, "DELETE", f"/v1/jobs/{job_id}")  # without tenants, a cancel is not recorded
-    [entry] = await trail(gateway, None)
+    [entry] = await entries(gateway, None)
     assert (entry["who"], entry["name"], entry["action"]) == ("local", "", "dlq.purge")
 
 
-async def test_what_cannot_be_written_down_is_not_done(gateway: Gateway, admin: str) -> None:
-    ours = await key_for(gateway, tenant="ours")
-    job_id = (await post(gateway, ours)).json()["job_id"]
-    letter = await dead(gateway)
+async def test_an_action_that_cannot_be_recorded_is_refused(gateway: Gateway, admin: str) -> None:
+    tenant_key = await key_for(gateway, tenant="ours")
+    job_id = (await post(gateway, tenant_key)).json()["job_id"]
+    dead_letter = await dead(gateway)
     await gateway.redis.set("access:trail", "no stream")
     before = await gateway.snapshot()
     for method, path, body in (
         ("POST", "/v1/keys", {"name": "x"}),
-        ("POST", f"/v1/keys/{id_of(ours)}/rotate", None),
-        ("DELETE", f"/v1/keys/{id_of(ours)}", None),
-        ("POST", f"/v1/dlq/{letter}/redrive", None),
+        ("POST", f"/v1/keys/{id_of(tenant_key)}/rotate", None),
+        ("DELETE", f"/v1/keys/{id_of(tenant_key)}", None),
+        ("POST", f"/v1/dlq/{dead_letter}/redrive", None),
         ("POST", "/v1/dlq/redrive", {"all": True}),
-        ("DELETE", f"/v1/dlq/{letter}", None),
+        ("DELETE", f"/v1/dlq/{dead_letter}", None),
         ("DELETE", "/v1/dlq?all=true", None),
         ("POST", "/v1/audit", None),
         ("DELETE", f"/v1/jobs/{job_id}", None),
@@ -126,31 +128,35 @@ async def test_what_cannot_be_written_down_is_not_done(gateway: Gateway, admin: 
     check_problem(await call(gateway, "GET", "/v1/trail", admin), 503, "store_corrupt")
 
 
-async def test_a_redis_without_memory_takes_what_frees_some(real_make: Make) -> None:
+async def test_actions_that_free_memory_work_when_redis_is_full(real_make: Make) -> None:
     """Otherwise a key that fills Redis could not be revoked, nor its jobs be removed."""
     gateway = real_make(auth="required")
     admin = await key_for(gateway, "root", scopes=("admin",))
-    flooding = await key_for(gateway, tenant="shop")
-    job_id = (await post(gateway, flooding)).json()["job_id"]
-    letter = await dead(gateway)
+    flooding_key = await key_for(gateway, tenant="shop")
+    job_id = (await post(gateway, flooding_key)).json()["job_id"]
+    dead_letter = await dead(gateway)
     await gateway.redis.config_set("maxmemory", "1")
     try:
         with impatient(*gateway.carriers):
-            check_problem(await post(gateway, flooding), 503, "store_unavailable")
-        for path in (f"/v1/keys/{id_of(flooding)}", f"/v1/dlq/{letter}", f"/v1/jobs/{job_id}"):
+            check_problem(await post(gateway, flooding_key), 503, "store_unavailable")
+        for path in (
+            f"/v1/keys/{id_of(flooding_key)}",
+            f"/v1/dlq/{dead_letter}",
+            f"/v1/jobs/{job_id}",
+        ):
             answer = await call(gateway, "DELETE", path, admin)
             assert answer.status in (200, 204), answer
     finally:
         await gateway.redis.config_set("maxmemory", "0")
-    assert [action for action, _ in await deeds(gateway, admin)] == [
+    assert [action for action, _ in await actions(gateway, admin)] == [
         *("key.revoke", "dlq.purge", "job.cancel")
     ]
 
 
-async def test_page_by_page(gateway: Gateway, admin: str) -> None:
+async def test_pages_list_each_entry_once(gateway: Gateway, admin: str) -> None:
     for number in range(7):
         await call(gateway, "DELETE", f"/v1/dlq/{number}-0", admin)
-    whole = await trail(gateway, admin)
+    whole = await entries(gateway, admin)
     found: list[dict[str, Any]] = []
     query, pages = "?limit=3", 0
     while True:
@@ -165,18 +171,18 @@ async def test_page_by_page(gateway: Gateway, admin: str) -> None:
 
 
 @pytest.mark.parametrize("query", ["?limit=0", "?limit=201", "?limit=x", "?before=x"])
-async def test_parameters_out_of_range(fake_make: Make, query: str) -> None:
+async def test_invalid_query_parameters_are_rejected(fake_make: Make, query: str) -> None:
     answer = await call(fake_make(), "GET", f"/v1/trail{query}")
     check_problem(answer, 422, "invalid_request")
 
 
-async def test_entries_of_a_foreign_hand(gateway: Gateway, admin: str) -> None:
+async def test_invalid_entries_are_tolerated(gateway: Gateway, admin: str) -> None:
     await gateway.redis.xadd("access:trail", {b"\xff": b"\xff", b"who": b"\xfe", b"ts": b"soon"})
-    [entry] = await trail(gateway, admin)
+    [entry] = await entries(gateway, admin)
     assert (entry["who"], entry["ts"], entry["action"]) == ("�", 0, "")
 
 
-async def test_the_copy_in_the_log_says_whence_it_came(
+async def test_the_log_line_has_the_client_address(
     gateway: Gateway, admin: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, "common.access.audit_log"):
@@ -189,13 +195,13 @@ async def test_the_copy_in_the_log_says_whence_it_came(
     assert line.endswith(" from 127.0.0.1")
 
 
-async def test_whatever_is_written_down_stays_on_its_line(
+async def test_control_characters_are_replaced(
     fake_make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    trail_of = fake_make().state.access.audit_log
+    log = fake_make().state.access.audit_log
     caplog.set_level("INFO", "common.access.audit_log")
-    await trail_of.write(AuditEntry("me", AuditAction.JOB_CANCEL, "a\nb\x1b[2J", remote="\u2028"))
-    [entry] = await trail_of.page("+", 1)
+    await log.write(AuditEntry("me", AuditAction.JOB_CANCEL, "a\nb\x1b[2J", remote="\u2028"))
+    [entry] = await log.page("+", 1)
     assert (entry.target, entry.remote) == ("a?b?[2J", "?")
     [record] = [each for each in caplog.records if each.name == "common.access.audit_log"]
     assert record.getMessage() == "audit log: me job.cancel a?b?[2J from ?"

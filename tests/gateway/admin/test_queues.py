@@ -17,7 +17,7 @@ QUEUES = "/v1/queues"
 PAUSE, RESUME = f"{QUEUES}/jobs:stream/pause", f"{QUEUES}/jobs:stream/resume"
 
 
-async def test_how_the_job_queue_is(gateway: Gateway) -> None:
+async def test_the_job_queue_is_described(gateway: Gateway) -> None:
     now_ms = int(time.time() * 1000)
     await gateway.create()
     await gateway.create({"task": "chat", "payload": {}, "delay_s": 600})
@@ -50,20 +50,23 @@ async def test_how_the_job_queue_is(gateway: Gateway) -> None:
     assert answer.json()["bullmq"] == []
 
 
-async def test_bullmqs_queues_are_there(make: Make) -> None:
+async def test_bullmq_queues_are_listed_and_cannot_be_paused(make: Make) -> None:
     gateway = make(bullmq_add_queues="mail,print")
     await gateway.redis.rpush("bull:mail:wait", "1", "2")  # type: ignore[misc]
     await gateway.redis.zadd("bull:mail:failed", {"3": 1})
     found = (await gateway.client.get(QUEUES)).json()["bullmq"]
     assert [queue["name"] for queue in found] == ["mail", "print"]
-    assert {place: n for place, n in found[0]["counts"].items() if n} == {"wait": 2, "failed": 1}
+    assert {state: n for state, n in found[0]["counts"].items() if n} == {
+        "wait": 2,
+        "failed": 1,
+    }
     for name, code in (("mail", "queue_not_pausable"), ("fax", "queue_not_found")):
         for action in ("pause", "resume"):
             answer = await gateway.client.send("POST", f"{QUEUES}/{name}/{action}")
             check_problem(answer, 409 if name == "mail" else 404, code)
 
 
-async def test_pausing_and_going_on(gateway: Gateway) -> None:
+async def test_the_queue_is_paused_and_resumed(gateway: Gateway) -> None:
     before = int(time.time() * 1000)
     answer = await gateway.client.send("POST", PAUSE, JSON, b'{"why":"tea"}')
     assert answer.status == 200
@@ -73,7 +76,7 @@ async def test_pausing_and_going_on(gateway: Gateway) -> None:
     [queue] = (await gateway.client.get(QUEUES)).json()["queues"]
     assert queue["paused"] == pause
     again = await gateway.client.send("POST", PAUSE)
-    assert again.json() == answer.json(), "it stays as it was paused first"
+    assert again.json() == answer.json(), "the first pause is kept"
     status = (await gateway.client.get("/v1/status")).json()
     [check] = status["checks"]["queue"]
     assert (check["status"], check["paused"]) == ("warn", True)
@@ -100,7 +103,7 @@ async def test_pausing_and_going_on(gateway: Gateway) -> None:
         (JSON, b'{"why":"' + b"x" * 501 + b'"}', 422),
     ],
 )
-async def test_a_refused_pause_changes_nothing(
+async def test_a_rejected_pause_changes_nothing(
     fake_gateway: Gateway, headers: dict[str, str], body: bytes, status: int
 ) -> None:
     before = await fake_gateway.snapshot()
@@ -109,7 +112,7 @@ async def test_a_refused_pause_changes_nothing(
     assert await fake_gateway.redis.xlen(AccessKeys().audit_log) == 0
 
 
-async def test_who_may_and_what_is_written_down(fake_make: Make) -> None:
+async def test_pausing_requires_admin_and_is_recorded(fake_make: Make) -> None:
     gateway = fake_make(auth="required")
     ui = await key_for(gateway, scopes=frozenset({"ui", "metrics", "jobs:read", "jobs:write"}))
     admin = await key_for(gateway, scopes=frozenset({"admin"}))
@@ -129,8 +132,8 @@ async def test_who_may_and_what_is_written_down(fake_make: Make) -> None:
     ]
 
 
-async def test_paused_workers_do_not_make_a_gateway_refuse_jobs(fake_gateway: Gateway) -> None:
-    """They hold, as under pressure, but what is accepted is to wait."""
+async def test_paused_workers_do_not_make_the_gateway_refuse_jobs(fake_gateway: Gateway) -> None:
+    """Paused workers hold as under pressure, but jobs are accepted and wait."""
     redis, keys, pressure = fake_gateway.redis, fake_gateway.keys, fake_gateway.state.pressure
     for paused in (True, False):
         members = {"consumer": "w", "seen_ms": 1, "holding": True, "paused": paused}
@@ -143,9 +146,9 @@ async def test_paused_workers_do_not_make_a_gateway_refuse_jobs(fake_gateway: Ga
     assert b'gw_worker_holding{worker="w"} 1.0' in metrics
 
 
-async def test_workers_are_shown_with_their_age(fake_gateway: Gateway) -> None:
+async def test_workers_are_listed_with_the_age_of_their_heartbeat(fake_gateway: Gateway) -> None:
     seen_ms = int(time.time() * 1000) - 4000
-    members = {"consumer": "w", "host": "box", "version": "1", "in_flight": 2, "rss_bytes": 7}
+    members = {"consumer": "w", "host": "host-1", "version": "1", "in_flight": 2, "rss_bytes": 7}
     beat = TypeAdapter(Heartbeat).validate_python({**members, "seen_ms": seen_ms})
     await fake_gateway.redis.zadd(fake_gateway.keys.workers, {"w": seen_ms})
     await fake_gateway.redis.set(fake_gateway.keys.worker("w"), beat.to_json())

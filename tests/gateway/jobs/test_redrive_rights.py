@@ -13,7 +13,7 @@ from common.jobs.options import JobOptions
 from gateway.jobs.ids import new_job_id
 from tests.gateway.access_kit import call, key_for, post
 from tests.gateway.conftest import Gateway, Make
-from tests.gateway.letters import NO_JOB, put
+from tests.gateway.dead_letters import NO_JOB, put
 
 
 @pytest.fixture

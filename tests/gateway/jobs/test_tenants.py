@@ -15,7 +15,7 @@ from gateway.jobs.ids import new_job_id
 from tests.gateway.access_kit import bearer, call, key_for, post
 from tests.gateway.asgi import Answer
 from tests.gateway.conftest import CHAT, Gateway, Make, check_problem
-from tests.gateway.letters import put
+from tests.gateway.dead_letters import put
 
 #: Every request about a job: method, path, headers, body.
 ROUTES: dict[str, tuple[str, str, dict[str, str], bytes]] = {

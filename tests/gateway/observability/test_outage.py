@@ -26,7 +26,7 @@ from tests.gateway.conftest import (
     impatient,
     make_gateway,
 )
-from tests.gateway.letters import dead
+from tests.gateway.dead_letters import dead
 from tests.support.backends import REAL, Backend, RealServer, require_binary
 
 #: Maximum seconds that a request may take while Redis is down, with the short timeouts of tests.

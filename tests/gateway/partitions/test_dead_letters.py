@@ -13,7 +13,7 @@ from gateway.admin.dlq import listing
 from gateway.admin.dlq.models import DeadLetterPage
 from gateway.jobs.ids import new_job_id
 from tests.gateway.conftest import Gateway, Make, check_problem
-from tests.gateway.letters import EXHAUSTED, NO_JOB, call
+from tests.gateway.dead_letters import EXHAUSTED, NO_JOB, call
 
 PARTITIONS = 4
 NOON = 1_760_000_000_000

@@ -12,7 +12,7 @@ from gateway.admin.dlq import listing
 from gateway.admin.dlq.listing import mask
 from gateway.admin.dlq.models import DeadLetterGroups
 from tests.gateway.conftest import Gateway, Make, check_problem
-from tests.gateway.letters import EXHAUSTED, HOSTILE, NO_JOB, call, dead, left, put
+from tests.gateway.dead_letters import EXHAUSTED, HOSTILE, NO_JOB, call, dead, left, put
 
 UUID = "6f1c0f0e-8f0a-4a51-9a55-0d4a6c4f2b7e"
 NEVER = "0123456789abcdef"
@@ -32,13 +32,13 @@ async def timed_out(gateway: Gateway, number: int, kind: str = "timeout") -> str
     return await dead(gateway, number, error=error)
 
 
-async def test_nothing(gateway: Gateway) -> None:
+async def test_no_dead_letters_give_no_groups(gateway: Gateway) -> None:
     nothing = {"groups": [], "total": 0, "looked_at": 0, "complete": True}
     assert await groups(gateway) == nothing
     assert await gateway.redis.dbsize() == 0
 
 
-async def test_a_group(gateway: Gateway) -> None:
+async def test_similar_failures_are_one_group(gateway: Gateway) -> None:
     ids = [await timed_out(gateway, number) for number in range(40)]
     found = await groups(gateway)
     assert (found["total"], found["looked_at"], found["complete"]) == (40, 40, True)
@@ -58,7 +58,7 @@ async def test_a_group(gateway: Gateway) -> None:
     }
 
 
-async def test_what_is_not_alike(gateway: Gateway) -> None:
+async def test_different_failures_are_different_groups(gateway: Gateway) -> None:
     """One dead letter for each difference, and a second one for the largest group."""
     for number in range(2):
         await timed_out(gateway, number)
@@ -74,7 +74,7 @@ async def test_what_is_not_alike(gateway: Gateway) -> None:
     assert [group["reason"] for group in found[1:]] == [NO_JOB, *[EXHAUSTED] * 3], "newest first"
 
 
-async def test_two_gateways_give_one_fingerprint(make: Make) -> None:
+async def test_two_gateways_give_the_same_fingerprint(make: Make) -> None:
     one, other = make(), make()
     await timed_out(one, 1)
     assert await groups(one) == await groups(other)
@@ -97,12 +97,12 @@ async def test_two_gateways_give_one_fingerprint(make: Make) -> None:
         ("x" * 1000, "x" * 300),
     ],
 )
-def test_masks(message: str, masked: str) -> None:
+def test_ids_and_numbers_are_masked(message: str, masked: str) -> None:
     assert mask(message) == masked
 
 
 @pytest.mark.parametrize("unit", ["a", "1", "a1", "f", "1-", "0x", "a-", " 1", "g1f"])
-def test_masking_takes_no_time(unit: str) -> None:
+def test_masking_long_messages_is_fast(unit: str) -> None:
     begun = time.process_time()
     for _ in range(100):
         mask(unit * 200_000)
@@ -110,17 +110,17 @@ def test_masking_takes_no_time(unit: str) -> None:
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-async def test_hostile_letters(gateway: Gateway, name: str) -> None:
-    """Whatever lies there can be seen in a group, listed, and purged by its fingerprint."""
+async def test_an_invalid_dead_letter_is_grouped_and_purged(gateway: Gateway, name: str) -> None:
+    """Invalid entries can be listed in a group and purged by its fingerprint."""
     await dead(gateway)
-    letter_id = await put(gateway, HOSTILE[name])
+    dead_letter_id = await put(gateway, HOSTILE[name])
     found = (await groups(gateway))["groups"]
-    [group] = [group for group in found if group["newest_id"] == letter_id]
+    [group] = [group for group in found if group["newest_id"] == dead_letter_id]
     assert group["count"] == 1
     assert all(len(str(value)) <= 300 for value in group.values())
     query = f"?fingerprint={group['fingerprint']}"
     listed = (await call(gateway, "GET", query)).json()
-    assert [item["id"] for item in listed["items"]] == [letter_id]
+    assert [item["id"] for item in listed["items"]] == [dead_letter_id]
     assert (await call(gateway, "DELETE", query)).json() == {"purged": 1}
     assert len(await left(gateway)) == 1
 
@@ -138,7 +138,7 @@ async def test_hostile_letters(gateway: Gateway, name: str) -> None:
         ({"kind": "k" * 1000, "message": "m"}, "k" * 100, "m"),
     ],
 )
-async def test_errors_of_other_shapes(
+async def test_errors_of_any_shape_are_grouped(
     fake_gateway: Gateway, error: Any, kind: str | None, message: str | None
 ) -> None:
     await dead(fake_gateway, error=error)
@@ -146,7 +146,7 @@ async def test_errors_of_other_shapes(
     assert (group["kind"], group["message"]) == (kind, message)
 
 
-async def test_it_looks_at_so_many_letters(
+async def test_grouping_reads_a_limited_number_of_dead_letters(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listing, "GROUP_SCAN_MAX", 50)
@@ -159,7 +159,9 @@ async def test_it_looks_at_so_many_letters(
     assert found["groups"][0]["count"] == 50
 
 
-async def test_it_looks_at_so_many_bytes(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_grouping_reads_a_limited_number_of_bytes(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(listing, "GROUP_SCAN_BYTES_MAX", 100_000)
     for number in range(10):
         await dead(gateway, number, payload={"t": "x" * 30_000})
@@ -167,7 +169,9 @@ async def test_it_looks_at_so_many_bytes(gateway: Gateway, monkeypatch: pytest.M
     assert (found["looked_at"], found["complete"]) == (4, False)
 
 
-async def test_so_many_groups(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_number_of_groups_is_limited(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(listing, "GROUPS_MAX", 3)
     for name in "abcaba":
         await dead(gateway, error={"kind": name})
@@ -189,7 +193,7 @@ async def fingerprint_of(gateway: Gateway, kind: str) -> str:
     return name
 
 
-async def test_listing_a_group(gateway: Gateway) -> None:
+async def test_a_group_is_listed_by_its_fingerprint(gateway: Gateway) -> None:
     ids = [await timed_out(gateway, n, "a" if n % 5 else "b") for n in range(40)]
     name = await fingerprint_of(gateway, "b")
     first = (await call(gateway, "GET", f"?fingerprint={name}&limit=5")).json()
@@ -201,7 +205,7 @@ async def test_listing_a_group(gateway: Gateway) -> None:
         assert (await call(gateway, "GET", query)).json()["items"] == []
 
 
-async def test_purging_a_group(gateway: Gateway) -> None:
+async def test_a_group_is_purged_by_its_fingerprint(gateway: Gateway) -> None:
     ids = [await timed_out(gateway, n, "a" if n % 3 else "b") for n in range(100)]
     name = await fingerprint_of(gateway, "b")
     answer = await call(gateway, "DELETE", f"?fingerprint={name}")
@@ -210,27 +214,27 @@ async def test_purging_a_group(gateway: Gateway) -> None:
     assert (await call(gateway, "DELETE", f"?fingerprint={name}")).json() == {"purged": 0}
 
 
-async def test_redriving_a_group(gateway: Gateway) -> None:
+async def test_a_group_is_redriven_by_its_fingerprint(gateway: Gateway) -> None:
     ids = [await timed_out(gateway, n, "a" if n % 3 else "b") for n in range(30)]
     name = await fingerprint_of(gateway, "b")
-    wanted = [ids[n] for n in range(27, -1, -3)]
+    expected = [ids[n] for n in range(27, -1, -3)]
     before = await gateway.snapshot()
     answer = await call(gateway, "POST", "/redrive", {"fingerprint": name, "dry_run": True})
-    assert [entry["dead_letter_id"] for entry in answer.json()["redriven"]] == wanted
+    assert [entry["dead_letter_id"] for entry in answer.json()["redriven"]] == expected
     assert await gateway.snapshot() == before
     answer = await call(gateway, "POST", "/redrive", {"fingerprint": name, "limit": 4})
-    assert [entry["dead_letter_id"] for entry in answer.json()["redriven"]] == wanted[:4]
+    assert [entry["dead_letter_id"] for entry in answer.json()["redriven"]] == expected[:4]
     answer = await call(gateway, "POST", "/redrive", {"fingerprint": name})
-    assert [entry["dead_letter_id"] for entry in answer.json()["redriven"]] == wanted[4:]
+    assert [entry["dead_letter_id"] for entry in answer.json()["redriven"]] == expected[4:]
     assert await left(gateway) == [id for n, id in enumerate(ids) if n % 3]
 
 
-async def test_the_trail_names_the_group(gateway: Gateway) -> None:
+async def test_the_audit_log_names_the_fingerprint(gateway: Gateway) -> None:
     await dead(gateway)
     await call(gateway, "POST", "/redrive", {"fingerprint": NEVER})
     await call(gateway, "DELETE", f"?fingerprint={NEVER}")
-    trail = (await gateway.client.get("/v1/trail")).json()["items"]
-    assert [(entry["action"], entry["target"]) for entry in trail] == [
+    entries = (await gateway.client.get("/v1/trail")).json()["items"]
+    assert [(entry["action"], entry["target"]) for entry in entries] == [
         ("dlq.purge", f"fingerprint={NEVER}"),
         ("dlq.redrive", f"fingerprint={NEVER}"),
     ]
@@ -240,7 +244,9 @@ BAD = ["", "x", NEVER.upper(), NEVER[1:], NEVER + "0", "*" * 16, NEVER[:15] + "%
 
 
 @pytest.mark.parametrize("bad", [*BAD, NEVER + "%0A"])
-async def test_bad_fingerprints(fake_gateway: Gateway, bad: str) -> None:
+async def test_invalid_fingerprints_in_queries_are_rejected(
+    fake_gateway: Gateway, bad: str
+) -> None:
     await dead(fake_gateway)
     before = await fake_gateway.snapshot()
     for method in ("GET", "DELETE"):
@@ -252,7 +258,9 @@ async def test_bad_fingerprints(fake_gateway: Gateway, bad: str) -> None:
 
 
 @pytest.mark.parametrize("bad", ["", "x", NEVER.upper(), NEVER + "\n", 7, True, [NEVER], {}])
-async def test_bad_fingerprints_in_a_run(fake_gateway: Gateway, bad: Any) -> None:
+async def test_invalid_fingerprints_in_redrive_are_rejected(
+    fake_gateway: Gateway, bad: Any
+) -> None:
     await dead(fake_gateway)
     before = await fake_gateway.snapshot()
     body = json.dumps({"fingerprint": bad}).encode()
@@ -264,7 +272,7 @@ async def test_bad_fingerprints_in_a_run(fake_gateway: Gateway, bad: Any) -> Non
 
 
 @pytest.mark.parametrize("other", [f"reason={NO_JOB}", "all=true"])
-async def test_a_purge_by_two_choices(gateway: Gateway, other: str) -> None:
+async def test_purge_rejects_two_selections(gateway: Gateway, other: str) -> None:
     await dead(gateway)
     before = await gateway.snapshot()
     answer = await call(gateway, "DELETE", f"?fingerprint={NEVER}&{other}")
@@ -273,7 +281,7 @@ async def test_a_purge_by_two_choices(gateway: Gateway, other: str) -> None:
 
 
 @pytest.mark.parametrize("other", [{"reason": NO_JOB}, {"all": True}, {"ids": ["1-1"]}])
-async def test_a_run_by_two_choices(gateway: Gateway, other: dict[str, Any]) -> None:
+async def test_redrive_rejects_two_selections(gateway: Gateway, other: dict[str, Any]) -> None:
     await dead(gateway)
     before = await gateway.snapshot()
     answer = await call(gateway, "POST", "/redrive", {"fingerprint": NEVER, **other})
@@ -281,7 +289,7 @@ async def test_a_run_by_two_choices(gateway: Gateway, other: dict[str, Any]) -> 
     assert await gateway.snapshot() == before
 
 
-async def test_a_stream_of_another_type(gateway: Gateway) -> None:
+async def test_a_stream_of_another_type_gives_no_groups(gateway: Gateway) -> None:
     await gateway.redis.set(gateway.keys.dead_letters, "x")
     nothing = {"groups": [], "total": 0, "looked_at": 0, "complete": True}
     assert await groups(gateway) == nothing

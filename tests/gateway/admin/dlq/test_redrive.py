@@ -12,7 +12,7 @@ from common.jobs.queue import Promoter
 from gateway.admin.dlq.models import RedriveReport, RedriveRequest
 from tests.gateway.admin.dlq.test_dead_letters import IMPOSSIBLE_IDS
 from tests.gateway.conftest import CHAT, Gateway, Make, check_problem
-from tests.gateway.letters import EXHAUSTED, HOSTILE, NO_JOB, call, dead, left, put
+from tests.gateway.dead_letters import EXHAUSTED, HOSTILE, NO_JOB, call, dead, left, put
 
 
 async def run(gateway: Gateway, **body: Any) -> dict[str, Any]:
@@ -33,13 +33,13 @@ async def queued(gateway: Gateway) -> list[str]:
     return [fields[b"job_id"].decode() for _, fields in entries]
 
 
-async def test_a_letter_becomes_a_job(make: Make) -> None:
+async def test_a_dead_letter_becomes_a_complete_job(make: Make) -> None:
     gateway = make(job_ttl_s=777)
-    letter_id = await dead(gateway, payload={"a": "é", "n": 10**30})
-    answer = await call(gateway, "POST", f"/{letter_id}/redrive")
+    dead_letter_id = await dead(gateway, payload={"a": "é", "n": 10**30})
+    answer = await call(gateway, "POST", f"/{dead_letter_id}/redrive")
     assert answer.status == 202
     job_id = answer.json()["job_id"]
-    assert answer.json() == {"job_id": job_id, "dead_letter_id": letter_id}
+    assert answer.json() == {"job_id": job_id, "dead_letter_id": dead_letter_id}
     assert answer.header("location") == f"/v1/jobs/{job_id}"
     assert await left(gateway) == []
 
@@ -48,7 +48,7 @@ async def test_a_letter_becomes_a_job(make: Make) -> None:
     assert job["payload"] == {"a": "é", "n": 10**30}
     [(_, event)] = await gateway.redis.xrange(gateway.keys.events(job_id))
     assert (event[b"type"], event[b"step"]) == (b"queued", b"gateway.redrive")
-    assert json.loads(event[b"data"]) == {"dead_letter_id": letter_id}
+    assert json.loads(event[b"data"]) == {"dead_letter_id": dead_letter_id}
     [(_, message)] = await gateway.redis.xrange(gateway.keys.queue)
     assert set(message) == {b"job_id", b"task", b"payload"}
     assert message[b"job_id"].decode() == job_id
@@ -56,55 +56,55 @@ async def test_a_letter_becomes_a_job(make: Make) -> None:
         assert 770 < await gateway.redis.ttl(key) <= 777
 
 
-async def test_twice_is_one_job(gateway: Gateway) -> None:
-    letter_id = await dead(gateway)
-    first = await call(gateway, "POST", f"/{letter_id}/redrive")
+async def test_redriving_twice_creates_one_job(gateway: Gateway) -> None:
+    dead_letter_id = await dead(gateway)
+    first = await call(gateway, "POST", f"/{dead_letter_id}/redrive")
     before = await gateway.snapshot()
-    again = await call(gateway, "POST", f"/{letter_id}/redrive")
+    again = await call(gateway, "POST", f"/{dead_letter_id}/redrive")
     assert (again.status, again.body) == (202, first.body)
-    zeros = await call(gateway, "POST", f"/00{letter_id}/redrive")
+    zeros = await call(gateway, "POST", f"/00{dead_letter_id}/redrive")
     assert (zeros.status, zeros.body) == (202, first.body)
     assert await gateway.snapshot() == before
 
 
-async def test_at_once_by_two_gateways_is_one_job(make: Make) -> None:
+async def test_two_gateways_at_once_create_one_job(make: Make) -> None:
     one, other = make(), make()
-    letter_id = await dead(one)
+    dead_letter_id = await dead(one)
     answers = await asyncio.gather(
-        *(call(gateway, "POST", f"/{letter_id}/redrive") for gateway in (one, other) * 10)
+        *(call(gateway, "POST", f"/{dead_letter_id}/redrive") for gateway in (one, other) * 10)
     )
     assert {(answer.status, answer.body) for answer in answers} == {(202, answers[0].body)}
     assert len(await queued(one)) == 1
 
 
-async def test_after_its_job_is_gone_so_is_the_letter(gateway: Gateway) -> None:
-    letter_id = await dead(gateway)
-    job_id = (await call(gateway, "POST", f"/{letter_id}/redrive")).json()["job_id"]
+async def test_after_the_job_expired_redrive_is_not_found(gateway: Gateway) -> None:
+    dead_letter_id = await dead(gateway)
+    job_id = (await call(gateway, "POST", f"/{dead_letter_id}/redrive")).json()["job_id"]
     await gateway.redis.delete(gateway.keys.job(job_id))
-    answer = await call(gateway, "POST", f"/{letter_id}/redrive")
+    answer = await call(gateway, "POST", f"/{dead_letter_id}/redrive")
     check_problem(answer, 404, "dead_letter_not_found")
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-async def test_what_cannot_be_redriven(gateway: Gateway, name: str) -> None:
-    letter_id = await put(gateway, HOSTILE[name])
+async def test_an_invalid_dead_letter_is_not_redrivable(gateway: Gateway, name: str) -> None:
+    dead_letter_id = await put(gateway, HOSTILE[name])
     before = await gateway.snapshot()
-    check_problem(await call(gateway, "POST", f"/{letter_id}/redrive"), 422, "not_redrivable")
+    check_problem(await call(gateway, "POST", f"/{dead_letter_id}/redrive"), 422, "not_redrivable")
     report = await run(gateway, all=True)
-    assert report["skipped"] == [{"dead_letter_id": letter_id, "code": "not_redrivable"}]
+    assert report["skipped"] == [{"dead_letter_id": dead_letter_id, "code": "not_redrivable"}]
     assert await gateway.snapshot() == before
 
 
-async def test_a_payload_comes_back_byte_by_byte(gateway: Gateway) -> None:
+async def test_the_payload_is_copied_byte_for_byte(gateway: Gateway) -> None:
     payload = '{ "a" :\t[1.50, 1e3],\n"b":"\\u00e9" }'
     fields = json.dumps({"task": "rag", "payload": payload}).encode()
-    letter_id = await put(gateway, {b"reason": b"theirs", b"fields": fields})
-    assert (await call(gateway, "POST", f"/{letter_id}/redrive")).status == 202
+    dead_letter_id = await put(gateway, {b"reason": b"theirs", b"fields": fields})
+    assert (await call(gateway, "POST", f"/{dead_letter_id}/redrive")).status == 202
     [(_, message)] = await gateway.redis.xrange(gateway.keys.queue)
     assert (message[b"task"], message[b"payload"]) == (b"rag", payload.encode())
 
 
-async def test_many_are_spread_over_time(gateway: Gateway) -> None:
+async def test_many_jobs_are_spread_over_time(gateway: Gateway) -> None:
     ids = [await dead(gateway, number) for number in range(45)]
     report = await run(gateway, all=True, rate_per_s=20)
     assert report["skipped"] == []
@@ -125,7 +125,9 @@ async def test_many_are_spread_over_time(gateway: Gateway) -> None:
     ("rate", "delays"),
     [(1000, [0, 1, 2]), (3, [0, 333, 667]), (0.001, [0, 10**6, 2 * 10**6]), (None, [0, 100, 200])],
 )
-async def test_the_rate(fake_gateway: Gateway, rate: float | None, delays: list[int]) -> None:
+async def test_delays_follow_the_rate(
+    fake_gateway: Gateway, rate: float | None, delays: list[int]
+) -> None:
     for number in range(3):
         await dead(fake_gateway, number)
     body = {} if rate is None else {"rate_per_s": rate}
@@ -133,20 +135,20 @@ async def test_the_rate(fake_gateway: Gateway, rate: float | None, delays: list[
     assert [entry["delay_ms"] for entry in report["redriven"]] == delays
 
 
-def test_the_slowest_run_stays_within_thirty_days() -> None:
+def test_the_slowest_redrive_stays_within_thirty_days() -> None:
     slowest = RedriveRequest(all=True, limit=1000, rate_per_s=0.001)
     assert slowest.effective_limit / slowest.rate_per_s < 30 * 24 * 3600
 
 
-async def test_a_reason_deep_in_the_stream(gateway: Gateway) -> None:
-    wanted = [await dead(gateway, number, reason=NO_JOB) for number in range(3)]
+async def test_redrive_by_reason_covers_the_whole_stream(gateway: Gateway) -> None:
+    matching = [await dead(gateway, number, reason=NO_JOB) for number in range(3)]
     others = [await dead(gateway, number) for number in range(100)]
     report = await run(gateway, reason=NO_JOB)
-    assert ids_in(report["redriven"]) == list(reversed(wanted))
+    assert ids_in(report["redriven"]) == list(reversed(matching))
     assert await left(gateway) == others
 
 
-async def test_a_limit(gateway: Gateway) -> None:
+async def test_redrive_stops_at_the_limit(gateway: Gateway) -> None:
     ids = [await dead(gateway, number) for number in range(120)]
     assert len((await run(gateway, all=True, dry_run=True))["redriven"]) == 100
     report = await run(gateway, all=True, limit=7)
@@ -155,8 +157,8 @@ async def test_a_limit(gateway: Gateway) -> None:
     assert await left(gateway) == ids[:-7]
 
 
-async def test_hopeless_letters_do_not_use_up_the_limit(gateway: Gateway) -> None:
-    """Else a run after the other would try the same ones and never reach the rest."""
+async def test_skipped_dead_letters_do_not_count_for_the_limit(gateway: Gateway) -> None:
+    """Otherwise every redrive would try the same ones and never reach the rest."""
     good = await dead(gateway)
     for _ in range(40):
         await put(gateway, {b"fields": b"{}"})
@@ -166,17 +168,17 @@ async def test_hopeless_letters_do_not_use_up_the_limit(gateway: Gateway) -> Non
     assert len(report["skipped"]) == 40
 
 
-async def test_by_ids(gateway: Gateway) -> None:
+async def test_redrive_by_ids_skips_unknown_and_invalid_ones(gateway: Gateway) -> None:
     first, second, third = [await dead(gateway, number) for number in range(3)]
-    hopeless = await put(gateway, {b"x": b"y"})
-    report = await run(gateway, ids=[second, "1-1", hopeless, second, f"0{second}", first])
+    invalid = await put(gateway, {b"x": b"y"})
+    report = await run(gateway, ids=[second, "1-1", invalid, second, f"0{second}", first])
     assert ids_in(report["redriven"]) == [second, first]
     assert [entry["delay_ms"] for entry in report["redriven"]] == [0, 100]
     assert report["skipped"] == [
         {"dead_letter_id": "1-1", "code": "dead_letter_not_found"},
-        {"dead_letter_id": hopeless, "code": "not_redrivable"},
+        {"dead_letter_id": invalid, "code": "not_redrivable"},
     ]
-    assert await left(gateway) == [third, hopeless]
+    assert await left(gateway) == [third, invalid]
     before = await gateway.snapshot()
     again = await run(gateway, ids=[second, first])
     assert [entry["job_id"] for entry in again["redriven"]] == [
@@ -185,22 +187,22 @@ async def test_by_ids(gateway: Gateway) -> None:
     assert await gateway.snapshot() == before
 
 
-async def test_by_ids_beyond_a_limit(gateway: Gateway) -> None:
+async def test_ids_beyond_the_limit_are_skipped(gateway: Gateway) -> None:
     ids = [await dead(gateway, number) for number in range(4)]
     report = await run(gateway, ids=ids, limit=2)
     assert ids_in(report["redriven"]) == ids[:2]
     assert report["skipped"] == [
-        {"dead_letter_id": letter_id, "code": "over_limit"} for letter_id in ids[2:]
+        {"dead_letter_id": dead_letter_id, "code": "over_limit"} for dead_letter_id in ids[2:]
     ]
     assert await left(gateway) == ids[2:]
 
 
-async def test_by_no_ids(fake_gateway: Gateway) -> None:
+async def test_an_empty_list_of_ids_redrives_nothing(fake_gateway: Gateway) -> None:
     await dead(fake_gateway)
     assert await run(fake_gateway, ids=[]) == {"redriven": [], "skipped": [], "dry_run": False}
 
 
-async def test_more_ids_than_the_usual_limit(fake_gateway: Gateway) -> None:
+async def test_a_list_of_ids_may_exceed_the_default_limit(fake_gateway: Gateway) -> None:
     ids = [await dead(fake_gateway, number) for number in range(101)]
     assert ids_in((await run(fake_gateway, ids=ids, dry_run=True))["redriven"]) == ids
 
@@ -208,21 +210,21 @@ async def test_more_ids_than_the_usual_limit(fake_gateway: Gateway) -> None:
 async def test_a_dry_run_changes_nothing(gateway: Gateway) -> None:
     for number in range(40):
         await dead(gateway, number, reason=NO_JOB if number % 2 else EXHAUSTED)
-    hopeless = await put(gateway, {b"x": b"y"})
+    invalid = await put(gateway, {b"x": b"y"})
     before = await gateway.snapshot()
     for choice in ({"all": True}, {"reason": NO_JOB}, {"ids": [*await left(gateway), "1-1"]}):
-        told = await run(gateway, **choice, dry_run=True)
-        assert told["dry_run"] is True
-        assert told["redriven"]
+        preview = await run(gateway, **choice, dry_run=True)
+        assert preview["dry_run"] is True
+        assert preview["redriven"]
     assert await gateway.snapshot() == before
-    told = await run(gateway, all=True, dry_run=True)
-    assert told["skipped"] == [{"dead_letter_id": hopeless, "code": "not_redrivable"}]
+    preview = await run(gateway, all=True, dry_run=True)
+    assert preview["skipped"] == [{"dead_letter_id": invalid, "code": "not_redrivable"}]
     done = await run(gateway, all=True)
-    assert {**told, "dry_run": False} == done
+    assert {**preview, "dry_run": False} == done
 
 
 @pytest.mark.parametrize("by_ids", [False, True])
-async def test_a_full_schedule_stops_the_run(make: Make, by_ids: bool) -> None:
+async def test_a_full_schedule_stops_the_redrive(make: Make, by_ids: bool) -> None:
     gateway = make(max_scheduled=3)
     await gateway.create({**CHAT, "delay_s": 600})
     ids = [await dead(gateway, number) for number in range(8)]
@@ -230,9 +232,9 @@ async def test_a_full_schedule_stops_the_run(make: Make, by_ids: bool) -> None:
     report = await run(gateway, limit=6, **({"ids": newest} if by_ids else {"all": True}))
     assert ids_in(report["redriven"]) == newest[:3]  # one at once, two into the schedule
     skipped = [(entry["dead_letter_id"], entry["code"]) for entry in report["skipped"]]
-    expected = [(letter_id, "schedule_full") for letter_id in newest[3:6]]
+    expected = [(dead_letter_id, "schedule_full") for dead_letter_id in newest[3:6]]
     if by_ids:
-        expected += [(letter_id, "over_limit") for letter_id in newest[6:]]
+        expected += [(dead_letter_id, "over_limit") for dead_letter_id in newest[6:]]
     assert skipped == expected
     assert await left(gateway) == ids[:5]
     assert await gateway.redis.zcard(gateway.keys.scheduled) == 3
@@ -274,7 +276,7 @@ MISFITS: dict[str, tuple[Any, list[str]]] = {
 
 
 @pytest.mark.parametrize("name", MISFITS)
-async def test_requests_that_do_not_fit(fake_gateway: Gateway, name: str) -> None:
+async def test_invalid_redrive_requests_are_rejected(fake_gateway: Gateway, name: str) -> None:
     body, pointers = MISFITS[name]
     await dead(fake_gateway)
     before = await fake_gateway.snapshot()
@@ -294,7 +296,7 @@ async def test_requests_that_do_not_fit(fake_gateway: Gateway, name: str) -> Non
         (b'{"all":true}' + b" " * 300_000, "application/json", 413, "body_too_large"),
     ],
 )
-async def test_bad_bodies(
+async def test_malformed_bodies_are_rejected(
     fake_gateway: Gateway, body: bytes, content_type: str, status: int, code: str
 ) -> None:
     await dead(fake_gateway)
@@ -315,15 +317,15 @@ async def test_a_job_key_of_another_type_is_skipped(gateway: Gateway) -> None:
     assert await left(gateway) == [bad]
 
 
-async def test_a_queue_of_another_type_leaves_no_half_of_a_job(gateway: Gateway) -> None:
-    letter_id = await dead(gateway)
+async def test_a_queue_of_another_type_leaves_no_partial_job(gateway: Gateway) -> None:
+    dead_letter_id = await dead(gateway)
     await gateway.redis.set(gateway.keys.queue, "x")
     before = await gateway.snapshot()
-    check_problem(await call(gateway, "POST", f"/{letter_id}/redrive"), 503, "store_corrupt")
+    check_problem(await call(gateway, "POST", f"/{dead_letter_id}/redrive"), 503, "store_corrupt")
     assert await gateway.snapshot() == before
 
 
-async def test_no_schedule_is_needed_for_one(make: Make) -> None:
+async def test_redriving_one_needs_no_schedule(make: Make) -> None:
     gateway = make(max_scheduled=0)
-    letter_id = await dead(gateway)
-    assert (await call(gateway, "POST", f"/{letter_id}/redrive")).status == 202
+    dead_letter_id = await dead(gateway)
+    assert (await call(gateway, "POST", f"/{dead_letter_id}/redrive")).status == 202

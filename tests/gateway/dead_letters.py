@@ -12,7 +12,7 @@ EXHAUSTED, NO_JOB = "attempts_exhausted", "job_missing_or_expired"
 DEEP = b"[" * 2000 + b"]" * 2000
 #: Invalid entries of the dead-letter stream; none of them can be redriven.
 HOSTILE: dict[str, dict[bytes, bytes]] = {
-    "nothing of ours": {b"x": b"y"},
+    "unknown field": {b"x": b"y"},
     "empty field": {b"": b""},
     "not UTF-8": {
         b"reason": b"\xff\xfe",
@@ -45,12 +45,12 @@ HOSTILE: dict[str, dict[bytes, bytes]] = {
 
 async def put(gateway: Gateway, fields: dict[bytes, bytes], id: str = "*") -> str:
     """A dead letter of any kind."""
-    letter_id: bytes = await gateway.redis.xadd(
+    dead_letter_id: bytes = await gateway.redis.xadd(
         gateway.keys.dead_letters,
         fields,  # type: ignore[arg-type]
         id=id,
     )
-    return letter_id.decode()
+    return dead_letter_id.decode()
 
 
 async def dead(
