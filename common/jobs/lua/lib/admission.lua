@@ -59,14 +59,15 @@ local function is_held(running)
   return held[1] == running.attempt and held[2] == running.token
 end
 
--- The admission limits of a request: `{group, limit, interval_us, burst, most, rate, active}`. The
--- store sends five arguments and, if the caller has limits, two keys after `own` (1) others.
+-- The admission limits of a request: `{group, limit, interval_us, burst, max_active, rate,
+-- active}`. The store sends five arguments and, if the caller has limits, two keys after `own` (1)
+-- others.
 local function admission_at(key, key_count, arg, own)
   own = own or 1
   local limited = tonumber(key_count) > own
   return {
     group = ARGV[arg], limit = tonumber(ARGV[arg + 1]), interval_us = tonumber(ARGV[arg + 2]),
-    burst = tonumber(ARGV[arg + 3]), most = tonumber(ARGV[arg + 4]),
+    burst = tonumber(ARGV[arg + 3]), max_active = tonumber(ARGV[arg + 4]),
     rate = limited and KEYS[key + own], active = limited and KEYS[key + own + 1],
   }
 end
@@ -80,9 +81,9 @@ local function forbidden(admission, starts)
     end
     admission.due, admission.kept_ms = due, math.ceil((due - now_us) / 1000) + 1000
   end
-  if admission.active and admission.most > 0 then
+  if admission.active and admission.max_active > 0 then
     local count = redis.call('ZCARD', admission.active)
-    if starts and count >= admission.most then
+    if starts and count >= admission.max_active then
       return found($FOUND_QUOTA, { [$FACT_ACTIVE] = count })
     end
   end
@@ -100,7 +101,7 @@ local function admit(admission, core_job)
   if admission.due then
     redis.call('SET', admission.rate, as_integer(admission.due), 'PX', as_integer(admission.kept_ms))
   end
-  if core_job and admission.active and admission.most > 0 then
+  if core_job and admission.active and admission.max_active > 0 then
     redis.call('ZADD', admission.active, now_text, core_job)
     redis.call('EXPIRE', admission.active, as_integer(3 * $TTL_MAX_S))
   end

@@ -66,7 +66,7 @@ operations[$WF_OPERATION_CREATE] = function(key, arg, last, _, key_count)
   until redis.call('EXISTS', job.record) == 0
   redis.call('EXPIRE', sequence, '$SEQUENCE_TTL_S')
 
-  job.follow(definition)
+  job.use_definition(definition)
   redis.call('DEL', unpack(job.keys())) -- leftovers of a job with this id whose record was deleted
   for field, value in pairs(fields) do
     job.set(field, value)

@@ -106,7 +106,7 @@ end
 -- each, comma-separated. What an operation created and another claims stays when it is undone: the
 -- other takes it over, and it goes when that is undone. If the job of that one is gone, it stays
 -- for good.
-local claims = { most = 16, many = '*' }
+local claims = { max_owners = 16, many = '*' }
 
 function claims.of(effects, claim)
   local owners = {}
@@ -125,11 +125,11 @@ function claims.add(effects, claim)
       return
     end
   end
-  owners[#owners + 1] = #owners < claims.most and effects[$EFFECT_OWNER] or claims.many
+  owners[#owners + 1] = #owners < claims.max_owners and effects[$EFFECT_OWNER] or claims.many
   redis.call('HSET', rag_key(effects, $RAG_CLAIMS), claim, table.concat(owners, ','))
 end
 
-function claims.give_up(effects)
+function claims.release(effects)
   local key = rag_key(effects, $RAG_CLAIMS)
   for claim in pairs(effects[$EFFECT_CLAIMS]) do
     local others = {}
@@ -147,7 +147,7 @@ function claims.give_up(effects)
 end
 
 -- The operation behind a claim, read once; false if it cannot be undone any more.
-function claims.heir(owner, successors)
+function claims.successor(owner, successors)
   if successors[owner] == nil then
     local id, token = string.match(owner, '^(%S+) (%S+)$')
     local key = id and job_of(id).key($KEY_OPERATIONS)
@@ -160,10 +160,10 @@ function claims.heir(owner, successors)
 end
 
 -- True if others claim it; the first of them that can be undone takes it over.
-function claims.inherited(effects, claim, part, name, change, successors)
+function claims.transfer(effects, claim, part, name, change, successors)
   local owners = claims.of(effects, claim)
   for _, owner in ipairs(owners) do
-    local successor = claims.heir(owner, successors)
+    local successor = claims.successor(owner, successors)
     local has = successor and successor.operation[$OPERATION_FIELD_EFFECTS][part]
     if has and not has[name] then
       has[name] = change
@@ -173,7 +173,7 @@ function claims.inherited(effects, claim, part, name, change, successors)
   return #owners > 0
 end
 
-function claims.tell(successors)
+function claims.save(successors)
   for _, successor in pairs(successors) do
     if successor then
       redis.call('HSET', successor.key, successor.token, cjson.encode(successor.operation))
@@ -190,10 +190,10 @@ local function revert_effects(operation)
   check_namespace(effects)
   local ontology, documents = rag_key(effects, $RAG_ONTOLOGY), rag_key(effects, $RAG_DOCUMENTS)
   local of_terms, of_documents, successors = false, false, {}
-  claims.give_up(effects)
+  claims.release(effects)
   for field, change in pairs(effects[$EFFECT_TERMS]) do
-    if state_of_term(ontology, field, change) == 'applied'
-      and not claims.inherited(effects, $CLAIM_TERM .. field, $EFFECT_TERMS, field, change, successors) then
+    if state_of_term(ontology, field, change) == 'applied' and not claims.transfer(
+      effects, $CLAIM_TERM .. field, $EFFECT_TERMS, field, change, successors) then
       of_terms = true
       if change[$EFFECT_BEFORE] == '' then
         redis.call('HDEL', ontology, field)
@@ -203,13 +203,13 @@ local function revert_effects(operation)
     end
   end
   for id, revision in pairs(effects[$EFFECT_DOCUMENTS]) do
-    if state_of_document(documents, id, revision) == 'applied' and not claims.inherited(
+    if state_of_document(documents, id, revision) == 'applied' and not claims.transfer(
       effects, $CLAIM_DOCUMENT .. id, $EFFECT_DOCUMENTS, id, revision, successors) then
       of_documents = true
       remove_document(effects, id)
     end
   end
-  claims.tell(successors)
+  claims.save(successors)
   if of_terms or of_documents then
     record_change(effects, of_terms)
   end

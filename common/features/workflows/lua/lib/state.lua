@@ -15,7 +15,7 @@ local names = {
   job = tag .. $KEY_JOB, sequence = tag .. $KEY_SEQUENCE, index = tag .. $KEY_INDEX,
   running = tag .. $KEY_RUNNING, reviews = tag .. $KEY_REVIEWS, unsettled = tag .. $KEY_UNSETTLED,
   deliveries = tag .. $KEY_DELIVERIES, wake = tag .. $KEY_WAKE, delivery = tag .. $KEY_DELIVERY,
-  dead_deliveries = tag .. $KEY_DEAD_DELIVERIES, letters = tag .. $KEY_LETTERS,
+  dead_deliveries = tag .. $KEY_DEAD_DELIVERIES, dead_letter_states = tag .. $KEY_LETTERS,
   redrives = tag .. $KEY_REDRIVES,
 }
 local GLOBAL_KINDS = {
@@ -126,7 +126,7 @@ local function job_of(id)
   end
 
   -- Uses a definition (raw JSON).
-  function job.follow(raw)
+  function job.use_definition(raw)
     local known = declaration_of(raw)
     job.definition, job.step_names = known.definition, known.names
     job.index, job.by_prefix = known.index, known.by_prefix
@@ -181,7 +181,7 @@ local function load_job(id)
   if not definition then
     return nil
   end
-  job.follow(definition)
+  job.use_definition(definition)
   check_keys(job)
   return job
 end

@@ -16,13 +16,13 @@ function hooks.record(name)
   return names.delivery .. name
 end
 
-function hooks.is_letter(name)
+function hooks.is_dead_letter(name)
   return string.find(name, ':', 1, true) ~= nil
 end
 
 -- The redrive state of an event's dead letter, `id status ms url`; nil if there is none.
-function hooks.letter_at(event_id)
-  local raw = redis.call('HGET', names.letters, event_id)
+function hooks.dead_letter_at(event_id)
+  local raw = redis.call('HGET', names.dead_letter_states, event_id)
   if not raw then
     return nil
   end
@@ -30,13 +30,13 @@ function hooks.letter_at(event_id)
   return id and { id = id, status = status, ms = ms, url = url }
 end
 
-function hooks.mark_letter(event_id, dead_letter, status)
-  redis.call('HSET', names.letters, event_id,
+function hooks.mark_dead_letter(event_id, dead_letter, status)
+  redis.call('HSET', names.dead_letter_states, event_id,
     table.concat({ dead_letter.id, status, now_text, dead_letter.url }, ' '))
 end
 
 -- The fields of a dead letter; nil if it was trimmed.
-function hooks.read_letter(id)
+function hooks.read_dead_letter(id)
   local entry = redis.call('XRANGE', names.dead_deliveries, id, id)[1]
   if not entry then
     return nil
@@ -57,17 +57,17 @@ function hooks.redrives(event_id)
 end
 
 -- Removes a name from the due deliveries; the next dead letter of the job becomes due.
-function hooks.leave(name)
+function hooks.unschedule(name)
   redis.call('ZREM', names.deliveries, name)
-  if hooks.is_letter(name) then
+  if hooks.is_dead_letter(name) then
     local waiting = hooks.redrives(name)
     redis.call('LREM', waiting, 0, name)
-    hooks.let_go(waiting)
+    hooks.make_oldest_due(waiting)
   end
 end
 
 -- Makes the oldest dead letter of a list due, if there is one.
-function hooks.let_go(waiting)
+function hooks.make_oldest_due(waiting)
   local oldest = redis.call('LINDEX', waiting, 0)
   if oldest then
     redis.call('ZADD', names.deliveries, 'NX', now_text, oldest)
@@ -76,17 +76,17 @@ end
 
 -- Removes everything about this name.
 function hooks.forget(name)
-  hooks.leave(name)
+  hooks.unschedule(name)
   redis.call('DEL', hooks.record(name))
 end
 
 -- Content, url and workflow of a delivery; nil if there is none.
 function hooks.due(name)
-  if hooks.is_letter(name) then
-    local dead_letter = hooks.letter_at(name)
-    local fields = dead_letter and hooks.read_letter(dead_letter.id)
+  if hooks.is_dead_letter(name) then
+    local dead_letter = hooks.dead_letter_at(name)
+    local fields = dead_letter and hooks.read_dead_letter(dead_letter.id)
     if not fields then
-      redis.call('HDEL', names.letters, name)
+      redis.call('HDEL', names.dead_letter_states, name)
       return nil
     end
     return fields[$LETTER_BODY] or '', fields[$LETTER_URL] or '', ''
@@ -107,7 +107,7 @@ operations[$WF_OPERATION_CLAIM_DELIVERY] = function(key, arg)
   if not score then
     return found($FOUND_MISSING)
   end
-  if hooks.is_letter(name) then
+  if hooks.is_dead_letter(name) then
     hooks.redrives(name)
   end
   local delivery = hooks.record(name)

@@ -39,7 +39,7 @@ operations[$WF_OPERATION_REDRIVE_DELIVERY] = function(key, arg, last)
   local chosen, skipped, missing, lists = {}, {}, {}, {}
   for at = arg + 4, last do
     local event_id = ARGV[at]
-    local dead_letter = hooks.letter_at(event_id)
+    local dead_letter = hooks.dead_letter_at(event_id)
     local waiting = dead_letter and hooks.waiting_in(hooks.redrives(event_id), lists)
     if not dead_letter then
       missing[#missing + 1] = event_id
@@ -58,13 +58,13 @@ operations[$WF_OPERATION_REDRIVE_DELIVERY] = function(key, arg, last)
   local redriven = {}
   for at, dead_letter in ipairs(chosen) do
     local list = hooks.redrives(dead_letter.event_id)
-    hooks.mark_letter(dead_letter.event_id, dead_letter, $REDRIVE_QUEUED)
+    hooks.mark_dead_letter(dead_letter.event_id, dead_letter, $REDRIVE_QUEUED)
     redis.call('RPUSH', list, dead_letter.event_id)
     redis.call('EXPIRE', list, '$LONGEST_TTL_S')
     redriven[at] = dead_letter.event_id
   end
   for list in pairs(lists) do
-    hooks.let_go(list)
+    hooks.make_oldest_due(list)
   end
   if #chosen > 0 then
     redis.pcall('PUBLISH', names.wake, redriven[1])

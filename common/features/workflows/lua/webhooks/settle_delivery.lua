@@ -10,7 +10,7 @@
 --   lost      another worker has it: nothing written
 
 -- Records the status of the last delivery. It is not a change of the job: `updated_ms` stays.
-function hooks.tell_job(job_id, status)
+function hooks.set_job_status(job_id, status)
   local job = job_of(job_id)
   if redis.call('EXISTS', job.record) == 1 then
     redis.call('HSET', job.record, $RECORD_WEBHOOK_STATUS, status, $RECORD_WEBHOOK_MS, now_text)
@@ -18,7 +18,7 @@ function hooks.tell_job(job_id, status)
 end
 
 -- Appends a dead letter to the stream; the oldest are trimmed, together with their states.
-function hooks.put_letter(fields)
+function hooks.add_dead_letter(fields)
   local id = redis.call('XADD', names.dead_deliveries, '*', $LETTER_FAILED_MS, now_text,
     unpack(fields))
   local named = {}
@@ -26,7 +26,7 @@ function hooks.put_letter(fields)
     named[fields[at]] = fields[at + 1]
   end
   local dead_letter = { id = id, url = named[$LETTER_URL] }
-  hooks.mark_letter(named[$LETTER_EVENT_ID], dead_letter, $REDRIVE_NONE)
+  hooks.mark_dead_letter(named[$LETTER_EVENT_ID], dead_letter, $REDRIVE_NONE)
   local excess = redis.call('XLEN', names.dead_deliveries) - $LETTERS_KEPT
   if excess <= 0 then
     return
@@ -36,7 +36,7 @@ function hooks.put_letter(fields)
   for _, entry in ipairs(oldest) do
     for at = 1, #entry[2], 2 do
       if entry[2][at] == $LETTER_EVENT_ID then
-        redis.call('HDEL', names.letters, entry[2][at + 1])
+        redis.call('HDEL', names.dead_letter_states, entry[2][at + 1])
       end
     end
     redis.call('XDEL', names.dead_deliveries, entry[1])
@@ -57,7 +57,7 @@ function hooks.end_attempt(delivery, token, detail)
 end
 
 -- Removes the outbox's first entry and continues with the next.
-function hooks.go_on(name, job)
+function hooks.advance_outbox(name, job)
   redis.call('LPOP', job.key($KEY_OUTBOX))
   if redis.call('LLEN', job.key($KEY_OUTBOX)) > 0 then
     redis.call('ZADD', names.deliveries, now_text, name)
@@ -66,12 +66,12 @@ function hooks.go_on(name, job)
   end
 end
 
-hooks.told = {
+hooks.job_status = {
   [$SETTLEMENT_OK] = $SENT_OK,
   [$SETTLEMENT_RETRY] = $SENT_RETRYING,
   [$SETTLEMENT_DEAD] = $SENT_FAILED,
 }
-hooks.redriven = {
+hooks.redrive_status = {
   [$SETTLEMENT_OK] = $REDRIVE_OK,
   [$SETTLEMENT_RETRY] = $REDRIVE_RETRYING,
   [$SETTLEMENT_DEAD] = $REDRIVE_FAILED,
@@ -87,27 +87,28 @@ operations[$WF_OPERATION_SETTLE_DELIVERY] = function(key, arg, last)
   if held[1] ~= token then
     return found($FOUND_LOST)
   end
-  local dead_letter = hooks.is_letter(name) and hooks.redrives(name) and hooks.letter_at(name)
+  local dead_letter = hooks.is_dead_letter(name) and hooks.redrives(name)
+    and hooks.dead_letter_at(name)
   redis.call('EXPIRE', delivery, $DELIVERY_KEPT_S)
-  if dead_letter and hooks.redriven[outcome] then
-    hooks.mark_letter(name, dead_letter, hooks.redriven[outcome])
+  if dead_letter and hooks.redrive_status[outcome] then
+    hooks.mark_dead_letter(name, dead_letter, hooks.redrive_status[outcome])
   end
   if outcome == $SETTLEMENT_RETRY then
     hooks.end_attempt(delivery, token, detail)
     redis.call('ZADD', names.deliveries, as_integer(now_ms + tonumber(delay_ms)), name)
   else
     if arg + 6 <= last then
-      hooks.put_letter({ unpack(ARGV, arg + 6, last) })
+      hooks.add_dead_letter({ unpack(ARGV, arg + 6, last) })
     end
     hooks.end_attempt(delivery, token)
-    if hooks.is_letter(name) then
-      hooks.leave(name)
+    if hooks.is_dead_letter(name) then
+      hooks.unschedule(name)
     else
-      hooks.go_on(name, job_of(name))
+      hooks.advance_outbox(name, job_of(name))
     end
   end
-  if hooks.told[outcome] then
-    hooks.tell_job(job_id, hooks.told[outcome])
+  if hooks.job_status[outcome] then
+    hooks.set_job_status(job_id, hooks.job_status[outcome])
   end
   return found($FOUND_OK)
 end
