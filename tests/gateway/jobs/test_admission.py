@@ -12,7 +12,7 @@ from common.features.workflows.types import WorkflowAnswer
 
 
 @pytest.mark.parametrize("answers", [ImageAnswer, WorkflowAnswer])
-def test_all_features_name_a_refusal_alike(
+def test_every_feature_uses_the_same_rejection_codes(
     answers: type[ImageAnswer] | type[WorkflowAnswer],
 ) -> None:
     assert AdmissionAnswer.FULL == answers.FULL
@@ -21,7 +21,9 @@ def test_all_features_name_a_refusal_alike(
 
 
 @pytest.mark.parametrize("facts", [ImageFact, WorkflowFact])
-def test_all_features_name_its_reason_alike(facts: type[ImageFact] | type[WorkflowFact]) -> None:
+def test_every_feature_uses_the_same_names_of_details(
+    facts: type[ImageFact] | type[WorkflowFact],
+) -> None:
     assert AdmissionFact.BACKLOG == facts.BACKLOG
     assert AdmissionFact.WAIT_MS == facts.WAIT_MS
     assert AdmissionFact.ACTIVE == facts.ACTIVE

@@ -34,20 +34,20 @@ async def check_full(gateway: Gateway, backlog: int) -> None:
     assert await gateway.snapshot() == before
 
 
-async def test_no_group_yet(make: Make) -> None:
+async def test_messages_count_before_the_group_exists(make: Make) -> None:
     gateway = make(backpressure_max_backlog=3)
     await fill(gateway, 3)
     await check_full(gateway, 3)
 
 
-async def test_lag_counts(make: Make) -> None:
+async def test_messages_that_were_not_read_count(make: Make) -> None:
     gateway = make(backpressure_max_backlog=3)
     await gateway.redis.xgroup_create(gateway.keys.queue, GROUP, id="0", mkstream=True)
     await fill(gateway, 3)
     await check_full(gateway, 3)
 
 
-async def test_pending_counts(make: Make) -> None:
+async def test_pending_messages_count(make: Make) -> None:
     gateway = make(backpressure_max_backlog=3)
     await gateway.redis.xgroup_create(gateway.keys.queue, GROUP, id="0", mkstream=True)
     await fill(gateway, 3)
@@ -55,7 +55,7 @@ async def test_pending_counts(make: Make) -> None:
     await check_full(gateway, 3)
 
 
-async def test_pending_and_lag_add_up(make: Make) -> None:
+async def test_pending_messages_and_lag_are_added(make: Make) -> None:
     gateway = make(backpressure_max_backlog=4)
     await gateway.redis.xgroup_create(gateway.keys.queue, GROUP, id="0", mkstream=True)
     await fill(gateway, 4)
@@ -63,7 +63,7 @@ async def test_pending_and_lag_add_up(make: Make) -> None:
     await check_full(gateway, 4)
 
 
-async def test_acked_entries_do_not_count_though_they_are_still_there(make: Make) -> None:
+async def test_acknowledged_messages_do_not_count(make: Make) -> None:
     gateway = make(backpressure_max_backlog=3)
     await gateway.redis.xgroup_create(gateway.keys.queue, GROUP, id="0", mkstream=True)
     for _ in range(5):
@@ -74,7 +74,7 @@ async def test_acked_entries_do_not_count_though_they_are_still_there(make: Make
     assert await gateway.redis.xlen(gateway.keys.queue) == 15
 
 
-async def test_one_ack_makes_room_for_one(make: Make) -> None:
+async def test_one_acknowledgement_admits_one_job(make: Make) -> None:
     gateway = make(backpressure_max_backlog=3)
     await gateway.redis.xgroup_create(gateway.keys.queue, GROUP, id="0", mkstream=True)
     await fill(gateway, 3)
@@ -85,7 +85,7 @@ async def test_one_ack_makes_room_for_one(make: Make) -> None:
 
 
 @pytest.mark.parametrize("deleted", [0, 1, 4, 5])
-async def test_lag_that_redis_does_not_know_after_a_deletion(make: Make, deleted: int) -> None:
+async def test_the_backlog_is_right_if_the_lag_is_unknown(make: Make, deleted: int) -> None:
     """XDEL makes Redis 7 answer nil for the lag; the count must still be right."""
     gateway = make(backpressure_max_backlog=5)
     await gateway.redis.xgroup_create(gateway.keys.queue, GROUP, id="0", mkstream=True)
@@ -100,7 +100,7 @@ async def test_lag_that_redis_does_not_know_after_a_deletion(make: Make, deleted
     await check_full(gateway, 5)
 
 
-async def test_a_group_that_starts_at_the_end(make: Make) -> None:
+async def test_messages_before_the_start_of_the_group_do_not_count(make: Make) -> None:
     gateway = make(backpressure_max_backlog=2)
     await fill(gateway, 2)
     await gateway.redis.xgroup_create(gateway.keys.queue, GROUP, id="$")
@@ -108,7 +108,7 @@ async def test_a_group_that_starts_at_the_end(make: Make) -> None:
     await check_full(gateway, 2)
 
 
-async def test_another_group_is_not_ours(make: Make) -> None:
+async def test_only_the_configured_group_counts(make: Make) -> None:
     gateway = make(backpressure_max_backlog=2, worker_group="mine")
     await gateway.redis.xgroup_create(gateway.keys.queue, GROUP, id="0", mkstream=True)
     await gateway.redis.xgroup_create(gateway.keys.queue, "mine", id="0")
@@ -119,7 +119,7 @@ async def test_another_group_is_not_ours(make: Make) -> None:
     await fill(gateway, 2)
 
 
-async def test_at_once_never_more_than_the_limit(make: Make) -> None:
+async def test_concurrent_requests_do_not_exceed_the_limit(make: Make) -> None:
     gateway = make(backpressure_max_backlog=7)
     answers = await asyncio.gather(*(gateway.client.post(CHAT) for _ in range(40)))
     assert sorted(answer.status for answer in answers) == [202] * 7 + [429] * 33
@@ -148,7 +148,7 @@ def test_retry_after_follows_the_drain_rate() -> None:
     assert 4 <= rate.retry_after_s(200, 200) <= 6  # no job ends any more
 
 
-async def test_the_drain_rate_reads_the_counter(fake_gateway: Gateway) -> None:
+async def test_the_drain_rate_is_read_from_the_counter(fake_gateway: Gateway) -> None:
     await fake_gateway.redis.hset(fake_gateway.keys.counts, "done", "no number")
     await fake_gateway.state.drain_rate.run_once()
     await fake_gateway.redis.hset(fake_gateway.keys.counts, "done", "12")

@@ -42,12 +42,12 @@ MALFORMED: dict[str, bytes] = {
     "utf-16": GOOD.decode().encode("utf-16"),
     "lone high surrogate": b'{"task":"chat","payload":{"a":"\\ud800"}}',
     "lone low surrogate": b'{"task":"chat","payload":{"\\udc00":1}}',
-    "lone surrogate beside a big integer": b'{"task":"chat","payload":{"a":"\\ud800","n":%d}}'
+    "lone surrogate and a big integer": b'{"task":"chat","payload":{"a":"\\ud800","n":%d}}'
     % 10**30,
     "NaN": b'{"task":"chat","payload":{"a":NaN}}',
     "Infinity": b'{"task":"chat","payload":{"a":Infinity}}',
     "-Infinity": b'{"task":"chat","payload":{"a":-Infinity}}',
-    "NaN beside a big integer": b'{"task":"chat","payload":{"a":NaN,"n":%d}}' % 10**30,
+    "NaN and a big integer": b'{"task":"chat","payload":{"a":NaN,"n":%d}}' % 10**30,
     "float beyond double": b'{"task":"chat","payload":{"a":1e999}}',
     "integer of 5000 digits": b'{"task":"chat","payload":{"a":%b}}' % (b"9" * 5000),
     "leading zero": b'{"task":"chat","payload":{"a":01}}',
@@ -62,7 +62,7 @@ MALFORMED: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("body", MALFORMED.values(), ids=MALFORMED)
-async def test_malformed_bodies(fake_gateway: Gateway, body: bytes) -> None:
+async def test_malformed_bodies_are_rejected(fake_gateway: Gateway, body: bytes) -> None:
     answer = await fake_gateway.client.post(body)
     problem = check_problem(answer, 400)
     assert problem["code"] in ("malformed_json", "nested_too_deep")
@@ -71,9 +71,7 @@ async def test_malformed_bodies(fake_gateway: Gateway, body: bytes) -> None:
 
 
 @pytest.mark.parametrize("core", ["1", "", "{}", '"[[[["'])
-async def test_nesting_is_taken_to_64_levels_and_not_beyond(
-    fake_gateway: Gateway, core: str
-) -> None:
+async def test_nesting_is_limited_to_64_levels(fake_gateway: Gateway, core: str) -> None:
     extra = 1 if core == "{}" else 0
     assert (await fake_gateway.client.post(nested(64 - extra, core))).status == 202
     before = await fake_gateway.snapshot()
@@ -119,7 +117,7 @@ MISFITS: dict[str, tuple[bytes, list[str]]] = {
 
 
 @pytest.mark.parametrize(("body", "pointers"), MISFITS.values(), ids=MISFITS)
-async def test_json_that_does_not_fit(
+async def test_invalid_members_are_rejected_with_their_pointers(
     fake_gateway: Gateway, body: bytes, pointers: list[str]
 ) -> None:
     answer = await fake_gateway.client.post(body)
@@ -129,12 +127,12 @@ async def test_json_that_does_not_fit(
     assert await fake_gateway.redis.dbsize() == 0
 
 
-async def test_ttl_null_is_ttl_absent(fake_gateway: Gateway) -> None:
+async def test_a_null_ttl_means_the_default(fake_gateway: Gateway) -> None:
     job_id = await fake_gateway.create({**CHAT, "ttl_s": None})
     assert await fake_gateway.redis.hget(fake_gateway.keys.job(job_id), "ttl_s") == b"86400"
 
 
-async def test_a_payload_one_byte_too_long(gateway: Gateway) -> None:
+async def test_a_payload_one_byte_too_long_is_rejected(gateway: Gateway) -> None:
     payload = {"t": "x" * (200_001 - len('{"t":""}'))}
     answer = await gateway.client.post(json.dumps({"task": "chat", "payload": payload}).encode())
     problem = check_problem(answer, 413, "payload_too_large")
@@ -144,7 +142,7 @@ async def test_a_payload_one_byte_too_long(gateway: Gateway) -> None:
 
 
 async def refusal(exchange: Exchange) -> Answer:
-    """An answer that is there before the body is; the server may listen on for a while."""
+    """A response sent before the body has arrived; the server may keep reading for a while."""
     await exchange.start()
     body = await exchange.chunk()
     assert body is not None
@@ -152,7 +150,7 @@ async def refusal(exchange: Exchange) -> Answer:
     return Answer(exchange.status, exchange.headers, body)
 
 
-async def test_a_long_body_is_refused_by_its_header(fake_gateway: Gateway) -> None:
+async def test_a_long_body_is_rejected_by_its_content_length(fake_gateway: Gateway) -> None:
     headers = {"content-type": "application/json", "content-length": "300000"}
     exchange = fake_gateway.client.begin("POST", "/v1/jobs", headers, [])
     answer = await refusal(exchange)  # not one byte of the body was sent
@@ -161,7 +159,7 @@ async def test_a_long_body_is_refused_by_its_header(fake_gateway: Gateway) -> No
 
 
 @pytest.mark.parametrize("declared", ["9" * 30, "9" * 5000], ids=["30 digits", "5000 digits"])
-async def test_an_absurd_content_length(fake_gateway: Gateway, declared: str) -> None:
+async def test_an_absurd_content_length_is_rejected(fake_gateway: Gateway, declared: str) -> None:
     headers = {"content-type": "application/json", "content-length": declared}
     exchange = fake_gateway.client.begin("POST", "/v1/jobs", headers, [GOOD])
     check_problem(await refusal(exchange), 413, "body_too_large")
@@ -172,7 +170,7 @@ async def test_an_absurd_content_length(fake_gateway: Gateway, declared: str) ->
     [{"transfer-encoding": "chunked"}, {"content-length": "10"}, {}],
     ids=["chunked", "lying", "http2"],
 )
-async def test_a_long_body_is_refused_while_it_comes(
+async def test_a_long_body_is_rejected_while_it_is_read(
     fake_gateway: Gateway, headers: dict[str, str]
 ) -> None:
     """Without a length, with a false one, or under a server (HTTP/2) that needs neither header."""
@@ -181,11 +179,11 @@ async def test_a_long_body_is_refused_while_it_comes(
         "POST", "/v1/jobs", {"content-type": "application/json", **headers}, chunks
     )
     check_problem(await refusal(exchange), 413, "body_too_large")
-    assert len(exchange._chunks) > 90_000, "a gigabyte was not read to its end"
+    assert len(exchange._chunks) > 90_000, "the body of 1 GB was not read to its end"
     assert await fake_gateway.redis.dbsize() == 0
 
 
-async def test_chunks_within_the_limit_are_a_body(fake_gateway: Gateway) -> None:
+async def test_a_chunked_body_within_the_limit_is_accepted(fake_gateway: Gateway) -> None:
     headers = {"content-type": "application/json", "transfer-encoding": "chunked"}
     chunks = [GOOD[i : i + 1] for i in range(len(GOOD))]
     answer = await fake_gateway.client.begin("POST", "/v1/jobs", headers, chunks).answer()
@@ -196,7 +194,7 @@ async def test_chunks_within_the_limit_are_a_body(fake_gateway: Gateway) -> None
     "content_type",
     ["", "text/plain", "application/x-www-form-urlencoded", "text/json", "application/jsonp", "x"],
 )
-async def test_wrong_content_type(fake_gateway: Gateway, content_type: str) -> None:
+async def test_a_wrong_content_type_is_rejected(fake_gateway: Gateway, content_type: str) -> None:
     answer = await fake_gateway.client.post(GOOD, {"content-type": content_type})
     check_problem(answer, 415, "unsupported_media_type")
     assert answer.header("accept-post") == "application/json"
@@ -221,7 +219,9 @@ async def test_wrong_content_type(fake_gateway: Gateway, content_type: str) -> N
         ("BREW", "/v1/jobs", "GET, POST"),
     ],
 )
-async def test_wrong_method(fake_gateway: Gateway, method: str, target: str, allow: str) -> None:
+async def test_a_wrong_method_gets_405_with_allow(
+    fake_gateway: Gateway, method: str, target: str, allow: str
+) -> None:
     answer = await fake_gateway.client.send(method, target)
     check_problem(answer, 405, "method_not_allowed")
     assert answer.header("allow") == allow
@@ -232,18 +232,18 @@ async def test_wrong_method(fake_gateway: Gateway, method: str, target: str, all
     "target",
     ["/", "/v1", "/v2/jobs", "/v1/jobs/x/y", "/v1/jobs/x/events/y", "/%00", "/v1/%F0%9F%98%80"],
 )
-async def test_unknown_path(fake_gateway: Gateway, target: str) -> None:
+async def test_an_unknown_path_gets_404(fake_gateway: Gateway, target: str) -> None:
     check_problem(await fake_gateway.client.get(target), 404, "not_found")
 
 
 @pytest.mark.parametrize("query", ["?a=1", "?%ff", "?\xff=\xfe"])
 @pytest.mark.parametrize("target", ["/nowhere", "/v1/jobs/x", "/v1/jobs/x/events"])
-async def test_an_odd_query_harms_nothing(fake_gateway: Gateway, target: str, query: str) -> None:
+async def test_an_unusual_query_is_ignored(fake_gateway: Gateway, target: str, query: str) -> None:
     check_problem(await fake_gateway.client.get(target + query), 404)
 
 
 @pytest.mark.parametrize("host", ["", "[", "[::1", "a:b:c", "a@b/c?d#e", "\xff", "x" * 5000])
-async def test_an_odd_host_header_harms_nothing(fake_gateway: Gateway, host: str) -> None:
+async def test_an_invalid_host_header_is_rejected(fake_gateway: Gateway, host: str) -> None:
     fake_gateway.client.app = _with_host(fake_gateway.app, host.encode("latin-1"))
     check_problem(await fake_gateway.client.get("/nowhere"), 400, "malformed_request")
     check_problem(await fake_gateway.client.post(b"{}"), 400, "malformed_request")
@@ -257,7 +257,7 @@ def _with_host(app: Any, host: bytes) -> Any:
     return changed
 
 
-async def test_a_limit_of_its_own(fake_make: Make) -> None:
+async def test_the_payload_limit_is_a_setting(fake_make: Make) -> None:
     gateway = fake_make(max_payload_bytes=10)
     assert (await gateway.client.post({"task": "chat", "payload": {"a": "xy"}})).status == 202
     answer = await gateway.client.post({"task": "chat", "payload": {"a": "xyz"}})

@@ -61,7 +61,7 @@ async def status(gateway: Gateway, job_id: str) -> str:
     return str(answer.json()["status"])
 
 
-async def test_a_queued_job_ends_at_once(gateway: Gateway) -> None:
+async def test_a_queued_job_is_canceled_at_once(gateway: Gateway) -> None:
     job_id = await gateway.create({**CHAT, "ttl_s": 600})
     answer = await cancel(gateway, job_id)
     assert (answer.status, answer.json()) == (200, {"job_id": job_id, "status": "canceled"})
@@ -73,7 +73,7 @@ async def test_a_queued_job_ends_at_once(gateway: Gateway) -> None:
     assert 590 < await gateway.redis.ttl(gateway.keys.job(job_id)) <= 600
 
 
-async def test_delete_is_the_same(gateway: Gateway) -> None:
+async def test_delete_cancels_too(gateway: Gateway) -> None:
     job_id = await gateway.create()
     answer = await gateway.client.send("DELETE", f"/v1/jobs/{job_id}")
     assert (answer.status, answer.json()) == (200, {"job_id": job_id, "status": "canceled"})
@@ -81,14 +81,14 @@ async def test_delete_is_the_same(gateway: Gateway) -> None:
     assert (again.status, again.json()) == (200, answer.json())
 
 
-async def test_a_delete_takes_no_notice_of_a_body(fake_gateway: Gateway) -> None:
+async def test_delete_ignores_a_body(fake_gateway: Gateway) -> None:
     job_id = await fake_gateway.create()
     answer = await fake_gateway.client.send("DELETE", f"/v1/jobs/{job_id}", {}, b"{garbage")
     assert answer.status == 200
     assert (await events(fake_gateway, job_id))[-1][2] == {}
 
 
-async def test_a_repetition_changes_nothing(gateway: Gateway) -> None:
+async def test_canceling_again_changes_nothing(gateway: Gateway) -> None:
     job_id = await gateway.create()
     first = await cancel(gateway, job_id, {"reason": "a"})
     before = await gateway.snapshot()
@@ -97,7 +97,7 @@ async def test_a_repetition_changes_nothing(gateway: Gateway) -> None:
     assert await gateway.snapshot() == before
 
 
-async def test_fifty_at_once_leave_one_event(gateway: Gateway) -> None:
+async def test_fifty_concurrent_cancels_write_one_event(gateway: Gateway) -> None:
     job_id = await gateway.create()
     answers = await asyncio.gather(*(cancel(gateway, job_id) for _ in range(50)))
     assert {(answer.status, answer.body) for answer in answers} == {(200, answers[0].body)}
@@ -105,7 +105,7 @@ async def test_fifty_at_once_leave_one_event(gateway: Gateway) -> None:
 
 
 @pytest.mark.parametrize("reason", ["", "x" * 500, "é\n\u0000😀", '"}\\', "12345678901234567890"])
-async def test_the_reason_is_told(gateway: Gateway, reason: str) -> None:
+async def test_the_reason_is_published(gateway: Gateway, reason: str) -> None:
     job_id = await gateway.create()
     assert (await cancel(gateway, job_id, {"reason": reason})).status == 200
     assert (await events(gateway, job_id))[-1][2] == {"reason": reason}
@@ -115,14 +115,16 @@ async def test_the_reason_is_told(gateway: Gateway, reason: str) -> None:
 
 
 @pytest.mark.parametrize("body", [{}, {"reason": None}, b"", b"{ }"])
-async def test_no_reason(fake_gateway: Gateway, body: object) -> None:
+async def test_the_reason_is_optional(fake_gateway: Gateway, body: object) -> None:
     job_id = await fake_gateway.create()
     assert (await cancel(fake_gateway, job_id, body)).status == 200
     assert (await events(fake_gateway, job_id))[-1][2] == {}
 
 
 @pytest.mark.parametrize("content_type", ["", "text/plain", "x"])
-async def test_no_body_needs_no_type(fake_gateway: Gateway, content_type: str) -> None:
+async def test_an_empty_body_needs_no_content_type(
+    fake_gateway: Gateway, content_type: str
+) -> None:
     job_id = await fake_gateway.create()
     answer = await cancel(fake_gateway, job_id, headers={"content-type": content_type})
     assert answer.status == 200
@@ -149,7 +151,7 @@ BAD: dict[str, tuple[bytes, dict[str, str], int, str]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-async def test_bad_bodies_change_nothing(fake_gateway: Gateway, name: str) -> None:
+async def test_invalid_bodies_change_nothing(fake_gateway: Gateway, name: str) -> None:
     body, headers, expected, code = BAD[name]
     job_id = await fake_gateway.create()
     before = await fake_gateway.snapshot()
@@ -159,14 +161,14 @@ async def test_bad_bodies_change_nothing(fake_gateway: Gateway, name: str) -> No
 
 @pytest.mark.parametrize("job_id", ["none", "-", "a%00b", "%F0%9F%98%80", "x" * 200, "a:events"])
 @pytest.mark.parametrize("how", ["POST", "DELETE"])
-async def test_unknown_jobs(gateway: Gateway, how: str, job_id: str) -> None:
+async def test_unknown_jobs_are_not_found(gateway: Gateway, how: str, job_id: str) -> None:
     target = f"/v1/jobs/{job_id}" + ("/cancel" if how == "POST" else "")
     check_problem(await gateway.client.send(how, target), 404, "job_not_found")
     assert await gateway.redis.dbsize() == 0
 
 
 @pytest.mark.parametrize("ended", ["done", "error", "canceled"])
-async def test_a_job_that_had_ended(gateway: Gateway, ended: str) -> None:
+async def test_a_job_that_has_ended_is_not_changed(gateway: Gateway, ended: str) -> None:
     job_id = await gateway.create()
     await gateway.finish(job_id, ended)
     before = await gateway.snapshot()
@@ -175,7 +177,7 @@ async def test_a_job_that_had_ended(gateway: Gateway, ended: str) -> None:
     assert await gateway.snapshot() == before
 
 
-async def test_a_running_job_is_asked_to_end(gateway: Gateway) -> None:
+async def test_the_worker_of_a_running_job_is_notified(gateway: Gateway) -> None:
     job_id = await gateway.create()
     lease = await begin(gateway)
     heard = await subscribed(gateway)
@@ -191,7 +193,7 @@ async def test_a_running_job_is_asked_to_end(gateway: Gateway) -> None:
 
     again = await gateway.client.send("DELETE", f"/v1/jobs/{job_id}")
     assert (again.status, again.body) == (202, answer.body)
-    assert await events(gateway, job_id) == kinds, "told once"
+    assert await events(gateway, job_id) == kinds, "the event is written once"
     await eventually(lambda: heard.get(job_id) == 2)
 
     await end(gateway, lease)
@@ -200,7 +202,7 @@ async def test_a_running_job_is_asked_to_end(gateway: Gateway) -> None:
 
 
 async def subscribed(gateway: Gateway) -> dict[str, int]:
-    """How often each job was named on the control channel, counted from now on."""
+    """Number of messages per job on the control channel, from now on."""
     heard: dict[str, int] = {}
     pubsub = gateway.redis.pubsub()
     await pubsub.subscribe(gateway.keys.control)
@@ -223,7 +225,7 @@ async def subscribed(gateway: Gateway) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("ended", ["canceled", "done", "error"])
-async def test_waiting_for_the_end(gateway: Gateway, ended: str) -> None:
+async def test_a_cancel_waits_for_the_end(gateway: Gateway, ended: str) -> None:
     """The job may end by itself before the cancel request arrives."""
     job_id = await gateway.create()
     lease = await begin(gateway)
@@ -236,7 +238,7 @@ async def test_waiting_for_the_end(gateway: Gateway, ended: str) -> None:
     assert gateway.hub.clients == 0
 
 
-async def test_waiting_in_vain(make: Make) -> None:
+async def test_waiting_ends_at_the_timeout(make: Make) -> None:
     gateway = make(max_wait_s=0.05)
     job_id = await gateway.create()
     await begin(gateway)
@@ -245,7 +247,7 @@ async def test_waiting_in_vain(make: Make) -> None:
     assert gateway.hub.clients == 0
 
 
-async def test_waiting_for_a_job_that_expires_meanwhile(make: Make) -> None:
+async def test_waiting_ends_if_the_job_expires(make: Make) -> None:
     gateway = make(sse_heartbeat_s=0.05)
     job_id = await gateway.create()
     await begin(gateway)
@@ -255,14 +257,14 @@ async def test_waiting_for_a_job_that_expires_meanwhile(make: Make) -> None:
     assert (await canceling).status == 202
 
 
-async def test_a_queued_job_needs_no_waiting(gateway: Gateway) -> None:
+async def test_canceling_a_queued_job_does_not_wait(gateway: Gateway) -> None:
     job_id = await gateway.create()
     answer = await cancel(gateway, job_id, headers={"prefer": "wait=60"})
     assert answer.json()["status"] == "canceled"
 
 
-async def test_a_job_whose_worker_fell_silent_ends_when_it_is_claimed(gateway: Gateway) -> None:
-    """Not before: a worker that knows nothing of leases may have taken it up."""
+async def test_a_job_with_an_expired_lease_ends_when_claimed(gateway: Gateway) -> None:
+    """Not before: a worker without leases may be running the job."""
     job_id = await gateway.create()
     lease = await begin(gateway)
     await gateway.redis.hset(gateway.keys.lease(job_id), "deadline_ms", "1")  # type: ignore[misc]
@@ -277,8 +279,8 @@ async def test_a_job_whose_worker_fell_silent_ends_when_it_is_claimed(gateway: G
     assert (await cancel(gateway, job_id)).json() == {"job_id": job_id, "status": "canceled"}
 
 
-async def test_a_foreign_workers_job_is_only_asked(gateway: Gateway) -> None:
-    """It knows nothing of leases and may end the job at any time."""
+async def test_a_third_party_workers_job_is_only_marked(gateway: Gateway) -> None:
+    """A worker without leases may end the job at any time."""
     job_id = await gateway.create()
     await take(gateway)
     await gateway.redis.hset(gateway.keys.job(job_id), "status", "running")  # type: ignore[misc]
@@ -288,11 +290,11 @@ async def test_a_foreign_workers_job_is_only_asked(gateway: Gateway) -> None:
     assert (answer.status, answer.json()["status"]) == (200, "done")
 
 
-async def test_a_worker_drops_a_canceled_job(gateway: Gateway) -> None:
+async def test_a_worker_skips_a_canceled_job(gateway: Gateway) -> None:
     job_id = await gateway.create()
     await cancel(gateway, job_id)
-    taken, message_id = await take(gateway)
-    assert taken == job_id
+    claimed, message_id = await take(gateway)
+    assert claimed == job_id
     [reply] = await gateway.state.store.begin([Claim(job_id, message_id, "t")], WORKER)
     assert not isinstance(reply, Exception)
     assert reply.answer is Reply.TERMINAL
@@ -300,7 +302,7 @@ async def test_a_worker_drops_a_canceled_job(gateway: Gateway) -> None:
     assert [kind for kind, _, _ in await events(gateway, job_id)] == ["queued", "canceled"]
 
 
-async def test_a_watcher_sees_the_end(gateway: Gateway) -> None:
+async def test_an_open_stream_gets_the_canceled_event(gateway: Gateway) -> None:
     job_id = await gateway.create()
     stream = await gateway.client.watch(job_id)
     await stream.event("queued")
@@ -318,11 +320,11 @@ async def test_keys_of_another_type_are_reported(gateway: Gateway, key: str) -> 
     answer = await cancel(gateway, job_id)
     check_problem(answer, 503, "store_corrupt")
     if key != "job":
-        assert await status(gateway, job_id) == "queued", "not even half canceled"
+        assert await status(gateway, job_id) == "queued", "a failed cancel changes nothing"
     assert await gateway.redis.get(name) == b"x"
 
 
-async def test_a_ttl_of_nonsense_counts_as_the_default(make: Make) -> None:
+async def test_an_invalid_ttl_counts_as_the_default(make: Make) -> None:
     gateway = make(job_ttl_s=777)
     job_id = await gateway.create()
     await gateway.redis.hset(gateway.keys.job(job_id), "ttl_s", "0")  # type: ignore[misc]

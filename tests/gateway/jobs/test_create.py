@@ -12,16 +12,16 @@ from tests.common.kit import beside
 from tests.gateway.conftest import CHAT, Gateway, Make
 
 
-async def test_the_answer_is_the_contracts(gateway: Gateway) -> None:
+async def test_the_response_follows_the_contract(gateway: Gateway) -> None:
     answer = await gateway.client.post(CHAT)
     assert answer.status == 202
     assert answer.header("content-type") == "application/json"
     body = answer.json()
     assert list(body) == ["job_id"]
     assert str(uuid.UUID(body["job_id"])) == body["job_id"]
-    place = f"/v1/jobs/{body['job_id']}"
-    assert answer.header("location") == place
-    assert answer.header("link") == f'<{place}/events>; rel="monitor"'
+    location = f"/v1/jobs/{body['job_id']}"
+    assert answer.header("location") == location
+    assert answer.header("link") == f'<{location}/events>; rel="monitor"'
     assert answer.header("idempotent-replayed") is None
     assert answer.header("preference-applied") is None
 
@@ -65,7 +65,7 @@ async def test_hash_event_and_queue_entry_are_exact(gateway: Gateway) -> None:
 
 
 @pytest.mark.parametrize("ttl_s", [None, 1, 3600, 30 * 24 * 3600])
-async def test_ttl_default_and_bounds(fake_make: Make, ttl_s: int | None) -> None:
+async def test_the_ttl_has_a_default_and_bounds(fake_make: Make, ttl_s: int | None) -> None:
     gateway = fake_make(job_ttl_s=777)
     body = CHAT if ttl_s is None else {**CHAT, "ttl_s": ttl_s}
     job_id = await gateway.create(body)
@@ -77,14 +77,14 @@ async def test_ttl_default_and_bounds(fake_make: Make, ttl_s: int | None) -> Non
 
 
 @pytest.mark.parametrize("task", ["chat", "plan", "code", "tool", "rag", "embed"])
-async def test_every_task_of_the_contract(fake_gateway: Gateway, task: str) -> None:
+async def test_every_task_of_the_contract_is_accepted(fake_gateway: Gateway, task: str) -> None:
     job_id = await fake_gateway.create({"task": task, "payload": {}})
     [(_, message)] = await fake_gateway.redis.xrange(fake_gateway.keys.queue)
     assert message[b"task"] == task.encode()
     assert message[b"job_id"] == job_id.encode()
 
 
-async def test_names_follow_the_settings(make: Make) -> None:
+async def test_the_queue_key_is_a_setting(make: Make) -> None:
     gateway = make(queue_stream_key="other:queue")
     await gateway.create()
     assert await gateway.redis.xlen("other:queue") == 1
@@ -108,7 +108,7 @@ PAYLOADS: list[Any] = [
 
 
 @pytest.mark.parametrize("payload", PAYLOADS, ids=lambda p: repr(p)[:30])
-async def test_payloads_come_back_exactly(fake_gateway: Gateway, payload: Any) -> None:
+async def test_payloads_are_returned_unchanged(fake_gateway: Gateway, payload: Any) -> None:
     job_id = await fake_gateway.create({"task": "chat", "payload": payload})
     [(_, message)] = await fake_gateway.redis.xrange(fake_gateway.keys.queue)
     assert json.loads(message[b"payload"]) == payload
@@ -120,7 +120,7 @@ async def test_payloads_come_back_exactly(fake_gateway: Gateway, payload: Any) -
     ]
 
 
-async def test_payload_of_exactly_the_limit_is_taken(gateway: Gateway) -> None:
+async def test_a_payload_of_exactly_the_limit_is_accepted(gateway: Gateway) -> None:
     payload = {"t": "x" * (200_000 - len('{"t":""}'))}
     job_id = await gateway.create({"task": "chat", "payload": payload})
     assert await gateway.redis.hstrlen(gateway.keys.job(job_id), "payload") == 200_000
@@ -136,13 +136,15 @@ async def test_whitespace_does_not_count_as_payload(fake_make: Make) -> None:
     "content_type",
     ["application/json", "Application/JSON; charset=utf-8", "application/vnd.sluice+json"],
 )
-async def test_json_by_any_of_its_names(fake_gateway: Gateway, content_type: str) -> None:
+async def test_every_json_content_type_is_accepted(
+    fake_gateway: Gateway, content_type: str
+) -> None:
     answer = await fake_gateway.client.post(CHAT, {"content-type": content_type})
     assert answer.status == 202
 
 
 @pytest.mark.parametrize("given", ["abc", "A-1_2.3:4", "x" * 128])
-async def test_a_request_id_is_echoed(fake_gateway: Gateway, given: str) -> None:
+async def test_a_valid_request_id_is_echoed(fake_gateway: Gateway, given: str) -> None:
     for answer in (
         await fake_gateway.client.post(CHAT, {"x-request-id": given}),
         await fake_gateway.client.get("/v1/jobs/none", {"x-request-id": given}),
@@ -152,19 +154,17 @@ async def test_a_request_id_is_echoed(fake_gateway: Gateway, given: str) -> None
 
 
 @pytest.mark.parametrize("given", [None, "", "a b", "x" * 129, "ä", "a\tb", '<script>"'])
-async def test_a_request_id_is_made_where_none_is_usable(
-    fake_gateway: Gateway, given: str | None
-) -> None:
+async def test_an_invalid_request_id_is_replaced(fake_gateway: Gateway, given: str | None) -> None:
     headers = {} if given is None else {"x-request-id": given}
     first = await fake_gateway.client.post(CHAT, headers)
     second = await fake_gateway.client.post(CHAT, headers)
     ids = {first.header("x-request-id"), second.header("x-request-id")}
     assert len(ids) == 2
-    assert all(made is not None and len(made) == 32 for made in ids)
+    assert all(request_id is not None and len(request_id) == 32 for request_id in ids)
 
 
-async def test_duplicate_keys_mean_the_last_one_everywhere(fake_gateway: Gateway) -> None:
-    """As every JSON parser we know does; the payload we store has no duplicates left."""
+async def test_of_duplicate_members_the_last_one_counts(fake_gateway: Gateway) -> None:
+    """As in common JSON parsers; the stored payload has no duplicates."""
     body = b'{"task":"chat","task":"plan","payload":{"a":1,"a":12345678901234567890123}}'
     job_id = await fake_gateway.create(body)
     job = await fake_gateway.redis.hgetall(fake_gateway.keys.job(job_id))

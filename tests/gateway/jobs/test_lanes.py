@@ -17,7 +17,7 @@ BOTH = "high,low"
 
 
 async def waiting(gateway: Gateway) -> dict[str, int]:
-    """How many messages lie in each lane."""
+    """Number of messages in each lane."""
     lanes = ("normal", "high", "low")
     return {lane: await gateway.redis.xlen(gateway.keys.for_lane(lane).stream) for lane in lanes}
 
@@ -28,7 +28,7 @@ async def submit(gateway: Gateway, lane: object, **headers: str) -> Answer:
 
 
 @pytest.mark.parametrize("lane", ["high", "low", "normal", None])
-async def test_a_job_waits_in_the_lane_it_asks_for(make: Make, lane: str | None) -> None:
+async def test_a_job_waits_in_its_lane(make: Make, lane: str | None) -> None:
     gateway = make(lanes=BOTH)
     job_id = await gateway.create({**CHAT, "lane": lane})
     expected = {"normal": 0, "high": 0, "low": 0, lane or "normal": 1}
@@ -41,7 +41,7 @@ async def test_a_job_waits_in_the_lane_it_asks_for(make: Make, lane: str | None)
     assert (await gateway.client.get(f"/v1/jobs/{job_id}")).json()["status"] == "queued"
 
 
-async def test_partitions_have_lanes_each(make: Make) -> None:
+async def test_each_partition_has_its_own_lanes(make: Make) -> None:
     gateway = make(lanes="high", queue_partitions=4)
     partitions = gateway.state.settings.partitions
     for _ in range(8):
@@ -52,21 +52,23 @@ async def test_partitions_have_lanes_each(make: Make) -> None:
 
 
 @pytest.mark.parametrize(("lanes", "lane"), [("", "high"), ("low", "high"), ("high", "low")])
-async def test_a_lane_that_is_not_there_is_refused(fake_make: Make, lanes: str, lane: str) -> None:
+async def test_a_lane_that_is_not_configured_is_rejected(
+    fake_make: Make, lanes: str, lane: str
+) -> None:
     gateway = fake_make(lanes=lanes)
     answer = await submit(gateway, lane)
     check_problem(answer, 422, "lane_not_configured")
     assert await waiting(gateway) == {"normal": 0, "high": 0, "low": 0}
 
 
-async def test_what_is_no_lane_is_no_request(fake_make: Make) -> None:
+async def test_an_invalid_lane_is_rejected(fake_make: Make) -> None:
     gateway = fake_make(lanes=BOTH)
     for odd in ("urgent", "HIGH", 1, ["high"]):
         answer = await submit(gateway, odd)
         check_problem(answer, 422, "invalid_request")
 
 
-async def test_a_backlog_in_one_lane_keeps_nobody_out_of_another(make: Make) -> None:
+async def test_a_full_lane_does_not_block_other_lanes(make: Make) -> None:
     gateway = make(lanes=BOTH, backpressure_max_backlog=2)
     for _ in range(2):
         await gateway.create({**CHAT, "lane": "low"})
@@ -77,7 +79,7 @@ async def test_a_backlog_in_one_lane_keeps_nobody_out_of_another(make: Make) -> 
     assert await waiting(gateway) == {"normal": 1, "high": 1, "low": 2}
 
 
-async def test_the_overview_tells_them_apart(make: Make) -> None:
+async def test_the_queue_list_shows_each_lane(make: Make) -> None:
     gateway = make(lanes=BOTH)
     for lane in ("low", "low", "high", None):
         await gateway.create({**CHAT, "lane": lane})
@@ -93,7 +95,7 @@ async def test_the_overview_tells_them_apart(make: Make) -> None:
     assert "lanes" not in queue
 
 
-async def test_an_idempotency_key_goes_with_the_lane(make: Make) -> None:
+async def test_the_lane_is_part_of_the_idempotent_request(make: Make) -> None:
     gateway = make(lanes=BOTH)
     key = {"idempotency-key": "k"}
     first = await submit(gateway, "high", **key)
@@ -104,7 +106,7 @@ async def test_an_idempotency_key_goes_with_the_lane(make: Make) -> None:
     assert await waiting(gateway) == {"normal": 0, "high": 1, "low": 0}
 
 
-async def test_a_scheduled_job_of_a_lane_comes_to_it(make: Make) -> None:
+async def test_a_due_job_is_added_to_its_lane(make: Make) -> None:
     gateway = make(lanes=BOTH)
     job_id = await gateway.create({**CHAT, "lane": "high", "delay_s": 600})
     await gateway.redis.zadd(gateway.keys.scheduled, {job_id: 1})
@@ -112,13 +114,13 @@ async def test_a_scheduled_job_of_a_lane_comes_to_it(make: Make) -> None:
     assert await waiting(gateway) == {"normal": 0, "high": 1, "low": 0}
 
 
-async def test_a_redriven_job_is_in_the_lane_of_its_letter(make: Make) -> None:
+async def test_a_redriven_job_keeps_its_lane(make: Make) -> None:
     gateway = make(lanes=BOTH)
     fields = {"job_id": "j", "task": "chat", "payload": "{}"}
     options = JobOptions(lane="low").to_json()
-    letter = {"reason": "attempts_exhausted", "fields": json.dumps(fields), "options": options}
-    letter_id = (await gateway.redis.xadd(gateway.keys.dead_letters, letter)).decode()
-    answer = await gateway.client.send("POST", f"/v1/dlq/{letter_id}/redrive")
+    dead_letter = {"reason": "attempts_exhausted", "fields": json.dumps(fields), "options": options}
+    dead_letter_id = (await gateway.redis.xadd(gateway.keys.dead_letters, dead_letter)).decode()
+    answer = await gateway.client.send("POST", f"/v1/dlq/{dead_letter_id}/redrive")
     assert answer.status in (200, 202), answer.body
     assert await waiting(gateway) == {"normal": 0, "high": 0, "low": 1}
 
@@ -126,7 +128,7 @@ async def test_a_redriven_job_is_in_the_lane_of_its_letter(make: Make) -> None:
 TENANTS = {"auth": "required"}
 
 
-async def test_a_tenant_s_jobs_wait_in_lanes_of_its_own(fake_make: Make) -> None:
+async def test_tenants_have_their_own_lanes_by_weight(fake_make: Make) -> None:
     gateway = fake_make(tenant_lanes=4, tenant_weights="acme:2")
     seen: dict[str, set[str]] = {}
     for tenant in ("acme", "beta"):
@@ -136,7 +138,7 @@ async def test_a_tenant_s_jobs_wait_in_lanes_of_its_own(fake_make: Make) -> None
     assert tenant_lane(plain.state.settings, "acme") == ""
 
 
-async def test_one_tenant_s_backlog_is_no_other_s(make: Make) -> None:
+async def test_a_tenants_backlog_does_not_block_other_tenants(make: Make) -> None:
     gateway = make(tenant_lanes=16, lanes="high", backpressure_max_backlog=3, **TENANTS)
     settings = gateway.state.settings
     first, second = "acme", "beta"
@@ -158,6 +160,6 @@ async def test_one_tenant_s_backlog_is_no_other_s(make: Make) -> None:
 
 
 @pytest.mark.parametrize("odd", ["acme", "acme:", ":2", "acme:0", "acme:17", "acme:x"])
-def test_a_weight_that_is_none_is_refused(odd: str) -> None:
+def test_an_invalid_weight_is_rejected(odd: str) -> None:
     with pytest.raises(ValueError, match="weight"):
         parse_weights(odd)

@@ -24,7 +24,7 @@ TASKS = ("chat", "plan", "code", "tool", "rag", "embed")
 
 
 async def put(gateway: Gateway, ms: int = NOON, job_id: str = "", **fields: Any) -> str:
-    """A job as it lies in Redis, accepted then."""
+    """Store a job as if it had been accepted at `ms`."""
     job_id = job_id or str(uuid.uuid4())
     record: dict[str, Any]
     record = {"job_id": job_id, "task": "chat", "payload": '{"text":"hello"}', "status": "queued"}
@@ -55,7 +55,7 @@ async def ids(gateway: Gateway, **query: Any) -> list[str]:
 
 
 async def all_pages(gateway: Gateway, key: str = "", **query: Any) -> list[str]:
-    """The ids of every page after the other."""
+    """The ids of all pages."""
     found: list[str] = []
     for _ in range(200):
         answer = await page(gateway, key, **query)
@@ -63,14 +63,14 @@ async def all_pages(gateway: Gateway, key: str = "", **query: Any) -> list[str]:
         if answer["next"] is None:
             return found
         query["cursor"] = answer["next"]
-    raise AssertionError("it never ends")
+    raise AssertionError("the list does not end")
 
 
-async def test_there_are_none(gateway: Gateway) -> None:
+async def test_without_jobs_the_list_is_empty(gateway: Gateway) -> None:
     assert await page(gateway) == {"jobs": [], "next": None, "looked_at": 0}
 
 
-async def test_a_line_a_job_the_newest_first(gateway: Gateway) -> None:
+async def test_jobs_are_listed_newest_first_without_payloads(gateway: Gateway) -> None:
     first = await gateway.create({"task": "plan", "payload": {"a": 1}, "ttl_s": 77})
     await gateway.redis.zadd(gateway.keys.index, {first: NOON})
     second = await gateway.create()
@@ -84,7 +84,7 @@ async def test_a_line_a_job_the_newest_first(gateway: Gateway) -> None:
     assert found["looked_at"] == 2
 
 
-async def test_a_failure_is_told_in_short(gateway: Gateway) -> None:
+async def test_errors_are_shortened(gateway: Gateway) -> None:
     error = {"kind": "timeout", "message": "x" * 1000, "attempt": 3}
     await put(gateway, NOON + 2, status="error", error=json.dumps(error))
     await put(gateway, NOON + 1, status="error", error="no JSON")
@@ -97,33 +97,33 @@ async def test_a_failure_is_told_in_short(gateway: Gateway) -> None:
     ]
 
 
-async def test_by_status_and_task(gateway: Gateway) -> None:
-    made = {
+async def test_jobs_are_filtered_by_status_and_task(gateway: Gateway) -> None:
+    created = {
         (status, task): await put(gateway, NOON - number, status=status, task=task)
         for number, (status, task) in enumerate((s, t) for s in STATUSES for t in TASKS)
     }
-    assert await ids(gateway, status="done") == [made["done", task] for task in TASKS]
+    assert await ids(gateway, status="done") == [created["done", task] for task in TASKS]
     assert await ids(gateway, task=["rag"], status=["done", "error"]) == [
-        made["done", "rag"],
-        made["error", "rag"],
+        created["done", "rag"],
+        created["error", "rag"],
     ]
     assert len(await ids(gateway, task=["chat", "plan"], status=list(STATUSES))) == 10
     assert len(await ids(gateway)) == 30
 
 
-async def test_by_time(gateway: Gateway) -> None:
-    made = [await put(gateway, NOON + number) for number in range(5)]
-    assert await ids(gateway, since=NOON + 3) == [made[4], made[3]]
-    assert await ids(gateway, until=NOON + 2) == [made[1], made[0]]
-    assert await ids(gateway, since=NOON + 1, until=NOON + 3) == [made[2], made[1]]
+async def test_jobs_are_filtered_by_time(gateway: Gateway) -> None:
+    created = [await put(gateway, NOON + number) for number in range(5)]
+    assert await ids(gateway, since=NOON + 3) == [created[4], created[3]]
+    assert await ids(gateway, until=NOON + 2) == [created[1], created[0]]
+    assert await ids(gateway, since=NOON + 1, until=NOON + 3) == [created[2], created[1]]
     assert await ids(gateway, since=NOON + 3, until=NOON + 1) == []
     assert len(await ids(gateway, since="2025-10-09T08:53:20Z")) == 5
-    assert await ids(gateway, since="2025-10-09T10:53:20.002+02:00") == made[:1:-1]
+    assert await ids(gateway, since="2025-10-09T10:53:20.002+02:00") == created[:1:-1]
     assert await ids(gateway, until="1969-01-01T00:00:00Z") == []
     one = await page(gateway, limit=1, until=NOON + 4)
-    assert one["jobs"][0]["job_id"] == made[3]
-    assert await ids(gateway, cursor=one["next"], until=NOON + 4) == made[2::-1]
-    assert await ids(gateway, cursor=one["next"], until=NOON + 1) == made[:1]
+    assert one["jobs"][0]["job_id"] == created[3]
+    assert await ids(gateway, cursor=one["next"], until=NOON + 4) == created[2::-1]
+    assert await ids(gateway, cursor=one["next"], until=NOON + 1) == created[:1]
 
 
 @pytest.mark.parametrize("field", ["payload", "result", "error"])
@@ -139,7 +139,9 @@ async def test_by_time(gateway: Gateway) -> None:
         ("6f1c0f0e", "6F1C0F0E"),
     ],
 )
-async def test_by_text(fake_gateway: Gateway, field: str, text: str, query: str) -> None:
+async def test_jobs_are_found_by_text(
+    fake_gateway: Gateway, field: str, text: str, query: str
+) -> None:
     await put(fake_gateway, NOON + 3)
     plain = json.dumps({"deep": [text]}, ensure_ascii=False)
     hit = await put(fake_gateway, NOON + 2, **{field: plain})
@@ -147,12 +149,12 @@ async def test_by_text(fake_gateway: Gateway, field: str, text: str, query: str)
     assert await ids(fake_gateway, q=query) == [hit, escaped]
 
 
-async def test_by_the_beginning_of_an_id(gateway: Gateway) -> None:
+async def test_jobs_are_found_by_the_start_of_their_id(gateway: Gateway) -> None:
     target = "6f1c0f0e-8f0a-4a51-9a55-0d4a6c4f2b7e"
     await put(gateway, NOON, target)
     named = await put(gateway, NOON + 1, payload=json.dumps({"of": target}))
     await put(gateway, NOON + 2)
-    for length in range(3, 9):  # it might be a word
+    for length in range(3, 9):  # short enough for a word of the payload
         assert await ids(gateway, q=target[:length]) == [named, target]
     for length in range(9, 37):
         assert await ids(gateway, q=target[:length].upper()) == [target]
@@ -160,7 +162,7 @@ async def test_by_the_beginning_of_an_id(gateway: Gateway) -> None:
     assert (await page(gateway, q=target))["looked_at"] == 1
 
 
-async def test_everything_at_once(gateway: Gateway) -> None:
+async def test_filters_are_combined(gateway: Gateway) -> None:
     hit = await put(gateway, status="done", task="rag", result='{"text":"found"}')
     await put(gateway, status="done", task="chat", result='{"text":"found"}')
     await put(gateway, status="error", task="rag", result='{"text":"found"}')
@@ -169,35 +171,35 @@ async def test_everything_at_once(gateway: Gateway) -> None:
     assert await ids(gateway, **query) == [hit]
 
 
-async def test_pages_have_each_job_once(gateway: Gateway) -> None:
-    made = {await put(gateway, NOON + number // 7) for number in range(30)}
+async def test_pages_list_each_job_once(gateway: Gateway) -> None:
+    created = {await put(gateway, NOON + number // 7) for number in range(30)}
     whole = await ids(gateway)
-    assert set(whole) == made
+    assert set(whole) == created
     for limit in (1, 4, 7, 29, 30, 31):
         assert await all_pages(gateway, limit=limit) == whole
 
 
-async def test_new_jobs_move_none_to_another_page(gateway: Gateway) -> None:
-    made = [await put(gateway, NOON - number) for number in range(6)]
+async def test_new_jobs_do_not_shift_later_pages(gateway: Gateway) -> None:
+    created = [await put(gateway, NOON - number) for number in range(6)]
     first = await page(gateway, limit=3)
     await put(gateway, NOON + 1)
-    await gateway.redis.delete(gateway.keys.job(made[2]))  # where the page ended
+    await gateway.redis.delete(gateway.keys.job(created[2]))  # where the page ended
     second = await page(gateway, limit=3, cursor=first["next"])
-    assert [job["job_id"] for job in second["jobs"]] == made[3:]
+    assert [job["job_id"] for job in second["jobs"]] == created[3:]
     assert second["next"] is None
 
 
-async def test_jobs_that_are_gone_leave_the_list(gateway: Gateway) -> None:
-    made = [await put(gateway, NOON - number) for number in range(6)]
-    await gateway.redis.delete(*(gateway.keys.job(job_id) for job_id in made[:2]))
-    await gateway.redis.delete(gateway.keys.job(made[2]))
-    await gateway.redis.set(gateway.keys.job(made[2]), "no job any more")
-    assert await ids(gateway) == made[3:]
+async def test_deleted_jobs_are_removed_from_the_index(gateway: Gateway) -> None:
+    created = [await put(gateway, NOON - number) for number in range(6)]
+    await gateway.redis.delete(*(gateway.keys.job(job_id) for job_id in created[:2]))
+    await gateway.redis.delete(gateway.keys.job(created[2]))
+    await gateway.redis.set(gateway.keys.job(created[2]), "no job any more")
+    assert await ids(gateway) == created[3:]
     left = await gateway.redis.zrevrange(gateway.keys.index, 0, -1)
-    assert [name.decode() for name in left] == made[3:]
+    assert [name.decode() for name in left] == created[3:]
 
 
-async def test_what_a_foreign_hand_may_have_written(gateway: Gateway) -> None:
+async def test_invalid_records_and_index_entries_are_tolerated(gateway: Gateway) -> None:
     odd = await put(gateway, NOON, task="odd", status="odd", created_ts="soon", ttl_s="-1")
     client: Any = gateway.redis
     scores = {b"\xff\xfe": NOON + 1, "a b": NOON + 2, "x" * 200: NOON + 3}
@@ -212,12 +214,12 @@ async def test_what_a_foreign_hand_may_have_written(gateway: Gateway) -> None:
     assert len(await all_pages(gateway, limit=6)) == 6
 
 
-async def test_an_index_that_is_something_else(gateway: Gateway) -> None:
+async def test_an_index_of_another_type_is_reported(gateway: Gateway) -> None:
     await gateway.redis.set(gateway.keys.index, "a string")
     check_problem(await ask(gateway), 503, "store_corrupt")
 
 
-async def test_no_list_is_kept(fake_make: Make) -> None:
+async def test_the_list_can_be_disabled(fake_make: Make) -> None:
     gateway = fake_make(job_index_max=0)
     await gateway.create()
     check_problem(await ask(gateway), 404, "listing_off")
@@ -249,7 +251,7 @@ async def test_no_list_is_kept(fake_make: Make) -> None:
         *("tenant=", "tenant=UPPER", "tenant=a/b", "tenant=%00"),
     ],
 )
-async def test_bad_queries(fake_gateway: Gateway, query: str) -> None:
+async def test_invalid_query_parameters_are_rejected(fake_gateway: Gateway, query: str) -> None:
     await fake_gateway.create()
     before = await fake_gateway.snapshot()
     problem = check_problem(await fake_gateway.client.get(f"/v1/jobs?{query}"), 422)
@@ -258,14 +260,14 @@ async def test_bad_queries(fake_gateway: Gateway, query: str) -> None:
 
 
 @pytest.mark.parametrize("q", ["\x00", "%", "\\", "*", "😀", "\ud800", "{", '"', "'; --"])
-async def test_any_text_may_be_looked_for(fake_gateway: Gateway, q: str) -> None:
+async def test_any_text_can_be_searched(fake_gateway: Gateway, q: str) -> None:
     await put(fake_gateway, payload='{"text":"\\\\"}')
     escaped = quote(q.encode("utf-8", "surrogatepass"))
     assert (await fake_gateway.client.get(f"/v1/jobs?q={escaped}")).status == 200
 
 
 @pytest.mark.parametrize("seed", range(8))
-async def test_as_a_plain_search_would_find_them(
+async def test_pages_match_a_plain_search(
     fake_gateway: Gateway, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Small batches and limits, so that pages end at different positions."""
@@ -302,7 +304,7 @@ async def test_as_a_plain_search_would_find_them(
             query["since"] = NOON + some.randint(0, 20)
         if some.random() < 0.5:
             query["until"] = NOON + some.randint(0, 20)
-        wanted = [
+        expected = [
             job["job_id"]
             for job in jobs
             if job["status"] in query.get("status", STATUSES)
@@ -313,26 +315,26 @@ async def test_as_a_plain_search_would_find_them(
                 or job["job_id"].startswith(query.get("q", ""))
             )
         ]
-        assert await all_pages(fake_gateway, **query) == wanted
+        assert await all_pages(fake_gateway, **query) == expected
 
 
 # -- bounds ----------------------------------------------------------------------------------------
 
 
-async def test_a_request_reads_only_so_many(
+async def test_a_request_reads_a_limited_number_of_jobs(
     fake_gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listing, "MOST_READ", 10)
     monkeypatch.setattr(listing, "AT_ONCE", 5)
-    made = [await put(fake_gateway, NOON - number) for number in range(25)]
+    created = [await put(fake_gateway, NOON - number) for number in range(25)]
     last = await put(fake_gateway, NOON - 99, status="done")
     found = await page(fake_gateway, status="done")
     assert (found["jobs"], found["looked_at"]) == ([], 10)
-    assert made[9] in found["next"]
+    assert created[9] in found["next"]
     assert await all_pages(fake_gateway, status="done") == [last]
 
 
-async def test_a_request_reads_only_so_many_bytes(
+async def test_a_request_reads_a_limited_number_of_bytes(
     fake_gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listing, "MOST_BYTES", 1 << 20)
@@ -346,27 +348,27 @@ async def test_a_request_reads_only_so_many_bytes(
     assert (await page(fake_gateway))["looked_at"] == 40  # payloads are read only for a text search
 
 
-async def test_shares_follow_how_long_the_jobs_are() -> None:
-    share = listing._BatchSizer(listing.TEXTS_AT_ONCE)
-    places = [listing.JobPosition(1, "x")] * 1000
+async def test_batch_sizes_follow_the_size_of_the_jobs() -> None:
+    sizer = listing._BatchSizer(listing.TEXTS_AT_ONCE)
+    positions = [listing.JobPosition(1, "x")] * 1000
     sizes = []
-    for several in share.batches(places):
+    for several in sizer.batches(positions):
         sizes.append(len(several))
-        share.record_batch([[b"x" * (1000 if len(sizes) < 6 else 400_000)]] * len(several))
+        sizer.record_batch([[b"x" * (1000 if len(sizes) < 6 else 400_000)]] * len(several))
     assert sizes[:6] == [8] * 6, "the next one may be as long as a document"
     assert sizes[-1] <= 2
-    assert sum(sizes) == share.read == 1000
+    assert sum(sizes) == sizer.read == 1000
 
 
-async def test_long_jobs_among_short_ones_are_not_read_many_at_once(
+async def test_large_jobs_are_read_in_small_batches(
     fake_gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[int] = []
     learn = listing._BatchSizer.record_batch
 
-    def watched(share: Any, records: Any) -> None:
+    def watched(sizer: Any, records: Any) -> None:
         sizes.append(sum(len(value) for values in records for value in values if value))
-        learn(share, records)
+        learn(sizer, records)
 
     monkeypatch.setattr(listing._BatchSizer, "record_batch", watched)
     for number in range(250):
@@ -381,29 +383,31 @@ async def test_long_jobs_among_short_ones_are_not_read_many_at_once(
 # -- tenants ---------------------------------------------------------------------------------------
 
 
-async def test_a_tenant_sees_its_own(make: Make) -> None:
+async def test_a_tenant_sees_only_its_own_jobs(make: Make) -> None:
     gateway = make(auth="required")
     shop = await key_for(gateway, tenant="shop")
     bank = await key_for(gateway, tenant="bank")
     admin = await key_for(gateway, scopes=("admin",))
-    made: dict[str, list[str]] = {"shop": [], "bank": [], "": []}
+    created: dict[str, list[str]] = {"shop": [], "bank": [], "": []}
     for number in range(9):
         tenant = ("shop", "bank", "")[number % 3]
         job_id = new_job_id(tenant_tail(tenant))
-        made[tenant].insert(0, await put(gateway, NOON + number // 4, job_id))
-    everybody = await all_pages(gateway, admin)
-    assert len(everybody) == 9
+        created[tenant].insert(0, await put(gateway, NOON + number // 4, job_id))
+    all_jobs = await all_pages(gateway, admin)
+    assert len(all_jobs) == 9
     for key, tenant in ((shop, "shop"), (bank, "bank")):
-        own = [job_id for job_id in everybody if job_id in made[tenant]]
+        own = [job_id for job_id in all_jobs if job_id in created[tenant]]
         for query in ({}, {"limit": 1}, {"tenant": tenant}):
             assert await all_pages(gateway, key, **query) == own
         assert await all_pages(gateway, admin, tenant=tenant) == own
         assert (await page(gateway, key))["looked_at"] == 3
-    assert await page(gateway, shop, tenant="bank") == await page(gateway, shop, tenant="nobody")
-    assert await page(gateway, shop, q=made["bank"][0]) == await page(gateway, shop, q=new_job_id())
+    assert await page(gateway, shop, tenant="bank") == await page(gateway, shop, tenant="unknown")
+    assert await page(gateway, shop, q=created["bank"][0]) == await page(
+        gateway, shop, q=new_job_id()
+    )
 
 
-async def test_nothing_tells_of_others_jobs(
+async def test_cursor_and_counts_reveal_nothing_of_other_tenants(
     fake_make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listing, "SCAN_BATCH", 3)
@@ -436,7 +440,7 @@ async def test_nothing_tells_of_others_jobs(
     ("scope", "status"),
     [("jobs:read", 200), ("ui", 200), ("admin", 200), ("jobs:write", 403), ("metrics", 403)],
 )
-async def test_who_may(fake_make: Make, scope: str, status: int) -> None:
+async def test_listing_requires_a_reading_scope(fake_make: Make, scope: str, status: int) -> None:
     gateway = fake_make(auth="required")
     key = await key_for(gateway, scopes=(scope,))
     assert (await ask(gateway, key)).status == status

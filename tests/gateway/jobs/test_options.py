@@ -16,33 +16,33 @@ from tests.gateway.conftest import CHAT, Gateway, check_problem
 DAYS_30 = 30 * 24 * 3600
 
 
-def wish(**changes: Any) -> bytes:
+def with_options(**changes: Any) -> bytes:
     return json.dumps({**CHAT, **changes}).encode()
 
 
 def backoff(**changes: Any) -> bytes:
-    return wish(backoff=changes)
+    return with_options(backoff=changes)
 
 
-#: Also sent to FastAPI's own way of reading the same model; see test_openapi.
-WISH_MISFITS: dict[str, tuple[bytes, list[str]]] = {
-    "timeout 0": (wish(timeout_s=0), ["/timeout_s"]),
-    "timeout negative": (wish(timeout_s=-1.5), ["/timeout_s"]),
-    "timeout too long": (wish(timeout_s=DAYS_30 + 1), ["/timeout_s"]),
-    "timeout true": (wish(timeout_s=True), ["/timeout_s"]),
-    "timeout text": (wish(timeout_s="5"), ["/timeout_s"]),
-    "timeout list": (wish(timeout_s=[5]), ["/timeout_s"]),
-    "timeout huge": (wish(timeout_s=10**300), ["/timeout_s"]),
-    "attempts 0": (wish(max_attempts=0), ["/max_attempts"]),
-    "attempts negative": (wish(max_attempts=-1), ["/max_attempts"]),
-    "attempts too many": (wish(max_attempts=1001), ["/max_attempts"]),
-    "attempts huge": (wish(max_attempts=10**40), ["/max_attempts"]),
-    "attempts float": (wish(max_attempts=3.0), ["/max_attempts"]),
-    "attempts true": (wish(max_attempts=True), ["/max_attempts"]),
-    "attempts text": (wish(max_attempts="3"), ["/max_attempts"]),
-    "backoff number": (wish(backoff=5), ["/backoff"]),
-    "backoff list": (wish(backoff=[]), ["/backoff"]),
-    "backoff text": (wish(backoff="{}"), ["/backoff"]),
+#: Also parsed by FastAPI with the same model; see test_openapi.
+INVALID_OPTIONS: dict[str, tuple[bytes, list[str]]] = {
+    "timeout 0": (with_options(timeout_s=0), ["/timeout_s"]),
+    "timeout negative": (with_options(timeout_s=-1.5), ["/timeout_s"]),
+    "timeout too long": (with_options(timeout_s=DAYS_30 + 1), ["/timeout_s"]),
+    "timeout true": (with_options(timeout_s=True), ["/timeout_s"]),
+    "timeout text": (with_options(timeout_s="5"), ["/timeout_s"]),
+    "timeout list": (with_options(timeout_s=[5]), ["/timeout_s"]),
+    "timeout huge": (with_options(timeout_s=10**300), ["/timeout_s"]),
+    "attempts 0": (with_options(max_attempts=0), ["/max_attempts"]),
+    "attempts negative": (with_options(max_attempts=-1), ["/max_attempts"]),
+    "attempts too many": (with_options(max_attempts=1001), ["/max_attempts"]),
+    "attempts huge": (with_options(max_attempts=10**40), ["/max_attempts"]),
+    "attempts float": (with_options(max_attempts=3.0), ["/max_attempts"]),
+    "attempts true": (with_options(max_attempts=True), ["/max_attempts"]),
+    "attempts text": (with_options(max_attempts="3"), ["/max_attempts"]),
+    "backoff number": (with_options(backoff=5), ["/backoff"]),
+    "backoff list": (with_options(backoff=[]), ["/backoff"]),
+    "backoff text": (with_options(backoff="{}"), ["/backoff"]),
     "backoff with more": (backoff(initial=1), ["/backoff/initial"]),
     "initial negative": (backoff(initial_s=-0.1), ["/backoff/initial_s"]),
     "initial too long": (backoff(initial_s=3600.5), ["/backoff/initial_s"]),
@@ -56,35 +56,35 @@ WISH_MISFITS: dict[str, tuple[bytes, list[str]]] = {
     "jitter above 1": (backoff(jitter=1.01), ["/backoff/jitter"]),
     "jitter text": (backoff(jitter="0.5"), ["/backoff/jitter"]),
     "two faults": (backoff(jitter=2, factor=0), ["/backoff/factor", "/backoff/jitter"]),
-    "delay negative": (wish(delay_s=-1), ["/delay_s"]),
-    "delay too long": (wish(delay_s=DAYS_30 + 0.1), ["/delay_s"]),
-    "delay true": (wish(delay_s=True), ["/delay_s"]),
-    "delay text": (wish(delay_s="5"), ["/delay_s"]),
-    "delay huge": (wish(delay_s=10**300), ["/delay_s"]),
-    "run_at number": (wish(run_at=1760000000), ["/run_at"]),
-    "run_at number as text": (wish(run_at="1760000000"), ["/run_at"]),
-    "run_at true": (wish(run_at=True), ["/run_at"]),
-    "run_at empty": (wish(run_at=""), ["/run_at"]),
-    "run_at no offset": (wish(run_at="2026-01-01T00:00:00"), ["/run_at"]),
-    "run_at date only": (wish(run_at="2026-01-01"), ["/run_at"]),
-    "run_at no seconds": (wish(run_at="2026-01-01T00:00Z"), ["/run_at"]),
-    "run_at month 13": (wish(run_at="2026-13-01T00:00:00Z"), ["/run_at"]),
-    "run_at February 30": (wish(run_at="2026-02-30T00:00:00Z"), ["/run_at"]),
-    "run_at offset 24:00": (wish(run_at="2026-01-01T00:00:00+24:00"), ["/run_at"]),
-    "run_at year 0": (wish(run_at="0000-01-01T00:00:00Z"), ["/run_at"]),
-    "run_at blank around": (wish(run_at=" 2026-01-01T00:00:00Z"), ["/run_at"]),
-    "run_at line break": (wish(run_at="2026-01-01T00:00:00Z\n"), ["/run_at"]),
-    "run_at other digits": (wish(run_at="٢٠٢٦-01-01T00:00:00Z"), ["/run_at"]),
-    "run_at far ahead": (wish(run_at="2999-01-01T00:00:00Z"), ["/run_at"]),
-    "run_at end of time": (wish(run_at="9999-12-31T23:59:59-23:59"), ["/run_at"]),
-    "delay and run_at": (wish(delay_s=5, run_at="2026-01-01T00:00:00Z"), ["/run_at"]),
-    "delay 0 and run_at": (wish(delay_s=0, run_at="2026-01-01T00:00:00Z"), ["/run_at"]),
-    "bad delay and run_at": (wish(delay_s=-5, run_at="2026-01-01T00:00:00Z"), ["/delay_s"]),
+    "delay negative": (with_options(delay_s=-1), ["/delay_s"]),
+    "delay too long": (with_options(delay_s=DAYS_30 + 0.1), ["/delay_s"]),
+    "delay true": (with_options(delay_s=True), ["/delay_s"]),
+    "delay text": (with_options(delay_s="5"), ["/delay_s"]),
+    "delay huge": (with_options(delay_s=10**300), ["/delay_s"]),
+    "run_at number": (with_options(run_at=1760000000), ["/run_at"]),
+    "run_at number as text": (with_options(run_at="1760000000"), ["/run_at"]),
+    "run_at true": (with_options(run_at=True), ["/run_at"]),
+    "run_at empty": (with_options(run_at=""), ["/run_at"]),
+    "run_at no offset": (with_options(run_at="2026-01-01T00:00:00"), ["/run_at"]),
+    "run_at date only": (with_options(run_at="2026-01-01"), ["/run_at"]),
+    "run_at no seconds": (with_options(run_at="2026-01-01T00:00Z"), ["/run_at"]),
+    "run_at month 13": (with_options(run_at="2026-13-01T00:00:00Z"), ["/run_at"]),
+    "run_at February 30": (with_options(run_at="2026-02-30T00:00:00Z"), ["/run_at"]),
+    "run_at offset 24:00": (with_options(run_at="2026-01-01T00:00:00+24:00"), ["/run_at"]),
+    "run_at year 0": (with_options(run_at="0000-01-01T00:00:00Z"), ["/run_at"]),
+    "run_at blank around": (with_options(run_at=" 2026-01-01T00:00:00Z"), ["/run_at"]),
+    "run_at line break": (with_options(run_at="2026-01-01T00:00:00Z\n"), ["/run_at"]),
+    "run_at other digits": (with_options(run_at="٢٠٢٦-01-01T00:00:00Z"), ["/run_at"]),
+    "run_at far ahead": (with_options(run_at="2999-01-01T00:00:00Z"), ["/run_at"]),
+    "run_at end of time": (with_options(run_at="9999-12-31T23:59:59-23:59"), ["/run_at"]),
+    "delay and run_at": (with_options(delay_s=5, run_at="2026-01-01T00:00:00Z"), ["/run_at"]),
+    "delay 0 and run_at": (with_options(delay_s=0, run_at="2026-01-01T00:00:00Z"), ["/run_at"]),
+    "bad delay and run_at": (with_options(delay_s=-5, run_at="2026-01-01T00:00:00Z"), ["/delay_s"]),
 }
 
 
-@pytest.mark.parametrize(("body", "pointers"), WISH_MISFITS.values(), ids=WISH_MISFITS)
-async def test_wishes_that_do_not_fit(
+@pytest.mark.parametrize(("body", "pointers"), INVALID_OPTIONS.values(), ids=INVALID_OPTIONS)
+async def test_invalid_options_are_rejected(
     fake_gateway: Gateway, body: bytes, pointers: list[str]
 ) -> None:
     answer = await fake_gateway.client.post(body, {"idempotency-key": "k"})
@@ -95,15 +95,17 @@ async def test_wishes_that_do_not_fit(
 
 @pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity", "1e999"])
 @pytest.mark.parametrize("field", ["timeout_s", "delay_s", "max_attempts"])
-async def test_numbers_that_are_none(fake_gateway: Gateway, field: str, word: str) -> None:
+async def test_numbers_that_json_does_not_have_are_rejected(
+    fake_gateway: Gateway, field: str, word: str
+) -> None:
     body = b'{"task":"chat","payload":{},"%b":%b}' % (field.encode(), word.encode())
     check_problem(await fake_gateway.client.post(body), 400, "malformed_json")
     assert await fake_gateway.redis.dbsize() == 0
 
 
-async def test_wishes_are_kept_beside_the_job(gateway: Gateway) -> None:
-    wishes = {"timeout_s": 2.5, "max_attempts": 7, "backoff": {"initial_s": 3, "jitter": 0}}
-    job_id = await gateway.create({**CHAT, **wishes, "ttl_s": 600})
+async def test_options_are_stored_with_the_lease(gateway: Gateway) -> None:
+    given = {"timeout_s": 2.5, "max_attempts": 7, "backoff": {"initial_s": 3, "jitter": 0}}
+    job_id = await gateway.create({**CHAT, **given, "ttl_s": 600})
     lease = await gateway.redis.hgetall(gateway.keys.lease(job_id))  # type: ignore[misc]
     options = json.loads(lease.pop(b"options"))
     assert lease == {b"attempt": b"0", b"max_attempts": b"7"}
@@ -120,7 +122,7 @@ async def test_wishes_are_kept_beside_the_job(gateway: Gateway) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wishes", "understood"),
+    ("given", "parsed"),
     [
         ({"timeout_s": 1}, JobOptions(timeout_s=1.0)),
         ({"timeout_s": DAYS_30}, JobOptions(timeout_s=float(DAYS_30))),
@@ -137,10 +139,10 @@ async def test_wishes_are_kept_beside_the_job(gateway: Gateway) -> None:
         ({"max_attempts": 1000, "timeout_s": None, "backoff": None}, JobOptions()),
     ],
 )
-async def test_a_worker_is_told_the_wishes(
-    gateway: Gateway, wishes: dict[str, Any], understood: JobOptions
+async def test_a_worker_gets_the_options(
+    gateway: Gateway, given: dict[str, Any], parsed: JobOptions
 ) -> None:
-    job_id = await gateway.create({**CHAT, **wishes})
+    job_id = await gateway.create({**CHAT, **given})
     [(message_id, _)] = await gateway.redis.xrange(gateway.keys.queue)
     worker = WorkerIdentity("workers", "c1", 30_000, 600)
     claim = Claim(job_id, message_id.decode(), "token")
@@ -148,11 +150,11 @@ async def test_a_worker_is_told_the_wishes(
     assert not isinstance(reply, Exception)
     assert reply.answer is Answer.RUN
     most, _, options = reply.more
-    assert most == (b"1000" if "max_attempts" in wishes else b"")
-    assert (JobOptions.from_json(options) if options else JobOptions()) == understood
+    assert most == (b"1000" if "max_attempts" in given else b"")
+    assert (JobOptions.from_json(options) if options else JobOptions()) == parsed
 
 
-async def test_no_wishes_leave_nothing_behind(gateway: Gateway) -> None:
+async def test_null_options_write_no_keys(gateway: Gateway) -> None:
     nothing = dict.fromkeys(("timeout_s", "max_attempts", "backoff", "delay_s", "run_at", "ttl_s"))
     job_id = await gateway.create({**CHAT, **nothing})
     keys = gateway.keys
@@ -174,7 +176,7 @@ PAST = "2020-01-01T00:00:00Z"
         ({"delay_s": 60}, {"delay_s": 6e1}),
     ],
 )
-async def test_the_same_wishes_in_other_words_are_the_same_request(
+async def test_equivalent_options_are_the_same_request(
     fake_gateway: Gateway, one: dict[str, Any], same: dict[str, Any]
 ) -> None:
     keyed = {"idempotency-key": "k"}
@@ -196,7 +198,7 @@ async def test_the_same_wishes_in_other_words_are_the_same_request(
         {"payload": {"text": "hello", "none": None}},
     ],
 )
-async def test_other_wishes_are_another_request(
+async def test_different_options_are_another_request(
     fake_gateway: Gateway, other: dict[str, Any]
 ) -> None:
     await fake_gateway.create(idempotency_key="k")

@@ -20,19 +20,19 @@ from tests.support.fake_host import HOT, NORMAL, FakeHost
 WHY = "gpu-thermal is at 85.0 °C, 80 °C is the limit"
 
 
-class Scenery:
-    """Pressure with a host, workers and a clock of the test's own."""
+class Scenario:
+    """A pressure monitor with a fake host, heartbeats and clock."""
 
     def __init__(self, **settings: Any) -> None:
-        chosen = GatewaySettings(max_temperature_c=80.0, **settings)
+        config = GatewaySettings(max_temperature_c=80.0, **settings)
         self.host = FakeHost()
         self.now = 0.0
         self.workers: list[Heartbeat] = []
         self.fault: Exception | None = None
         self.pressure = PressureMonitor(
-            pressure_bounds(chosen),
+            pressure_bounds(config),
             self._heartbeats,
-            refuses=chosen.on_pressure == "refuse",
+            refuses=config.on_pressure == "refuse",
             host=self.host,
             clock=lambda: self.now,
         )
@@ -61,23 +61,23 @@ def worker(name: str, why: str = "", **more: Any) -> Heartbeat:
     return Heartbeat(consumer=name, holding=bool(why), holding_why=why, **more)
 
 
-async def test_a_hot_box_refuses_until_it_is_cool() -> None:
-    scenery = Scenery()
-    await scenery.pressure.run_once()
-    assert (scenery.state, scenery.pressure.refusing) == (PressureState.ACCEPTING, False)
-    await scenery.heat()
-    assert (scenery.state, scenery.pressure.refusing) == (PressureState.REFUSING, True)
-    assert scenery.pressure.view.reasons == (WHY,)
-    assert scenery.pressure.view.readings == HOT
-    await scenery.cool()
-    assert (scenery.state, scenery.pressure.refusing) == (PressureState.ACCEPTING, False)
+async def test_a_hot_host_refuses_jobs_until_it_is_cool() -> None:
+    scenario = Scenario()
+    await scenario.pressure.run_once()
+    assert (scenario.state, scenario.pressure.refusing) == (PressureState.ACCEPTING, False)
+    await scenario.heat()
+    assert (scenario.state, scenario.pressure.refusing) == (PressureState.REFUSING, True)
+    assert scenario.pressure.view.reasons == (WHY,)
+    assert scenario.pressure.view.readings == HOT
+    await scenario.cool()
+    assert (scenario.state, scenario.pressure.refusing) == (PressureState.ACCEPTING, False)
 
 
-async def test_a_gateway_that_holds_accepts() -> None:
-    scenery = Scenery(on_pressure="hold")
-    await scenery.heat()
-    assert (scenery.state, scenery.pressure.refusing) == (PressureState.HOLDING, False)
-    assert scenery.pressure.view.reasons == (WHY,)
+async def test_a_gateway_that_holds_accepts_jobs() -> None:
+    scenario = Scenario(on_pressure="hold")
+    await scenario.heat()
+    assert (scenario.state, scenario.pressure.refusing) == (PressureState.HOLDING, False)
+    assert scenario.pressure.view.reasons == (WHY,)
 
 
 @pytest.mark.parametrize(
@@ -88,58 +88,58 @@ async def test_a_gateway_that_holds_accepts() -> None:
         ([worker("a", "hot")], PressureState.REFUSING),
         ([worker("a", "hot"), worker("b", "full")], PressureState.REFUSING),
         ([worker("a", "hot"), worker("b")], PressureState.ACCEPTING),
-        # One that is leaving takes nothing anyway.
+        # A draining worker takes no jobs anyway.
         ([worker("a", "hot"), worker("b", draining=True)], PressureState.REFUSING),
         ([worker("b", "hot", draining=True)], PressureState.ACCEPTING),
     ],
 )
-async def test_one_worker_that_takes_jobs_is_enough(
+async def test_one_accepting_worker_is_enough(
     workers: list[Heartbeat], state: PressureState
 ) -> None:
-    scenery = Scenery()
-    scenery.workers = workers
-    await scenery.pressure.run_once()
-    assert scenery.state is state
+    scenario = Scenario()
+    scenario.workers = workers
+    await scenario.pressure.run_once()
+    assert scenario.state is state
 
 
-async def test_the_reasons_of_workers_are_named() -> None:
-    scenery = Scenery()
-    scenery.workers = [worker(f"w{number}", "hot") for number in range(9)]
-    await scenery.pressure.run_once()
-    assert scenery.pressure.view.reasons == tuple(f"worker w{number}: hot" for number in range(4))
+async def test_reasons_name_at_most_four_workers() -> None:
+    scenario = Scenario()
+    scenario.workers = [worker(f"w{number}", "hot") for number in range(9)]
+    await scenario.pressure.run_once()
+    assert scenario.pressure.view.reasons == tuple(f"worker w{number}: hot" for number in range(4))
 
 
-async def test_workers_that_cannot_be_asked_are_no_reason() -> None:
-    scenery = Scenery()
-    scenery.workers = [worker("a", "hot")]
-    await scenery.pressure.run_once()
-    scenery.fault = RedisConnectionError("away")
-    await scenery.pressure.run_once()
-    assert scenery.state is PressureState.ACCEPTING
+async def test_unreachable_heartbeats_are_no_reason_to_refuse() -> None:
+    scenario = Scenario()
+    scenario.workers = [worker("a", "hot")]
+    await scenario.pressure.run_once()
+    scenario.fault = RedisConnectionError("away")
+    await scenario.pressure.run_once()
+    assert scenario.state is PressureState.ACCEPTING
 
 
-async def test_it_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_change_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="gateway.jobs.backpressure")
-    scenery = Scenery()
+    scenario = Scenario()
     for _ in range(3):
-        await scenery.heat()
-    await scenery.cool()
+        await scenario.heat()
+    await scenario.cool()
     assert caplog.messages == [f"new jobs are refused: {WHY}", "new jobs are accepted again"]
 
 
-async def test_a_look_that_fails_is_not_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_checks_continue_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.jobs.backpressure.SAMPLE_INTERVAL_S", 0.0)
-    scenery = Scenery()
-    scenery.fault = RuntimeError("odd")
-    looking = asyncio.create_task(scenery.pressure.run())
+    scenario = Scenario()
+    scenario.fault = RuntimeError("odd")
+    running = asyncio.create_task(scenario.pressure.run())
     await asyncio.sleep(0)
-    scenery.fault, scenery.workers = None, [worker("a", "hot")]
+    scenario.fault, scenario.workers = None, [worker("a", "hot")]
 
     async def refuses() -> bool:
-        return scenery.pressure.refusing
+        return scenario.pressure.refusing
 
     await eventually(refuses)
-    looking.cancel()
+    running.cancel()
 
 
 # -- by HTTP --------------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ async def heat(gateway: Gateway) -> Any:
     return pressure
 
 
-async def test_a_new_job_is_refused_and_nothing_is_written(make: Make) -> None:
+async def test_a_rejected_job_writes_nothing(make: Make) -> None:
     gateway = make(max_temperature_c=80.0)
     await heat(gateway)
     before = await gateway.snapshot()
@@ -165,13 +165,13 @@ async def test_a_new_job_is_refused_and_nothing_is_written(make: Make) -> None:
     assert await gateway.snapshot() == before
 
 
-async def test_a_request_with_a_fault_hears_of_the_fault(fake_make: Make) -> None:
+async def test_an_invalid_request_is_reported_as_invalid(fake_make: Make) -> None:
     gateway = fake_make(max_temperature_c=80.0)
     await heat(gateway)
     check_problem(await gateway.client.post({"task": "dance"}), 422, "invalid_request")
 
 
-async def test_a_repetition_gets_its_job(make: Make) -> None:
+async def test_a_repeated_request_gets_its_job(make: Make) -> None:
     """The job exists already; the client only missed the response."""
     gateway = make(max_temperature_c=80.0)
     key = {"idempotency-key": "k"}
@@ -186,13 +186,13 @@ async def test_a_repetition_gets_its_job(make: Make) -> None:
     check_problem(fresh, 503, "under_pressure")
 
 
-async def test_a_gateway_that_holds_takes_jobs(fake_make: Make) -> None:
+async def test_a_holding_gateway_accepts_requests(fake_make: Make) -> None:
     gateway = fake_make(max_temperature_c=80.0, on_pressure="hold")
     await heat(gateway)
     assert await gateway.create()
 
 
-async def test_everything_else_is_served(fake_make: Make) -> None:
+async def test_other_requests_are_served(fake_make: Make) -> None:
     gateway = fake_make(max_temperature_c=80.0)
     job_id = await gateway.create()
     await heat(gateway)
@@ -201,7 +201,7 @@ async def test_everything_else_is_served(fake_make: Make) -> None:
     assert (await gateway.client.get("/readyz")).status == 200
 
 
-async def test_what_workers_write_is_what_the_gateway_reads(make: Make) -> None:
+async def test_heartbeats_of_workers_are_read(make: Make) -> None:
     gateway = make()
     beat = worker("w1", "82 °C", seen_ms=1, every_s=5.0)
     await gateway.redis.set(gateway.keys.worker("w1"), beat.to_json())

@@ -25,7 +25,7 @@ async def read(gateway: Gateway, job_id: str) -> dict[str, Any]:
     return job
 
 
-async def test_a_new_job(gateway: Gateway) -> None:
+async def test_a_new_job_has_all_fields(gateway: Gateway) -> None:
     job_id = await gateway.create({**CHAT, "ttl_s": 60})
     job = await read(gateway, job_id)
     assert type(job["created_ts"]) is int
@@ -58,9 +58,9 @@ async def test_reading_changes_nothing(gateway: Gateway) -> None:
 
 
 DEEP = "[" * 400 + "]" * 400
-FOREIGN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+THIRD_PARTY: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "only a status": ({"status": "running"}, {"status": "running", "payload": None, "ttl_s": 0}),
-    "no fields of ours": ({"colour": "red"}, {"status": "", "task": ""}),
+    "unknown fields only": ({"colour": "red"}, {"status": "", "task": ""}),
     "payload no json": ({"payload": "{oops"}, {"payload": {"_raw": "{oops"}}),
     "payload binary": ({"payload": b"\xff\x00"}, {"payload": {"_raw": "\ufffd\x00"}}),
     "payload a list": ({"payload": "[1]"}, {"payload": [1]}),
@@ -76,7 +76,7 @@ FOREIGN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "result deep": ({"result": DEEP}, {}),
     "result deep and pretty": ({"result": DEEP + "\n"}, {}),
     "result very deep": ({"result": "[" * 5000 + "]" * 5000}, {}),
-    "numbers that are none": (
+    "invalid numbers": (
         {"created_ts": "soon", "updated_ts": "", "ttl_s": "1e3"},
         {"created_ts": 0, "updated_ts": 0, "ttl_s": 0},
     ),
@@ -88,8 +88,8 @@ FOREIGN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize(("stored", "expected"), FOREIGN.values(), ids=FOREIGN)
-async def test_a_foreign_hash(
+@pytest.mark.parametrize(("stored", "expected"), THIRD_PARTY.values(), ids=THIRD_PARTY)
+async def test_a_third_party_hash_is_readable(
     fake_gateway: Gateway, stored: dict[str, Any], expected: dict[str, Any]
 ) -> None:
     mapping: Any = {"job_id": "theirs", **stored}
@@ -98,13 +98,13 @@ async def test_a_foreign_hash(
     assert {**job, **expected} == job
 
 
-async def test_a_foreign_hash_without_its_own_id(gateway: Gateway) -> None:
+async def test_the_job_id_is_taken_from_the_key(gateway: Gateway) -> None:
     """The key identifies the job; the field only repeats the id."""
     await gateway.redis.hset("job:theirs", "status", "queued")  # type: ignore[misc]
     assert (await read(gateway, "theirs"))["job_id"] == "theirs"
 
 
-async def test_etag_and_304(gateway: Gateway) -> None:
+async def test_an_unchanged_job_gets_304(gateway: Gateway) -> None:
     job_id = await gateway.create()
     target = f"/v1/jobs/{job_id}"
     first = await gateway.client.get(target)
@@ -122,7 +122,7 @@ async def test_etag_and_304(gateway: Gateway) -> None:
     assert changed.header("etag") != etag
 
 
-async def test_any_version_will_do(fake_gateway: Gateway) -> None:
+async def test_a_wildcard_etag_matches(fake_gateway: Gateway) -> None:
     """RFC 9110, section 13.1.2: `*` matches whatever exists."""
     job_id = await fake_gateway.create()
     answer = await fake_gateway.client.get(f"/v1/jobs/{job_id}", {"if-none-match": "*"})
@@ -130,13 +130,13 @@ async def test_any_version_will_do(fake_gateway: Gateway) -> None:
 
 
 @pytest.mark.parametrize("known", ["", "x", '"', '"x', "W/", ",,,", "\xff", '"x"' * 5000])
-async def test_odd_etags_match_nothing(fake_gateway: Gateway, known: str) -> None:
+async def test_invalid_etags_match_nothing(fake_gateway: Gateway, known: str) -> None:
     job_id = await fake_gateway.create()
     answer = await fake_gateway.client.get(f"/v1/jobs/{job_id}", {"if-none-match": known})
     assert answer.status == 200
 
 
-async def test_caching_says_whether_it_may_change(gateway: Gateway) -> None:
+async def test_cache_headers_depend_on_the_status(gateway: Gateway) -> None:
     job_id = await gateway.create()
     running = await gateway.client.get(f"/v1/jobs/{job_id}")
     assert running.header("retry-after") == "1"
@@ -156,7 +156,9 @@ ODD_IDS = [
 
 @pytest.mark.parametrize("suffix", ["", "/events"])
 @pytest.mark.parametrize("odd", ODD_IDS, ids=lambda odd: odd[:20])
-async def test_ids_that_are_no_job(gateway: Gateway, odd: str, suffix: str) -> None:
+async def test_unknown_and_invalid_ids_are_not_found(
+    gateway: Gateway, odd: str, suffix: str
+) -> None:
     await gateway.create()
     await gateway.redis.hset("job:x:lease", "token", "secret")  # type: ignore[misc]
     before = await gateway.snapshot()
@@ -168,7 +170,7 @@ async def test_ids_that_are_no_job(gateway: Gateway, odd: str, suffix: str) -> N
 
 
 @pytest.mark.parametrize("suffix", ["", "/events"])
-async def test_a_key_of_another_type_is_no_job(gateway: Gateway, suffix: str) -> None:
+async def test_a_key_of_another_type_is_not_a_job(gateway: Gateway, suffix: str) -> None:
     await gateway.redis.set("job:x", "hello")
     check_problem(await gateway.client.get(f"/v1/jobs/x{suffix}"), 404, "job_not_found")
 
@@ -177,7 +179,7 @@ async def _gone(gateway: Gateway, job_id: str) -> bool:
     return not await gateway.redis.exists(gateway.keys.job(job_id))
 
 
-async def test_an_expired_job_is_gone(make: Make) -> None:
+async def test_an_expired_job_is_not_found(make: Make) -> None:
     gateway = make()
     job_id = await gateway.create()
     await gateway.redis.pexpire(gateway.keys.job(job_id), 1)
@@ -186,7 +188,7 @@ async def test_an_expired_job_is_gone(make: Make) -> None:
     check_problem(await gateway.client.get(f"/v1/jobs/{job_id}"), 404, "job_not_found")
 
 
-async def test_big_payloads_come_back(gateway: Gateway) -> None:
+async def test_large_payloads_are_returned_unchanged(gateway: Gateway) -> None:
     payload = {"text": "é" * 90_000}
     body = json.dumps({"task": "chat", "payload": payload}, ensure_ascii=False).encode()
     job_id = await gateway.create(body)

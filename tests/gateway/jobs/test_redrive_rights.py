@@ -21,7 +21,7 @@ async def gateway(make: Make) -> Gateway:
     return make(auth="required")
 
 
-async def letter(gateway: Gateway, job_id: str = "", options: bytes | None = None) -> str:
+async def put_dead_letter(gateway: Gateway, job_id: str = "", options: bytes | None = None) -> str:
     """A dead letter with or without the options of its job."""
     job_id = job_id or str(uuid.uuid4())
     message = {"job_id": job_id, "task": "chat", "payload": "{}"}
@@ -32,10 +32,10 @@ async def letter(gateway: Gateway, job_id: str = "", options: bytes | None = Non
     return await put(gateway, fields)
 
 
-async def rights(gateway: Gateway, letter_id: str) -> tuple[str | None, Any]:
+async def rights(gateway: Gateway, dead_letter_id: str) -> tuple[str | None, Any]:
     """Tenant and tools of the redriven job."""
     admin = await key_for(gateway, scopes=frozenset({"admin"}))
-    answer = await call(gateway, "POST", f"/v1/dlq/{letter_id}/redrive", admin)
+    answer = await call(gateway, "POST", f"/v1/dlq/{dead_letter_id}/redrive", admin)
     assert answer.status == 202, answer
     key = gateway.keys.lease(answer.json()["job_id"])
     if await gateway.redis.exists(key):
@@ -45,51 +45,54 @@ async def rights(gateway: Gateway, letter_id: str) -> tuple[str | None, Any]:
     return options.tenant, options.tools
 
 
-async def test_what_the_letter_remembers_is_kept(gateway: Gateway) -> None:
+async def test_tenant_and_tools_of_the_dead_letter_are_kept(gateway: Gateway) -> None:
     known = JobOptions(5.0, tenant="shop", tools=("clock", "search"))
-    assert await rights(gateway, await letter(gateway, options=known.to_json())) == (
+    assert await rights(gateway, await put_dead_letter(gateway, options=known.to_json())) == (
         "shop",
         ("clock", "search"),
     )
     none = JobOptions(tenant="shop", tools=())
-    assert await rights(gateway, await letter(gateway, options=none.to_json())) == ("shop", ())
+    assert await rights(gateway, await put_dead_letter(gateway, options=none.to_json())) == (
+        "shop",
+        (),
+    )
 
 
-async def test_wishes_of_the_old_job_are_not(gateway: Gateway) -> None:
-    """Perhaps it died of them."""
-    letter_id = await letter(gateway, options=JobOptions(timeout_s=0.5).to_json())
-    assert await rights(gateway, letter_id) == (None, None)
+async def test_other_options_of_the_original_job_are_dropped(gateway: Gateway) -> None:
+    """They may have caused the failure."""
+    dead_letter_id = await put_dead_letter(gateway, options=JobOptions(timeout_s=0.5).to_json())
+    assert await rights(gateway, dead_letter_id) == (None, None)
 
 
-async def test_nobody_s_job_stays_nobody_s(gateway: Gateway) -> None:
+async def test_a_job_without_a_tenant_stays_without_one(gateway: Gateway) -> None:
     await key_for(gateway, tools=frozenset({"clock"}))
-    assert await rights(gateway, await letter(gateway, options=b"")) == (None, None)
+    assert await rights(gateway, await put_dead_letter(gateway, options=b"")) == (None, None)
 
 
 @pytest.mark.parametrize("junk", [b"{", b"[]", b'{"tenant":7,"tools":"all"}'])
-async def test_what_nobody_can_read_gives_no_rights(gateway: Gateway, junk: bytes) -> None:
-    assert await rights(gateway, await letter(gateway, options=junk)) == ("?", ())
+async def test_unreadable_options_give_no_rights(gateway: Gateway, junk: bytes) -> None:
+    assert await rights(gateway, await put_dead_letter(gateway, options=junk)) == ("?", ())
 
 
-async def test_a_tenant_is_known_by_its_job_s_id(gateway: Gateway) -> None:
+async def test_the_tenant_is_recognised_by_the_job_id(gateway: Gateway) -> None:
     """The job had expired, so its tenant was not recorded."""
     await key_for(gateway, tenant="shop")
-    letter_id = await letter(gateway, new_job_id(tenant_tail("shop")))
-    assert await rights(gateway, letter_id) == ("shop", None)
+    dead_letter_id = await put_dead_letter(gateway, new_job_id(tenant_tail("shop")))
+    assert await rights(gateway, dead_letter_id) == ("shop", None)
     await key_for(gateway, tenant="shop", tools=frozenset({"clock"}))
-    letter_id = await letter(gateway, new_job_id(tenant_tail("shop")))
-    assert await rights(gateway, letter_id) == ("shop", ())
+    dead_letter_id = await put_dead_letter(gateway, new_job_id(tenant_tail("shop")))
+    assert await rights(gateway, dead_letter_id) == ("shop", ())
 
 
-async def test_nobody_s_job_gets_tools_only_if_every_key_may_use_any(gateway: Gateway) -> None:
-    assert await rights(gateway, await letter(gateway)) == (None, None)
+async def test_tools_are_denied_if_a_key_without_tenant_is_limited(gateway: Gateway) -> None:
+    assert await rights(gateway, await put_dead_letter(gateway)) == (None, None)
     await key_for(gateway, tenant="shop", tools=frozenset({"clock"}))
-    assert await rights(gateway, await letter(gateway)) == (None, None)
+    assert await rights(gateway, await put_dead_letter(gateway)) == (None, None)
     await key_for(gateway, tools=frozenset({"clock"}))
-    assert await rights(gateway, await letter(gateway)) == (None, ())
+    assert await rights(gateway, await put_dead_letter(gateway)) == (None, ())
 
 
-async def test_a_tenant_s_job_carries_its_rights_from_the_beginning(gateway: Gateway) -> None:
+async def test_the_rights_of_a_tenants_job_are_stored_with_it(gateway: Gateway) -> None:
     key = await key_for(gateway, tenant="shop", tools=frozenset({"search", "clock"}))
     job_id = (await post(gateway, key)).json()["job_id"]
     options = await gateway.redis.hget(gateway.keys.lease(job_id), "options")

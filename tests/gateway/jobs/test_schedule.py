@@ -21,7 +21,7 @@ LATER = {**CHAT, "delay_s": 60}
 
 
 def moment(seconds: float) -> str:
-    """That many seconds from now."""
+    """The time `seconds` from now."""
     now = datetime.datetime.now(datetime.timezone.utc)
     return (now + datetime.timedelta(seconds=seconds)).isoformat()
 
@@ -45,7 +45,7 @@ async def types(gateway: Gateway, job_id: str) -> list[str]:
     return [fields[b"type"].decode() for _, fields in entries]
 
 
-async def test_a_delayed_job_is_whole_but_not_on_the_queue(gateway: Gateway) -> None:
+async def test_a_delayed_job_is_complete_but_not_on_the_queue(gateway: Gateway) -> None:
     redis, keys = gateway.redis, gateway.keys
     before_ms = await now_ms(gateway)
     answer = await gateway.client.post({**CHAT, "delay_s": 90.5, "ttl_s": 600})
@@ -66,15 +66,15 @@ async def test_a_delayed_job_is_whole_but_not_on_the_queue(gateway: Gateway) -> 
     assert json.loads(second[b"data"]) == {"run_at_ms": due_ms}
     assert not await redis.exists(keys.queue)
     for key in (keys.job(job_id), keys.events(job_id)):
-        assert 685 < await redis.ttl(key) <= 691, "kept for the wait, then for its ttl_s"
+        assert 685 < await redis.ttl(key) <= 691, "kept for the delay plus ttl_s"
 
 
-async def test_wishes_wait_as_long_as_their_job(gateway: Gateway) -> None:
+async def test_options_are_kept_as_long_as_their_job(gateway: Gateway) -> None:
     job_id = await gateway.create({**LATER, "max_attempts": 2, "ttl_s": 600})
     assert 655 < await gateway.redis.ttl(gateway.keys.lease(job_id)) <= 660
 
 
-async def test_a_key_outlives_a_delayed_job(make: Make) -> None:
+async def test_a_key_lives_at_least_as_long_as_a_delayed_job(make: Make) -> None:
     gateway = make(idempotency_ttl_s=5)
     job_id = await gateway.create({**LATER, "delay_s": 60.2, "ttl_s": 600}, idempotency_key="k")
     assert 655 < await gateway.redis.ttl("idempotency:k") <= 661
@@ -92,7 +92,7 @@ async def test_a_key_outlives_a_delayed_job(make: Make) -> None:
         {"run_at": "1969-12-31 23:59:59.999-08:00"},
     ],
 )
-async def test_no_delay_and_the_past_mean_now(gateway: Gateway, when: dict[str, Any]) -> None:
+async def test_no_delay_and_a_past_time_mean_now(gateway: Gateway, when: dict[str, Any]) -> None:
     job_id = await gateway.create({**CHAT, **when})
     assert await queued(gateway) == [job_id]
     assert await types(gateway, job_id) == ["queued"]
@@ -100,7 +100,7 @@ async def test_no_delay_and_the_past_mean_now(gateway: Gateway, when: dict[str, 
 
 
 @pytest.mark.parametrize("seconds", [5, 3600, 30 * 24 * 3600 - 5])
-async def test_a_moment_ahead(gateway: Gateway, seconds: int) -> None:
+async def test_run_at_is_the_due_time(gateway: Gateway, seconds: int) -> None:
     before_ms = await now_ms(gateway)
     job_id = await gateway.create({**CHAT, "run_at": moment(seconds)})
     due_ms = await gateway.redis.zscore(gateway.keys.scheduled, job_id)
@@ -108,18 +108,18 @@ async def test_a_moment_ahead(gateway: Gateway, seconds: int) -> None:
     assert abs(due_ms - before_ms - seconds * 1000) < 2000
 
 
-async def test_the_longest_delay(fake_gateway: Gateway) -> None:
+async def test_the_longest_delay_is_thirty_days(fake_gateway: Gateway) -> None:
     await fake_gateway.create({**CHAT, "delay_s": 30 * 24 * 3600, "ttl_s": 30 * 24 * 3600})
     answer = await fake_gateway.client.post({**CHAT, "run_at": moment(30 * 24 * 3600 + 60)})
     check_problem(answer, 422, "invalid_request")
 
 
-async def test_the_shortest_delay_is_still_one(fake_gateway: Gateway) -> None:
+async def test_a_tiny_delay_is_still_scheduled(fake_gateway: Gateway) -> None:
     await fake_gateway.create({**CHAT, "delay_s": 1e-9})
     assert await fake_gateway.redis.zcard(fake_gateway.keys.scheduled) == 1
 
 
-async def test_a_due_job_gets_on_the_queue_as_it_is(gateway: Gateway) -> None:
+async def test_a_due_job_is_added_to_the_queue_unchanged(gateway: Gateway) -> None:
     job_id = await gateway.create({"task": "plan", "payload": {"a": "é"}, "delay_s": 60})
     promoter = Promoter(gateway.state.queue)
     assert 0 < await promoter.run_once() <= LONGEST_WAIT_S
@@ -134,7 +134,7 @@ async def test_a_due_job_gets_on_the_queue_as_it_is(gateway: Gateway) -> None:
     assert len(await queued(gateway)) == 1
 
 
-async def test_two_gateways_put_a_due_job_there_once(make: Make) -> None:
+async def test_two_gateways_promote_a_due_job_once(make: Make) -> None:
     one, other = make(), make()
     job_ids = [await one.create(LATER) for _ in range(150)]
     await make_due(one, *job_ids)
@@ -144,7 +144,7 @@ async def test_two_gateways_put_a_due_job_there_once(make: Make) -> None:
     assert sorted(await queued(one)) == sorted(job_ids)
 
 
-async def test_what_is_not_due_stays(gateway: Gateway) -> None:
+async def test_a_job_that_is_not_due_stays_scheduled(gateway: Gateway) -> None:
     due, waiting = await gateway.create(LATER), await gateway.create(LATER)
     await make_due(gateway, due)
     promoter = Promoter(gateway.state.queue)
@@ -154,7 +154,7 @@ async def test_what_is_not_due_stays(gateway: Gateway) -> None:
     assert await gateway.redis.zrange(gateway.keys.scheduled, 0, -1) == [waiting.encode()]
 
 
-async def test_a_job_that_expired_before_it_was_due_is_forgotten(gateway: Gateway) -> None:
+async def test_a_job_that_expired_before_it_was_due_is_dropped(gateway: Gateway) -> None:
     job_id = await gateway.create(LATER)
     await gateway.redis.delete(gateway.keys.job(job_id), gateway.keys.events(job_id))
     await make_due(gateway, job_id)
@@ -163,12 +163,12 @@ async def test_a_job_that_expired_before_it_was_due_is_forgotten(gateway: Gatewa
     assert set(await gateway.redis.keys("*")) == left
 
 
-async def test_a_canceled_job_is_not_scheduled_any_more(gateway: Gateway) -> None:
+async def test_a_canceled_job_is_removed_from_the_schedule(gateway: Gateway) -> None:
     job_id = await gateway.create(LATER)
     answer = await gateway.client.send("DELETE", f"/v1/jobs/{job_id}")
     assert (answer.status, answer.json()["status"]) == (200, "canceled")
     assert not await gateway.redis.exists(gateway.keys.scheduled)
-    await make_due(gateway, job_id)  # even if it were due: another reader may have read it before
+    await make_due(gateway, job_id)  # another gateway may have read the schedule before the cancel
     await Promoter(gateway.state.queue).run_once()
     assert await queued(gateway) == []
     assert await types(gateway, job_id) == ["queued", "scheduled", "canceled"]
@@ -184,35 +184,35 @@ async def check_schedule_full(gateway: Gateway, waiting: int) -> int:
     return int(answer.header("retry-after") or "")
 
 
-async def test_a_full_schedule(make: Make) -> None:
+async def test_a_full_schedule_rejects_delayed_jobs(make: Make) -> None:
     gateway = make(max_scheduled=2)
     first = await gateway.client.post(LATER, {"idempotency-key": "k"})
     await gateway.create({**CHAT, "run_at": moment(3600)})
     assert 40 <= await check_schedule_full(gateway, 2) <= 80  # when the first one is due
     again = await gateway.client.post(LATER, {"idempotency-key": "k"})
     assert (again.status, again.body) == (202, first.body)
-    await gateway.create()  # what does not wait is not refused
+    await gateway.create()  # a job without delay is accepted
     await make_due(gateway, first.json()["job_id"])
     assert await check_schedule_full(gateway, 2) <= 6
     await Promoter(gateway.state.queue).run_once()
     await gateway.create(LATER)
 
 
-async def test_no_schedule_at_all(make: Make) -> None:
+async def test_a_schedule_of_size_zero_rejects_delayed_jobs(make: Make) -> None:
     gateway = make(max_scheduled=0)
     await check_schedule_full(gateway, 0)
     await gateway.create()
     await gateway.create({**CHAT, "max_attempts": 3})
 
 
-async def test_at_once_never_more_than_the_schedule_holds(make: Make) -> None:
+async def test_concurrent_requests_do_not_exceed_the_schedule(make: Make) -> None:
     gateway = make(max_scheduled=7)
     answers = await asyncio.gather(*(gateway.client.post(LATER) for _ in range(40)))
     assert sorted(answer.status for answer in answers) == [202] * 7 + [429] * 33
     assert await gateway.redis.zcard(gateway.keys.scheduled) == 7
 
 
-async def test_a_full_queue_does_not_refuse_what_comes_later(make: Make) -> None:
+async def test_a_full_queue_does_not_reject_delayed_jobs(make: Make) -> None:
     gateway = make(backpressure_max_backlog=1)
     await gateway.create()
     await gateway.create(LATER)
@@ -227,14 +227,14 @@ async def test_a_schedule_of_another_type_is_reported(gateway: Gateway) -> None:
     await gateway.create()
 
 
-async def test_a_tail_sees_it_scheduled(gateway: Gateway) -> None:
+async def test_a_stream_has_the_scheduled_event(gateway: Gateway) -> None:
     job_id = await gateway.create(LATER)
     await gateway.finish(job_id)
     kinds = [block.event for block in await gateway.watch_all(job_id)]
     assert kinds == ["queued", "scheduled", "done"]
 
 
-async def test_a_running_gateway_promotes(real_backend: Backend) -> None:
+async def test_a_running_gateway_promotes_due_jobs(real_backend: Backend) -> None:
     assert real_backend.url is not None
     settings = GatewaySettings()
     connections = Connections(settings, real_backend.url)

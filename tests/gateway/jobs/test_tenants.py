@@ -57,7 +57,7 @@ def comparable(answer: Answer, job_id: str) -> Any:
     return answer.status, headers, body
 
 
-def test_ids_say_whose_they_are() -> None:
+def test_a_job_id_ends_with_the_tail_of_its_tenant() -> None:
     tail = tenant_tail("shop")
     ids = {new_job_id(tail) for _ in range(200)}
     assert len(ids) == 200
@@ -69,22 +69,24 @@ def test_ids_say_whose_they_are() -> None:
 
 
 @pytest.mark.parametrize("name", ROUTES)
-async def test_anothers_job_is_not_there(gateway: Gateway, name: str) -> None:
-    ours = await key_for(gateway, tenant="ours")
-    theirs = await key_for(gateway, tenant="theirs")
+async def test_a_job_of_another_tenant_looks_like_a_missing_one(
+    gateway: Gateway, name: str
+) -> None:
+    own_key = await key_for(gateway, tenant="ours")
+    other_key = await key_for(gateway, tenant="theirs")
     for status in EVERY_STATUS:
-        job_id = (await post(gateway, theirs)).json()["job_id"]
+        job_id = (await post(gateway, other_key)).json()["job_id"]
         await gateway.redis.hset(gateway.keys.job(job_id), "status", status)  # type: ignore[misc]
         before = await gateway.snapshot()
         missing = new_job_id(tenant_tail("ours"))
-        refused = await ask(gateway, name, job_id, ours)
+        refused = await ask(gateway, name, job_id, own_key)
         check_problem(refused, 404, "job_not_found")
-        absent = await ask(gateway, name, missing, ours)
+        absent = await ask(gateway, name, missing, own_key)
         assert comparable(refused, job_id) == comparable(absent, missing)
         assert await gateway.snapshot() == before
 
 
-async def test_ones_own_is(gateway: Gateway) -> None:
+async def test_every_key_of_a_tenant_can_use_its_jobs(gateway: Gateway) -> None:
     first, second = [await key_for(gateway, tenant="ours") for _ in range(2)]
     job_id = (await post(gateway, first)).json()["job_id"]
     for key in (first, second):
@@ -95,25 +97,25 @@ async def test_ones_own_is(gateway: Gateway) -> None:
     assert (await ask(gateway, "cancel", job_id, second)).status == 200
 
 
-async def test_jobs_of_nobody_are_not_a_tenants(gateway: Gateway) -> None:
+async def test_tenants_do_not_see_jobs_without_a_tenant(gateway: Gateway) -> None:
     operator = await key_for(gateway)
-    ours = await key_for(gateway, tenant="ours")
+    own_key = await key_for(gateway, tenant="ours")
     job_id = (await post(gateway, operator)).json()["job_id"]
-    check_problem(await ask(gateway, "read", job_id, ours), 404, "job_not_found")
+    check_problem(await ask(gateway, "read", job_id, own_key), 404, "job_not_found")
 
 
 @pytest.mark.parametrize(
     "spec", [{}, {"scopes": ("admin",), "tenant": "ours"}], ids=["no tenant", "admin"]
 )
-async def test_operators_see_everything(gateway: Gateway, spec: dict[str, Any]) -> None:
+async def test_operators_see_all_jobs(gateway: Gateway, spec: dict[str, Any]) -> None:
     operator = await key_for(gateway, **spec)
-    theirs = await key_for(gateway, tenant="theirs")
-    job_id = (await post(gateway, theirs)).json()["job_id"]
+    other_key = await key_for(gateway, tenant="theirs")
+    job_id = (await post(gateway, other_key)).json()["job_id"]
     assert (await ask(gateway, "read", job_id, operator)).status == 200
     assert (await ask(gateway, "cancel", job_id, operator)).status == 200
 
 
-async def test_who_sits_at_the_machine_sees_everything(make: Make) -> None:
+async def test_requests_on_loopback_see_all_jobs(make: Make) -> None:
     gateway = make()
     key = await key_for(gateway, tenant="theirs")
     job_id = (await post(gateway, key)).json()["job_id"]
@@ -121,27 +123,27 @@ async def test_who_sits_at_the_machine_sees_everything(make: Make) -> None:
     assert (await call(gateway, "GET", f"/v1/jobs/{job_id}")).status == 200
 
 
-async def test_an_admins_job_is_its_tenants(gateway: Gateway) -> None:
+async def test_a_job_of_an_admin_belongs_to_its_tenant(gateway: Gateway) -> None:
     admin = await key_for(gateway, scopes=("admin",), tenant="ours")
-    ours = await key_for(gateway, tenant="ours")
+    own_key = await key_for(gateway, tenant="ours")
     job_id = (await post(gateway, admin)).json()["job_id"]
-    assert (await ask(gateway, "read", job_id, ours)).status == 200
+    assert (await ask(gateway, "read", job_id, own_key)).status == 200
 
 
-async def test_idempotency_keys_are_a_tenants_own(gateway: Gateway) -> None:
-    ours, theirs = [await key_for(gateway, tenant=name) for name in ("ours", "theirs")]
+async def test_each_tenant_has_its_own_idempotency_keys(gateway: Gateway) -> None:
+    own_key, other_key = [await key_for(gateway, tenant=name) for name in ("ours", "theirs")]
     operator = await key_for(gateway)
-    made = [
+    created = [
         (await post(gateway, key, idempotency_key="order-1")).json()["job_id"]
-        for key in (ours, theirs, operator)
+        for key in (own_key, other_key, operator)
     ]
-    assert len(set(made)) == 3
-    for key, job_id in zip((ours, theirs, operator), made):
+    assert len(set(created)) == 3
+    for key, job_id in zip((own_key, other_key, operator), created):
         again = await post(gateway, key, idempotency_key="order-1")
         assert again.json()["job_id"] == job_id
         assert again.header("idempotent-replayed") == "true"
     other = {**CHAT, "ttl_s": 5}
-    refused = await post(gateway, ours, other, idempotency_key="order-1")
+    refused = await post(gateway, own_key, other, idempotency_key="order-1")
     check_problem(refused, 422, "idempotency_key_reused")
     keys = {key.decode() for key in await gateway.redis.keys("idempotency*")}
     assert keys == {
@@ -151,52 +153,54 @@ async def test_idempotency_keys_are_a_tenants_own(gateway: Gateway) -> None:
     }
 
 
-async def test_no_key_reaches_into_anothers_keys(gateway: Gateway) -> None:
-    """Whatever an Idempotency-Key looks like."""
-    theirs = await key_for(gateway, tenant="theirs")
-    ours = await key_for(gateway, tenant="our")
+async def test_no_idempotency_key_reaches_those_of_another_tenant(gateway: Gateway) -> None:
+    """Not even if it contains the prefix of another tenant."""
+    other_key = await key_for(gateway, tenant="theirs")
+    own_key = await key_for(gateway, tenant="our")
     operator = await key_for(gateway)
-    made = (await post(gateway, theirs, idempotency_key="k")).json()["job_id"]
-    for key, text in ((ours, "s:k"), (operator, "of:theirs:k"), (operator, "theirs:k")):
+    created = (await post(gateway, other_key, idempotency_key="k")).json()["job_id"]
+    for key, text in ((own_key, "s:k"), (operator, "of:theirs:k"), (operator, "theirs:k")):
         answer = await post(gateway, key, idempotency_key=text)
-        assert answer.json()["job_id"] != made
+        assert answer.json()["job_id"] != created
 
 
-async def test_an_entry_of_a_foreign_hand_shows_nobody_elses_job(gateway: Gateway) -> None:
-    ours, theirs = [await key_for(gateway, tenant=name) for name in ("ours", "theirs")]
-    job_id = (await post(gateway, theirs)).json()["job_id"]
+async def test_a_forged_key_entry_does_not_reveal_a_job(gateway: Gateway) -> None:
+    own_key, other_key = [await key_for(gateway, tenant=name) for name in ("ours", "theirs")]
+    job_id = (await post(gateway, other_key)).json()["job_id"]
     await gateway.redis.set(gateway.keys.idempotency("k", "ours"), job_id, ex=60)
-    answer = await post(gateway, ours, idempotency_key="k", prefer="wait=5")
+    answer = await post(gateway, own_key, idempotency_key="k", prefer="wait=5")
     check_problem(answer, 503, "store_corrupt")
     assert job_id.encode() not in answer.body
 
 
-async def test_a_redriven_job_stays_its_tenants(gateway: Gateway) -> None:
-    ours, theirs = [await key_for(gateway, tenant=name) for name in ("ours", "theirs")]
+async def test_a_redriven_job_keeps_its_tenant(gateway: Gateway) -> None:
+    own_key, other_key = [await key_for(gateway, tenant=name) for name in ("ours", "theirs")]
     admin = await key_for(gateway, scopes=("admin",))
-    job_id = (await post(gateway, ours)).json()["job_id"]
+    job_id = (await post(gateway, own_key)).json()["job_id"]
     message = {"job_id": job_id, "task": "chat", "payload": '{"n":1}'}
     fields = {"job_id": job_id, "fields": json.dumps(message), "reason": "attempts_exhausted"}
-    letter = await put(gateway, {name.encode(): text.encode() for name, text in fields.items()})
-    answer = await call(gateway, "POST", f"/v1/dlq/{letter}/redrive", admin)
+    dead_letter_id = await put(
+        gateway, {name.encode(): text.encode() for name, text in fields.items()}
+    )
+    answer = await call(gateway, "POST", f"/v1/dlq/{dead_letter_id}/redrive", admin)
     redriven = answer.json()["job_id"]
     assert redriven != job_id
-    assert (await ask(gateway, "read", redriven, ours)).json()["status"] == "queued"
-    check_problem(await ask(gateway, "read", redriven, theirs), 404, "job_not_found")
-    again = await call(gateway, "POST", f"/v1/dlq/{letter}/redrive", admin)
+    assert (await ask(gateway, "read", redriven, own_key)).json()["status"] == "queued"
+    check_problem(await ask(gateway, "read", redriven, other_key), 404, "job_not_found")
+    again = await call(gateway, "POST", f"/v1/dlq/{dead_letter_id}/redrive", admin)
     assert again.json()["job_id"] == redriven  # the dead letter is deleted, its job is not
 
 
-async def test_a_tenant_has_no_business_with_dead_letters(gateway: Gateway) -> None:
-    ours = await key_for(gateway, tenant="ours")
+async def test_a_tenant_cannot_use_administrative_endpoints(gateway: Gateway) -> None:
+    own_key = await key_for(gateway, tenant="ours")
     for method, path in (("GET", "/v1/dlq"), ("GET", "/v1/audit"), ("DELETE", "/v1/dlq?all=true")):
-        check_problem(await call(gateway, method, path, ours), 403, "insufficient_scope")
+        check_problem(await call(gateway, method, path, own_key), 403, "insufficient_scope")
 
 
 # -- limits ----------------------------------------------------------------------------------------
 
 
-async def test_a_rate_says_when_to_come_back(gateway: Gateway) -> None:
+async def test_a_rate_limit_reports_when_to_retry(gateway: Gateway) -> None:
     key = await key_for(gateway, rate_per_min=1.0, burst=2)
     other = await key_for(gateway, rate_per_min=1.0, burst=2)
     for _ in range(2):
@@ -215,7 +219,7 @@ async def test_a_rate_says_when_to_come_back(gateway: Gateway) -> None:
     assert (await post(gateway, key)).status == 202
 
 
-async def test_a_quota_frees_itself_whoever_ends_the_jobs(gateway: Gateway) -> None:
+async def test_a_quota_is_freed_when_jobs_end_or_expire(gateway: Gateway) -> None:
     key = await key_for(gateway, max_jobs=2, tenant="ours")
     first, second = [(await post(gateway, key)).json()["job_id"] for _ in range(2)]
     refused = await post(gateway, key)
@@ -232,36 +236,36 @@ async def test_a_quota_frees_itself_whoever_ends_the_jobs(gateway: Gateway) -> N
         assert (await post(gateway, key)).status == 202
 
 
-async def test_a_crowd_at_a_full_quota_asks_redis_once(
+async def test_many_requests_at_a_full_quota_prune_it_once(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = await key_for(gateway, max_jobs=1)
     job_id = (await post(gateway, key)).json()["job_id"]
-    looks = 0
+    prunes = 0
     settle = gateway.state.queue.prune_quota
 
     async def counting(active_key: str) -> int:
-        nonlocal looks
-        looks += 1
+        nonlocal prunes
+        prunes += 1
         await asyncio.sleep(0.05)
         return await settle(active_key)
 
     monkeypatch.setattr(gateway.state.queue, "prune_quota", counting)
     answers = await asyncio.gather(*(post(gateway, key) for _ in range(20)))
     assert {answer.status for answer in answers} == {429}
-    assert looks == 1
+    assert prunes == 1
     gateway.state.access.quotas._last_failed_at.clear()
     await gateway.finish(job_id)
     answers = await asyncio.gather(*(post(gateway, key) for _ in range(20)))
     assert sorted(answer.status for answer in answers) == [202] + [429] * 19
 
 
-async def test_a_replay_costs_nothing(gateway: Gateway) -> None:
+async def test_a_replay_does_not_count_for_limits(gateway: Gateway) -> None:
     key = await key_for(gateway, rate_per_min=1.0, burst=1, max_jobs=1)
-    made = await post(gateway, key, idempotency_key="k")
+    created = await post(gateway, key, idempotency_key="k")
     for _ in range(3):
         again = await post(gateway, key, idempotency_key="k")
-        assert (again.status, again.json()) == (202, made.json())
+        assert (again.status, again.json()) == (202, created.json())
     check_problem(await post(gateway, key, idempotency_key="k2"), 429, "rate_limited")
 
 
@@ -273,20 +277,20 @@ async def test_limits_hold_on_loopback_too(make: Make) -> None:
     assert (await gateway.client.post(CHAT)).status == 202
 
 
-async def test_of_what_workers_run_a_tenant_sees_its_own(gateway: Gateway) -> None:
-    mine, others, plain = (new_job_id(tenant_tail(name)) for name in ("a", "b", ""))
+async def test_a_tenant_sees_only_its_own_running_jobs(gateway: Gateway) -> None:
+    own_job, others, plain = (new_job_id(tenant_tail(name)) for name in ("a", "b", ""))
     running = [
         RunningJob(job_id=job_id, task="chat", attempt=1, since_ms=1)
-        for job_id in (mine, others, plain)
+        for job_id in (own_job, others, plain)
     ]
     beat = Heartbeat(consumer="w1", seen_ms=1, in_flight=3, running=running)
     await gateway.redis.zadd(gateway.keys.workers, {beat.consumer: beat.seen_ms})
     await gateway.redis.set(gateway.keys.worker(beat.consumer), beat.to_json())
     for spec, seen in (
-        ({"scopes": ("ui",), "tenant": "a"}, [mine]),
+        ({"scopes": ("ui",), "tenant": "a"}, [own_job]),
         ({"scopes": ("metrics",), "tenant": "b"}, [others]),
-        ({"scopes": ("metrics",)}, [mine, others, plain]),
-        ({"scopes": ("admin",), "tenant": "a"}, [mine, others, plain]),
+        ({"scopes": ("metrics",)}, [own_job, others, plain]),
+        ({"scopes": ("admin",), "tenant": "a"}, [own_job, others, plain]),
     ):
         answer = await call(gateway, "GET", "/v1/workers", await key_for(gateway, **spec))
         [worker] = answer.json()["workers"]

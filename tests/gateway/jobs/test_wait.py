@@ -34,7 +34,7 @@ async def test_a_submission_waits_for_the_end(gateway: Gateway) -> None:
     assert gateway.hub.clients == 0
 
 
-async def test_a_submission_that_does_not_end_in_time(make: Make) -> None:
+async def test_a_submission_is_answered_at_the_timeout(make: Make) -> None:
     gateway = make(max_wait_s=0.05)
     answer = await gateway.client.post(CHAT, {"prefer": "wait=20"})
     assert answer.status == 202
@@ -53,8 +53,8 @@ async def test_a_replay_waits_as_well(gateway: Gateway) -> None:
     assert answer.header("idempotent-replayed") == "true"
 
 
-async def test_an_accepted_job_that_expires_meanwhile_is_still_accepted(make: Make) -> None:
-    """The client must learn the id of what it made, whatever became of it while it waited."""
+async def test_a_job_that_expires_while_waiting_is_still_accepted(make: Make) -> None:
+    """The client needs the id of the job it created."""
     gateway = make(sse_heartbeat_s=0.05)
     posting = asyncio.create_task(gateway.client.post(CHAT, {"prefer": "wait=20"}))
     job_id = await one_watch(gateway)
@@ -63,7 +63,7 @@ async def test_an_accepted_job_that_expires_meanwhile_is_still_accepted(make: Ma
     assert (answer.status, answer.json()) == (202, {"job_id": job_id})
 
 
-async def test_an_accepted_job_is_accepted_though_redis_goes_away(fake_make: Make) -> None:
+async def test_a_job_is_accepted_if_redis_fails_while_waiting(fake_make: Make) -> None:
     """A 503 here would invite the client to submit the job a second time."""
     gateway = fake_make(sse_heartbeat_s=0.05)
     posting = asyncio.create_task(gateway.client.post(CHAT, {"prefer": "wait=20"}))
@@ -93,7 +93,7 @@ async def test_an_accepted_job_is_accepted_though_redis_goes_away(fake_make: Mak
         "\xff",
     ],
 )
-async def test_preferences_we_cannot_read_are_ignored(fake_gateway: Gateway, prefer: str) -> None:
+async def test_invalid_preferences_are_ignored(fake_gateway: Gateway, prefer: str) -> None:
     answer = await fake_gateway.client.post(CHAT, {"prefer": prefer})
     assert answer.status == 202
     assert answer.header("preference-applied") is None
@@ -114,11 +114,11 @@ async def test_preferences_we_cannot_read_are_ignored(fake_gateway: Gateway, pre
         ("wait=" + "9" * 100_000, 60),
     ],
 )
-def test_how_preferences_are_read(prefer: str | None, seconds: float) -> None:
+def test_wait_is_parsed_and_limited(prefer: str | None, seconds: float) -> None:
     assert parse_prefer_wait(prefer, 60) == seconds
 
 
-async def test_preferences_on_two_lines_are_one_list(fake_make: Make) -> None:
+async def test_several_prefer_headers_are_one_list(fake_make: Make) -> None:
     """RFC 7240, section 2: several Prefer fields are the same as one with commas."""
     gateway = fake_make(max_wait_s=0.05)
     job_id = await gateway.create()
@@ -156,7 +156,7 @@ async def test_a_read_waits_for_a_change(gateway: Gateway) -> None:
     assert (answer.status, answer.json()["status"]) == (200, "running")
 
 
-async def test_a_read_without_news_is_304_in_the_end(make: Make) -> None:
+async def test_an_unchanged_job_gets_304_at_the_timeout(make: Make) -> None:
     gateway = make(max_wait_s=0.05)
     job_id = await gateway.create()
     target = f"/v1/jobs/{job_id}"
@@ -166,20 +166,20 @@ async def test_a_read_without_news_is_304_in_the_end(make: Make) -> None:
     assert (answer.status, answer.body) == (304, b"")
 
 
-async def test_a_known_old_version_is_answered_at_once(gateway: Gateway) -> None:
+async def test_a_changed_job_is_returned_at_once(gateway: Gateway) -> None:
     job_id = await gateway.create()
     headers = {"prefer": "wait=60", "if-none-match": '"another"'}
     assert (await gateway.client.get(f"/v1/jobs/{job_id}", headers)).status == 200
 
 
-async def test_a_job_that_has_ended_is_answered_at_once(gateway: Gateway) -> None:
+async def test_a_job_that_has_ended_is_returned_at_once(gateway: Gateway) -> None:
     job_id = await gateway.create()
     await gateway.finish(job_id)
     answer = await gateway.client.get(f"/v1/jobs/{job_id}", {"prefer": "wait=60"})
     assert answer.json()["status"] == "done"
 
 
-async def test_a_read_of_a_job_that_expires_meanwhile(make: Make) -> None:
+async def test_a_read_gets_404_if_the_job_expires(make: Make) -> None:
     gateway = make(sse_heartbeat_s=0.05)
     job_id = await gateway.create()
     reading = asyncio.create_task(gateway.client.get(f"/v1/jobs/{job_id}", {"prefer": "wait=20"}))
@@ -195,8 +195,8 @@ async def test_shutdown_ends_waiting(gateway: Gateway) -> None:
     assert (await posting).status == 202
 
 
-async def test_a_client_that_leaves_while_it_waits_is_forgotten(gateway: Gateway) -> None:
-    """Else closed long-polls use up the streams that a process serves."""
+async def test_a_client_that_disconnects_while_waiting_is_removed(gateway: Gateway) -> None:
+    """Otherwise closed long polls would use up the stream limit of the process."""
     job_id = await gateway.create()
     exchange = gateway.client.begin("GET", f"/v1/jobs/{job_id}", {"prefer": "wait=60"})
     await one_watch(gateway)

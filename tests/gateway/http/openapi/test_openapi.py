@@ -31,7 +31,7 @@ from gateway.jobs.models import (
 from tests.gateway.asgi import Client
 from tests.gateway.conftest import CHAT, Gateway
 from tests.gateway.jobs.test_bad_input import MISFITS
-from tests.gateway.jobs.test_options import WISH_MISFITS
+from tests.gateway.jobs.test_options import INVALID_OPTIONS
 
 JOBS, JOB, LETTERS, LETTER = "/v1/jobs", "/v1/jobs/{job_id}", "/v1/dlq", "/v1/dlq/{letter_id}"
 #: Every operation with the problems it may answer with.
@@ -54,7 +54,7 @@ OPERATIONS: dict[tuple[str, str], set[str]] = {
 #: What the guard answers with before it, and what the edge does before the guard.
 GUARD = {"401", "403"}
 EDGE = {"400", "408", "413", "421", "431", "503"}
-BODIES = {**MISFITS, **WISH_MISFITS}
+BODIES = {**MISFITS, **INVALID_OPTIONS}
 
 
 @pytest.fixture
