@@ -12,7 +12,7 @@
 --   replayed, id       the Idempotency-Key created this job before
 --   conflict, ''       the Idempotency-Key was used with another request
 --   duplicate, id      a job with this id exists
---   deduplicated, id   this existing job takes its place
+--   deduplicated, id   this existing job is used instead
 --   full, number       number of unfinished jobs
 --   failed, code       the error code of the package's script
 
@@ -22,20 +22,21 @@ end
 
 local own_keys, own_args = #KEYS - 9, #ARGV - 5
 local job, known, deduplication = KEYS[own_keys + 1], KEYS[own_keys + 2], KEYS[own_keys + 3]
-local with_id, print, kept_ms, deduplicates, most = unpack(ARGV, own_args + 1, own_args + 5)
-most = tonumber(most)
+local with_id, fingerprint, kept_ms, deduplicates, max_unfinished =
+  unpack(ARGV, own_args + 1, own_args + 5)
+max_unfinished = tonumber(max_unfinished)
 
-if print ~= '' then
+if fingerprint ~= '' then
   local before = redis.call('GET', known)
   if before then
-    if string.sub(before, 1, #print) ~= print then
+    if string.sub(before, 1, #fingerprint) ~= fingerprint then
       return { $ANSWER_CONFLICT, '' }
     end
-    return { $ANSWER_REPLAYED, string.sub(before, #print + 2) }
+    return { $ANSWER_REPLAYED, string.sub(before, #fingerprint + 2) }
   end
 end
 local existed = with_id == '1' and redis.call('EXISTS', job) == 1
-if most > 0 and not existed then
+if max_unfinished > 0 and not existed then
   local unfinished = 0
   for at = own_keys + 4, own_keys + 9 do
     local kind = redis.call('TYPE', KEYS[at])['ok']
@@ -45,7 +46,7 @@ if most > 0 and not existed then
       unfinished = unfinished + redis.call('ZCARD', KEYS[at])
     end
   end
-  if unfinished >= most then
+  if unfinished >= max_unfinished then
     return { $ANSWER_FULL, unfinished }
   end
 end
@@ -54,8 +55,8 @@ local id = add()
 if type(id) == 'number' then
   return { $ANSWER_FAILED, id }
 end
-if print ~= '' and not existed then
-  redis.call('SET', known, print .. ' ' .. id, 'PX', kept_ms)
+if fingerprint ~= '' and not existed then
+  redis.call('SET', known, fingerprint .. ' ' .. id, 'PX', kept_ms)
 end
 if existed then
   return { $ANSWER_DUPLICATE, id }

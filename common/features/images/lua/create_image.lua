@@ -28,16 +28,16 @@ local function prune_index(index)
 end
 
 operations[$IMG_OPERATION_CREATE] = function(key, arg, last)
-  local image_id, tenant, print, once_ttl_s = unpack(ARGV, arg, arg + 3)
+  local image_id, tenant, fingerprint, once_ttl_s = unpack(ARGV, arg, arg + 3)
   local indices, at = { KEYS[key + 5] }, key + 6
   if tenant ~= '' then
     indices[2], at = KEYS[at], at + 1
   end
-  local once = print ~= '' and KEYS[at]
+  local once = fingerprint ~= '' and KEYS[at]
   local known = once and redis.call('GET', once)
   if known then
-    local known_print, known_id = string.match(known, '^(%S*) (%S+)$')
-    if known_id and known_print ~= print then
+    local known_fingerprint, known_id = string.match(known, '^(%S*) (%S+)$')
+    if known_id and known_fingerprint ~= fingerprint then
       return found($FOUND_REUSED)
     end
     if known_id and known_id ~= image_id
@@ -66,7 +66,7 @@ operations[$IMG_OPERATION_CREATE] = function(key, arg, last)
     redis.call('EXPIRE', index, '$RECORD_TTL_MAX_S')
   end
   if once then
-    redis.call('SET', once, print .. ' ' .. image_id, 'EX', once_ttl_s)
+    redis.call('SET', once, fingerprint .. ' ' .. image_id, 'EX', once_ttl_s)
   end
   return found($FOUND_OK, { [$FACT_IMAGE_ID] = image_id })
 end

@@ -121,7 +121,7 @@ local function show(image, stage, progress, failure)
   hint(image.shown)
 end
 
--- Takes the guard of an image; false if it is taken.
+-- Claims the guard of an image; false if another upload holds it.
 local function claim_guard(image)
   return redis.call('SET', image.guard, $UPLOAD_GUARD_VALUE, 'NX', 'EX', '$STATUS_TTL_S') ~= false
 end

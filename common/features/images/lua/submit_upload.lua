@@ -25,7 +25,7 @@ operations[$IMG_OPERATION_SUBMIT] = function(key, arg, _, _, key_count)
     return found($FOUND_LOST)
   end
   local admission = admission_at(key, key_count, arg + 6, 5)
-  local reply = forbidden(admission, true)
+  local reply = refusal_of(admission, true)
   if reply then
     return reply
   end

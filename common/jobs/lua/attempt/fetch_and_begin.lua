@@ -14,7 +14,7 @@
 --                 message id
 
 -- Job id and task of a message; a third-party producer may have left them out.
-local function texts_of(fields)
+local function job_and_task_of(fields)
   local job_id, task
   for index = 1, #fields, 2 do
     if fields[index] == $QUEUE_JOB_ID then
@@ -34,7 +34,7 @@ local function begun_before(group, consumer, prefix, token, start)
     for _, pending in ipairs(page) do
       local message_id = pending[1]
       local entry = redis.call('XRANGE', queue, message_id, message_id)[1]
-      local job_id = entry and texts_of(entry[2])
+      local job_id = entry and job_and_task_of(entry[2])
       local held = job_id and redis.pcall('HGET', prefix .. job_id .. $CORE_LEASE, $LEASE_TOKEN)
       if held == token .. '.' .. message_id then
         found[#found + 1] = entry
@@ -61,7 +61,7 @@ operations[$OPERATION_FETCH_AND_BEGIN] = function(key, arg, last, identity)
   end
   local reply = { $ANSWER_OK, entries }
   for index, entry in ipairs(entries) do
-    local message_id, job_id, task = entry[1], texts_of(entry[2])
+    local message_id, job_id, task = entry[1], job_and_task_of(entry[2])
     local answer, max_attempts = {}, max_attempts_of[task] or ''
     if max_attempts ~= $DO_NOT_BEGIN and job_id and string.find(job_id, '^[%w._-]+$') then
       local ok

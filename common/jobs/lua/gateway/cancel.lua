@@ -28,8 +28,8 @@ operations[$OPERATION_CANCEL] = function(key, arg, last)
   end
   local held = redis.call('HMGET', lease, $LEASE_CANCEL_MS, $LEASE_MESSAGE_ID, $LEASE_OPTIONS)
 
-  -- Also if the lease has expired: a third-party worker without leases may have taken the job, and
-  -- may end it at any time. If no worker has, it ends when the next one claims it.
+  -- Also if the lease has expired: a third-party worker without leases may have claimed the job,
+  -- and may end it at any time. If no worker has, it ends when the next one claims it.
   if status == $STATUS_RUNNING then
     if not held[1] then
       redis.call('EXPIRE', job, ttl)

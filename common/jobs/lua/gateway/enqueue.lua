@@ -39,7 +39,7 @@ end
 
 operations[$OPERATION_ENQUEUE] = function(key, arg, last)
   local job, events = KEYS[key], KEYS[key + 1]
-  local job_id, task, payload, ttl_s, group, limit, key_ttl_s, print =
+  local job_id, task, payload, ttl_s, group, limit, key_ttl_s, request_fingerprint =
     unpack(ARGV, arg, arg + 7)
   local has_options = last > arg + 7
   local lease, scheduled, rate, active, reservation, fingerprint
@@ -56,15 +56,15 @@ operations[$OPERATION_ENQUEUE] = function(key, arg, last)
       at = at + 2
     end
   end
-  if print ~= '' then -- otherwise the next keys belong to the next record
+  if request_fingerprint ~= '' then -- otherwise the next keys belong to the next record
     reservation, fingerprint = KEYS[at], KEYS[at + 1]
   end
   limit = tonumber(limit)
 
   local known = reservation and redis.call('GET', reservation)
   if known and known ~= job_id then
-    local known_print = redis.call('GET', fingerprint)
-    if known_print and known_print ~= print then
+    local known_fingerprint = redis.call('GET', fingerprint)
+    if known_fingerprint and known_fingerprint ~= request_fingerprint then
       return { $ANSWER_CONFLICT, known }
     end
     return { $ANSWER_REPLAYED, known }
@@ -126,7 +126,7 @@ operations[$OPERATION_ENQUEUE] = function(key, arg, last)
   end
   if reservation then
     redis.call('SET', reservation, job_id, 'EX', key_ttl_s)
-    redis.call('SET', fingerprint, print, 'EX', key_ttl_s)
+    redis.call('SET', fingerprint, request_fingerprint, 'EX', key_ttl_s)
   end
   return { $ANSWER_CREATED, job_id }
 end

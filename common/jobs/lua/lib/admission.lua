@@ -73,7 +73,7 @@ local function admission_at(key, key_count, arg, own)
 end
 
 -- The answer that refuses a request, or nil. `starts`: whether it would put a job on the queue.
-local function forbidden(admission, starts)
+local function refusal_of(admission, starts)
   if admission.rate and admission.interval_us > 0 then
     local wait_us, due, now_us = check_rate(admission.rate, admission.interval_us, admission.burst)
     if wait_us > 0 then

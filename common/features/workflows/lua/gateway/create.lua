@@ -44,7 +44,7 @@ operations[$WF_OPERATION_CREATE] = function(key, arg, last, _, key_count)
   end
   declaration_of(definition) -- fails if it is invalid
   local starts = fields[$RECORD_AUTO_ADVANCE] == '1'
-  reply = forbidden(admission, starts)
+  reply = refusal_of(admission, starts)
   if reply then
     return reply
   end

@@ -123,7 +123,7 @@ operations[$WF_OPERATION_DECIDE] = function(key, arg, last, _, key_count)
   local may_end = (waits or begins) and (pending_after(job, step, changes) == 0
     or (begins and is_automatic(job))) -- assumes that the rest is approved automatically
   if may_end and continues_after(job, review) then
-    reply = forbidden(admission, true)
+    reply = refusal_of(admission, true)
     if reply then
       return reply
     end

@@ -41,7 +41,7 @@ operations[$WF_OPERATION_EDIT] = function(key, arg, _, _, key_count)
     status = approve == '1' and $ITEM_APPROVED or before.status }
   local waits = review and is_waiting(job, review)
   if waits and pending_after(job, step, { change }) == 0 and continues_after(job, review) then
-    reply = forbidden(admission, true)
+    reply = refusal_of(admission, true)
     if reply then
       return reply
     end

@@ -8,7 +8,7 @@
 --       16 '1' to discard decisions   17 options JSON ('' keeps the present ones)
 -- answers
 --   ok, {step, execution_id, core_job_id, started}   the step that runs now
---   ok, {step, waiting, completed, pending}          for a review; also the above if it went on
+--   ok, {step, waiting, completed, pending}          for a review; both if the job continued
 --   missing                                          the job does not exist
 --   reused                                           the key was used with another request
 --   rate, full, quota                                refused for now: nothing written
@@ -81,7 +81,7 @@ local function review_to_reopen(job, before)
 end
 
 -- True if going to a step puts a job on the queue. A review does if it ends at once and the job
--- goes on. It is assumed that the rest is approved automatically.
+-- continues. It is assumed that the rest is approved automatically.
 local function starts_work(job, name)
   local declared = job.step_at(name)
   if declared[$DEFINITION_KIND] ~= $KIND_REVIEW then
@@ -132,7 +132,7 @@ operations[$WF_OPERATION_EXECUTE] = function(key, arg, last, _, key_count)
       { [$FACT_STEP] = name, [$FACT_PENDING] = pending })
   end
   job.set($RECORD_TARGET, first < target and requested or '')
-  reply = forbidden(admission, starts_work(job, name))
+  reply = refusal_of(admission, starts_work(job, name))
   if reply then
     return reply
   end

@@ -84,7 +84,7 @@ local function remove_document(effects, id)
 end
 
 -- Records a change of the terms; the namespace goes with its last term and its last document.
-local function record_change(effects, of_terms)
+local function record_change(effects, terms_changed)
   local ontology, documents = rag_key(effects, $RAG_ONTOLOGY), rag_key(effects, $RAG_DOCUMENTS)
   local ontology_version = rag_key(effects, $RAG_ONTOLOGY_VERSION)
   local has_terms = redis.call('EXISTS', ontology) == 1
@@ -97,15 +97,15 @@ local function record_change(effects, of_terms)
   local version = bump(effects)
   if not has_terms then
     redis.call('DEL', ontology_version)
-  elseif of_terms then
+  elseif terms_changed then
     redis.call('SET', ontology_version, version)
   end
 end
 
 -- CLAIMS: operations that rely on a document or term which they found present, `job token` of
--- each, comma-separated. What an operation created and another claims stays when it is undone: the
--- other takes it over, and it goes when that is undone. If the job of that one is gone, it stays
--- for good.
+-- each, comma-separated. When an operation is undone, an entry that it created and that another
+-- operation claims is kept. The other operation becomes its owner, and undoing that one removes
+-- the entry. If the job of that operation is gone, the entry is kept for good.
 local claims = { max_owners = 16, many = '*' }
 
 function claims.of(effects, claim)
@@ -189,12 +189,12 @@ local function revert_effects(operation)
   end
   check_namespace(effects)
   local ontology, documents = rag_key(effects, $RAG_ONTOLOGY), rag_key(effects, $RAG_DOCUMENTS)
-  local of_terms, of_documents, successors = false, false, {}
+  local terms_changed, documents_changed, successors = false, false, {}
   claims.release(effects)
   for field, change in pairs(effects[$EFFECT_TERMS]) do
     if state_of_term(ontology, field, change) == 'applied' and not claims.transfer(
       effects, $CLAIM_TERM .. field, $EFFECT_TERMS, field, change, successors) then
-      of_terms = true
+      terms_changed = true
       if change[$EFFECT_BEFORE] == '' then
         redis.call('HDEL', ontology, field)
       else
@@ -205,13 +205,13 @@ local function revert_effects(operation)
   for id, revision in pairs(effects[$EFFECT_DOCUMENTS]) do
     if state_of_document(documents, id, revision) == 'applied' and not claims.transfer(
       effects, $CLAIM_DOCUMENT .. id, $EFFECT_DOCUMENTS, id, revision, successors) then
-      of_documents = true
+      documents_changed = true
       remove_document(effects, id)
     end
   end
   claims.save(successors)
-  if of_terms or of_documents then
-    record_change(effects, of_terms)
+  if terms_changed or documents_changed then
+    record_change(effects, terms_changed)
   end
 end
 

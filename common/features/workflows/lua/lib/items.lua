@@ -18,7 +18,7 @@ local REVIEWABLE = {
   [$ITEM_REJECTED] = true,
 }
 -- An event with more items than this has only their number.
-local MOST_IN_EVENT = 100
+local MAX_ITEMS_IN_EVENT = 100
 
 -- The first version of a step's new items: above those of items with the same ids before the step
 -- was executed again, so that they cannot be confused.
@@ -64,7 +64,7 @@ local function write_items(job, step, written)
       count(item.after, 1)
     end
   end
-  in_portions('HSET', job.key($KEY_STATES), states)
+  in_batches('HSET', job.key($KEY_STATES), states)
   for counter, by in pairs(counts) do
     job.set(counter, math.max(job.number(counter) + by, 0))
   end
@@ -134,14 +134,14 @@ local function drop_oldest(job)
         lost[#lost + 1] = id
       end
     end
-    in_portions('HDEL', job.key($KEY_UNDOABLE), lost)
+    in_batches('HDEL', job.key($KEY_UNDOABLE), lost)
     redis.call('HDEL', job.key($KEY_OPERATIONS), token)
   end
   forget_token(job, token)
 end
 
 -- Adds an operation to the list: { kind, ms, items, effects? }.
-local function remember(job, token, operation)
+local function record_operation(job, token, operation)
   local undo = job.key($KEY_UNDO)
   local ids, entries = held_by(job, operation)
   local named = {}
@@ -153,7 +153,7 @@ local function remember(job, token, operation)
   redis.call('HSET', job.key($KEY_OPERATIONS), token, cjson.encode(operation))
   redis.call('LREM', undo, 0, token)
   redis.call('LPUSH', undo, token)
-  in_portions('HSET', job.key($KEY_UNDOABLE), named)
+  in_batches('HSET', job.key($KEY_UNDOABLE), named)
   while redis.call('LLEN', undo) > $UNDO_DEPTH do
     drop_oldest(job)
   end
@@ -217,14 +217,14 @@ local function make_changes(job, step, review, changes, details)
   end
   write_items(job, step, written)
   local token = unused_token(job, details.digits)
-  remember(job, token, {
+  record_operation(job, token, {
     [$OPERATION_FIELD_KIND] = details.kind, [$OPERATION_FIELD_MS] = now_ms,
     [$OPERATION_FIELD_ITEMS] = inverses,
   })
   record_review(job, review, ids, token, details)
   emit_event(job, $WF_EVENT_ITEM_CHANGED, step, cjson.encode({
     [$FACT_OPERATION] = details.operation, [$FACT_COUNT] = #ids, [$FACT_UNDO_TOKEN] = token,
-    [$FACT_WHO] = details.who, [$FACT_ITEMS] = #ids <= MOST_IN_EVENT and ids or nil,
+    [$FACT_WHO] = details.who, [$FACT_ITEMS] = #ids <= MAX_ITEMS_IN_EVENT and ids or nil,
   }))
   return token
 end

@@ -190,7 +190,7 @@ local function settle_review(job, name, step, ids)
     started = outcome.started }
 end
 
--- See steps.lua. A waiting review goes on waiting, unless everything was decided meanwhile.
+-- See steps.lua. A waiting review continues to wait, unless everything was decided meanwhile.
 function enter_review(job, name, ids)
   local step = job.step_at(name)[$DEFINITION_REVIEWS]
   if not is_waiting(job, name) then

@@ -13,7 +13,8 @@
 -- Keys shared by all jobs, and prefixes of those that end with an id or a day.
 local names = {
   job = tag .. $KEY_JOB, sequence = tag .. $KEY_SEQUENCE, index = tag .. $KEY_INDEX,
-  running = tag .. $KEY_RUNNING, reviews = tag .. $KEY_REVIEWS, unsettled = tag .. $KEY_UNSETTLED,
+  running = tag .. $KEY_RUNNING, reviews = tag .. $KEY_REVIEWS,
+  jobs_with_effects = tag .. $KEY_UNSETTLED,
   deliveries = tag .. $KEY_DELIVERIES, wake = tag .. $KEY_WAKE, delivery = tag .. $KEY_DELIVERY,
   dead_deliveries = tag .. $KEY_DEAD_DELIVERIES, dead_letter_states = tag .. $KEY_LETTERS,
   redrives = tag .. $KEY_REDRIVES,
@@ -27,7 +28,7 @@ local JOB_KINDS = {
   [$KEY_UNDOABLE] = 'hash', [$KEY_DATA] = 'hash', [$KEY_PARTS] = 'hash', [$KEY_OUTBOX] = 'list',
 }
 -- Maximum number of arguments per command: Redis and Lua's stack are limited.
-local MOST_AT_ONCE = 1000
+local MAX_BATCH = 1000
 
 local function refuse(code, facts)
   facts = facts or {}
@@ -265,11 +266,11 @@ local function save(job)
   end
 end
 
--- ONCE: the idempotency claim of a request, `{key, print, ttl_s, claim_ms, token}`: one key and
--- four arguments of the store.
+-- ONCE: the idempotency claim of a request, `{key, fingerprint, ttl_s, claim_ms, token}`: one key
+-- and four arguments of the store.
 local function once_at(key, arg)
   return {
-    key = KEYS[key], print = ARGV[arg], ttl_s = ARGV[arg + 1],
+    key = KEYS[key], fingerprint = ARGV[arg], ttl_s = ARGV[arg + 1],
     claim_ms = tonumber(ARGV[arg + 2]), token = ARGV[arg + 3],
   }
 end
@@ -282,7 +283,7 @@ local function replay(once)
   if not kept[1] then
     return nil
   end
-  if kept[1] ~= once.print then
+  if kept[1] ~= once.fingerprint then
     return found($FOUND_REUSED)
   end
   local answer, facts = string.match(kept[2] or '', '^(%S+) (.*)$')
@@ -307,7 +308,7 @@ end
 
 -- Stores a reply built by `found`, and returns it: `return keep(once, found(…))`.
 local function keep(once, reply)
-  redis.call('HSET', once.key, $REMEMBERED_FINGERPRINT, once.print,
+  redis.call('HSET', once.key, $REMEMBERED_FINGERPRINT, once.fingerprint,
     $REMEMBERED_OUTCOME, reply[2] .. ' ' .. reply[3], $REMEMBERED_TOKEN, once.token,
     $REMEMBERED_CLAIMED_UNTIL_MS, as_integer(now_ms + once.claim_ms))
   redis.call('EXPIRE', once.key, once.ttl_s)
@@ -375,8 +376,8 @@ end
 -- The values of many fields, in their order; false for a missing one.
 local function values_of(hash, fields)
   local values = {}
-  for first = 1, #fields, MOST_AT_ONCE do
-    local last = math.min(first + MOST_AT_ONCE - 1, #fields)
+  for first = 1, #fields, MAX_BATCH do
+    local last = math.min(first + MAX_BATCH - 1, #fields)
     for _, value in ipairs(redis.call('HMGET', hash, unpack(fields, first, last))) do
       values[#values + 1] = value
     end
@@ -384,9 +385,9 @@ local function values_of(hash, fields)
   return values
 end
 
--- Calls `command name …` in portions for a list of any length.
-local function in_portions(command, name, list)
-  for first = 1, #list, MOST_AT_ONCE do
-    redis.call(command, name, unpack(list, first, math.min(first + MOST_AT_ONCE - 1, #list)))
+-- Calls `command name …` in batches for a list of any length.
+local function in_batches(command, name, list)
+  for first = 1, #list, MAX_BATCH do
+    redis.call(command, name, unpack(list, first, math.min(first + MAX_BATCH - 1, #list)))
   end
 end

@@ -6,7 +6,7 @@
 
 -- Defined in review.lua: `enter_review(job, name, ids)` opens a review, or ends it at once if
 -- nothing is left to decide. Returns `{waiting, completed, pending, started}`, the last if the job
--- went on. A waiting review clears the job's target: an execute never skips a review.
+-- continued. A waiting review clears the job's target: an execute never skips a review.
 local enter_review
 
 local function ids_at(arg)
@@ -59,7 +59,7 @@ local function forget_execution(job, name, execution)
       left[#left + 1] = field
     end
   end
-  in_portions('HDEL', job.key(name), left)
+  in_batches('HDEL', job.key(name), left)
 end
 
 -- True if there are no unapplied changes.
@@ -145,7 +145,7 @@ local function complete_job(job)
     cjson.encode({ [$FACT_COUNTS] = counts_of(job) }))
 end
 
--- Completes a step, and starts the next one if the job is to go on. Returns the result of
+-- Completes a step, and starts the next one if the job is to continue. Returns the result of
 -- `enter_step`, or an empty table.
 local function complete_step(job, name, summary, count, ids)
   local declared, at = job.step_at(name), job.index_of(name)
@@ -247,10 +247,10 @@ local function drop_items(job, name)
   if declared[$DEFINITION_PROPOSES] then
     job.set($RECORD_LAST_OPERATION, '')
   end
-  in_portions('HDEL', job.key($KEY_ITEMS), ids)
-  in_portions('HDEL', job.key($KEY_STATES), ids)
-  in_portions('HDEL', job.key($KEY_UNDOABLE), ids)
-  in_portions('ZREM', job.key($KEY_ORDER), ids)
+  in_batches('HDEL', job.key($KEY_ITEMS), ids)
+  in_batches('HDEL', job.key($KEY_STATES), ids)
+  in_batches('HDEL', job.key($KEY_UNDOABLE), ids)
+  in_batches('ZREM', job.key($KEY_ORDER), ids)
   redis.call('DEL', job.order_of(name))
   for _, token in ipairs(redis.call('LRANGE', job.key($KEY_UNDO), 0, -1)) do
     local operation = cjson.decode(redis.call('HGET', job.key($KEY_OPERATIONS), token) or '{}')

@@ -21,7 +21,7 @@ operations[$WF_OPERATION_APPLY] = function(_, arg, last)
   local running = running_at(arg)
   local step, execution = running.step, running.execution
   local token, prefix, namespace, namespaces = unpack(ARGV, arg + 6, arg + 9)
-  local most_namespaces, most_terms, count = unpack(ARGV, arg + 10, arg + 12)
+  local max_namespaces, max_terms, count = unpack(ARGV, arg + 10, arg + 12)
   local job = load_job(running.job)
   if not job then
     return found($FOUND_MISSING)
@@ -30,7 +30,7 @@ operations[$WF_OPERATION_APPLY] = function(_, arg, last)
   if state ~= $FOUND_OK then
     return found(state)
   end
-  must_be(names.unsettled, 'set')
+  must_be(names.jobs_with_effects, 'set')
   local kept = redis.call('HGET', job.key($KEY_OPERATIONS), token)
   local operation = kept and cjson.decode(kept) or { [$OPERATION_FIELD_EFFECTS] = {
     [$EFFECT_STEP] = step, [$EFFECT_EXECUTION] = execution, [$EFFECT_PREFIX] = prefix,
@@ -68,11 +68,11 @@ operations[$WF_OPERATION_APPLY] = function(_, arg, last)
   if #conflicts > 0 then
     return refuse($CODE_VERSION_CONFLICT, { [$FACT_ITEMS] = conflicts })
   end
-  if grows > 0 and redis.call('HLEN', ontology) + grows > tonumber(most_terms) then
+  if grows > 0 and redis.call('HLEN', ontology) + grows > tonumber(max_terms) then
     return refuse($CODE_NAMESPACE_FULL)
   end
   if #changes > 0 and redis.call('SISMEMBER', namespaces, namespace) == 0
-    and redis.call('SCARD', namespaces) >= tonumber(most_namespaces) then
+    and redis.call('SCARD', namespaces) >= tonumber(max_namespaces) then
     return refuse($CODE_TOO_MANY_NAMESPACES)
   end
 
@@ -97,8 +97,8 @@ operations[$WF_OPERATION_APPLY] = function(_, arg, last)
   redis.call('HSET', job.key($KEY_OPERATIONS), token, cjson.encode(operation))
   redis.call('EXPIRE', job.key($KEY_OPERATIONS), job.ttl_s())
   redis.call('HSET', job.key($KEY_STEPS), step .. '.' .. $FIELD_EFFECTS, token)
-  redis.call('SADD', names.unsettled, job.id)
-  redis.call('EXPIRE', names.unsettled, '$LONGEST_TTL_S')
+  redis.call('SADD', names.jobs_with_effects, job.id)
+  redis.call('EXPIRE', names.jobs_with_effects, '$LONGEST_TTL_S')
   for _, claim in ipairs(claimed) do
     claims.add(effects, claim)
   end

@@ -12,10 +12,10 @@
 operations[$WF_OPERATION_REVERT] = function(_, arg)
   local running = running_at(arg)
   local id, own_execution = running.job, is_held(running) and running.execution or ''
-  must_be(names.unsettled, 'set')
+  must_be(names.jobs_with_effects, 'set')
   local job = load_job(id)
   if not job then
-    redis.call('SREM', names.unsettled, id)
+    redis.call('SREM', names.jobs_with_effects, id)
     return found($FOUND_MISSING)
   end
   local incomplete, waiting = incomplete_operations(job, own_execution)
@@ -35,7 +35,7 @@ operations[$WF_OPERATION_REVERT] = function(_, arg)
     save(job)
   end
   if not waiting then
-    redis.call('SREM', names.unsettled, id)
+    redis.call('SREM', names.jobs_with_effects, id)
   end
   return found($FOUND_OK, { [$FACT_ITEMS] = tokens })
 end

@@ -77,7 +77,7 @@ local function touched_by(job, ids)
 end
 
 -- The answer that refuses it because of later steps: a running one, or one to be undone first.
-local function forbidden_by_steps(job, target, ids, from)
+local function refusal_by_steps(job, target, ids, from)
   for at = from + 1, #job.step_names do
     local name = job.step_names[at]
     local own = job.step(name, $FIELD_UNDO_TOKEN)
@@ -141,8 +141,8 @@ local function restore_items(job, target, step, ids, by_worker)
   if step then
     write_items(job, step, written)
   end
-  in_portions('HSET', job.key($KEY_UNDOABLE), tokens)
-  in_portions('HDEL', job.key($KEY_UNDOABLE), forgotten)
+  in_batches('HSET', job.key($KEY_UNDOABLE), tokens)
+  in_batches('HDEL', job.key($KEY_UNDOABLE), forgotten)
   if next(items) then
     redis.call('HSET', job.key($KEY_OPERATIONS), target.token, cjson.encode(operation))
     return
@@ -212,7 +212,7 @@ operations[$WF_OPERATION_UNDO] = function(key, arg, _, _, key_count)
     return refuse($CODE_UNDO_CONFLICT, { [$FACT_ITEMS] = conflicts })
   end
   local step, review, at = touched_by(job, ids)
-  reply = forbidden_by_steps(job, target, ids, at)
+  reply = refusal_by_steps(job, target, ids, at)
   if reply then
     return reply
   end
@@ -232,7 +232,7 @@ operations[$WF_OPERATION_UNDO] = function(key, arg, _, _, key_count)
   end
   emit_event(job, $WF_EVENT_UNDO_APPLIED, step or '', cjson.encode({
     [$FACT_UNDO_TOKEN] = token, [$FACT_COUNT] = #ids,
-    [$FACT_ITEMS] = #ids <= MOST_IN_EVENT and ids or nil,
+    [$FACT_ITEMS] = #ids <= MAX_ITEMS_IN_EVENT and ids or nil,
   }))
   if review then
     update_review(job, step, review, at)

@@ -1,4 +1,4 @@
--- COMPLETE: complete a step and, if the job is to go on, start the next one.
+-- COMPLETE: complete a step and, if the job is to continue, start the next one.
 --
 -- keys  none
 -- args  1 job id   2 step   3 execution id   4 lease, 5 attempt, 6 token of its core job
@@ -30,10 +30,10 @@ local function replace_items(job, name, first, count)
     states[2 * number - 1], states[2 * number] = id, encode_state(state)
     order[2 * number - 1], order[2 * number] = as_integer(seq + number), id
   end
-  in_portions('HSET', job.key($KEY_ITEMS), payloads)
-  in_portions('HSET', job.key($KEY_STATES), states)
-  in_portions('ZADD', job.key($KEY_ORDER), order)
-  in_portions('ZADD', job.order_of(name), order)
+  in_batches('HSET', job.key($KEY_ITEMS), payloads)
+  in_batches('HSET', job.key($KEY_STATES), states)
+  in_batches('ZADD', job.key($KEY_ORDER), order)
+  in_batches('ZADD', job.order_of(name), order)
   job.set($RECORD_ITEM_SEQ, seq + count)
 end
 
@@ -74,7 +74,7 @@ local function change_items(job, token, changes, operation)
   operation[$OPERATION_FIELD_ITEMS] = items
   operation[$OPERATION_FIELD_KIND] = operation[$OPERATION_FIELD_KIND] or $OPERATION_KIND_STEP
   operation[$OPERATION_FIELD_MS] = now_ms
-  remember(job, token, operation)
+  record_operation(job, token, operation)
   return token
 end
 
@@ -88,7 +88,7 @@ local function emit_items_changed(job, name, token, changes)
   end
   emit_event(job, $WF_EVENT_ITEM_CHANGED, name, cjson.encode({
     [$FACT_OPERATION] = name, [$FACT_COUNT] = #ids, [$FACT_UNDO_TOKEN] = token,
-    [$FACT_ITEMS] = #ids <= MOST_IN_EVENT and ids or nil,
+    [$FACT_ITEMS] = #ids <= MAX_ITEMS_IN_EVENT and ids or nil,
   }))
 end
 

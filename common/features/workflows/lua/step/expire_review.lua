@@ -1,4 +1,4 @@
--- EXPIRE_REVIEW: end a review that was not finished in time, as the job's options say.
+-- EXPIRE_REVIEW: end a review that was not finished in time, according to the job's options.
 --
 -- keys  none
 -- args  1 job id
