@@ -73,12 +73,12 @@ class Unfinished(Exchange):
         self._news.set()
 
     def finish(self) -> None:
-        """That was all."""
+        """End the body."""
         self._whole = True
         self._news.set()
 
     def hang_up_soon(self) -> None:
-        """The client leaves."""
+        """Disconnect without waiting for the app."""
         self._hung_up.set()
         self._news.set()
 
@@ -95,7 +95,7 @@ class Unfinished(Exchange):
 
 
 class Images:
-    """The image API of one gateway, and its worker's hands."""
+    """The image API of one gateway, and the calls of a worker."""
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
@@ -132,7 +132,7 @@ class Images:
         return self.client.begin(method, target, merged, chunks)
 
     def begin_unfinished(self, image_id: str, chunks: Iterable[bytes] = ()) -> Unfinished:
-        """An upload that never comes to its end."""
+        """An upload whose body the test sends."""
         headers = {**PNG, "transfer-encoding": "chunked"}
         target = f"{IMAGES}/{image_id}/upload"
         begun = self.client.begin("PUT", target, headers, chunks, kind=Unfinished)
@@ -175,7 +175,7 @@ class Images:
         target = f"{IMAGES}/events?image_ids={','.join(ids)}"
         return await self.client.begin("GET", target, named).start()
 
-    # -- a worker's ------------------------------------------------------------------------
+    # -- a worker's calls ------------------------------------------------------------------
 
     async def processing(self, image_id: str) -> ProcessingAttempt:
         record = await self.services.reader.record(image_id)
@@ -212,7 +212,7 @@ class Images:
         outcome = await self.services.store.fail(await self.processing(image_id), failed)
         assert outcome.answer is ImageAnswer.OK
 
-    # -- what there is ---------------------------------------------------------------------
+    # -- stored state ----------------------------------------------------------------------
 
     def spooled(self) -> list[Path]:
         """Every file in the spool, whole or not."""
@@ -224,11 +224,11 @@ class Images:
         return {name.decode(): value.decode() for name, value in found.items()}
 
     async def jobs(self) -> int:
-        """How many core jobs wait."""
+        """Number of core jobs in the queue."""
         return int(await self.redis.xlen(self.gateway.keys.queue))
 
     async def check_untouched(self, image_id: str) -> None:
-        """The state is that before any upload."""
+        """The state is the same as before any upload."""
         assert not await self.redis.exists(KEYS.upload(image_id))
         assert (await self.status(image_id))["stage"] == "queued"
         assert self.spooled() == []
@@ -238,7 +238,7 @@ class Images:
         assert (record.status.value, record.upload_id, record.job_id) == ("queued", "", "")
 
     async def check_free(self, image_id: str) -> None:
-        """The same, proven by an upload that is taken."""
+        """Like `check_untouched`, and another upload is accepted."""
         await self.check_untouched(image_id)
         answer = await self.upload(image_id)
         assert answer.status == 202, answer

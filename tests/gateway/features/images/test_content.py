@@ -21,7 +21,7 @@ async def fetch(images: Images, image_id: str, **headers: str) -> Any:
     return await images.client.get(f"{IMAGES}/{image_id}/content", named)
 
 
-async def test_the_stored_bytes(images: Images) -> None:
+async def test_the_stored_bytes_are_served(images: Images) -> None:
     image_id = await images.uploaded(filename="See.jpg")
     data = STORED * 40_000
     await images.succeed(image_id, data)
@@ -39,7 +39,7 @@ async def test_the_stored_bytes(images: Images) -> None:
     assert view["file_size"] == len(answer.body)
 
 
-async def test_who_has_it_already(fake_images: Images) -> None:
+async def test_a_known_etag_gets_304(fake_images: Images) -> None:
     image_id = await fake_images.uploaded()
     await fake_images.succeed(image_id)
     etag = (await fetch(fake_images, image_id)).header("etag")
@@ -49,7 +49,7 @@ async def test_who_has_it_already(fake_images: Images) -> None:
     assert (await fetch(fake_images, image_id, if_none_match='"x"')).status == 200
 
 
-async def test_not_before_its_time_and_not_after_a_failure(images: Images) -> None:
+async def test_content_requires_a_processed_image(images: Images) -> None:
     image_id = await images.create()
     check_problem(await fetch(images, image_id), 409, "image_not_ready")
     await images.upload(image_id)
@@ -61,14 +61,14 @@ async def test_not_before_its_time_and_not_after_a_failure(images: Images) -> No
     check_problem(await fetch(images, "x"), 404, "image_not_found")
 
 
-async def test_when_the_status_has_run_out(images: Images) -> None:
+async def test_content_is_served_after_the_status_expired(images: Images) -> None:
     image_id = await images.uploaded()
     await images.succeed(image_id)
     await images.redis.delete(KEYS.status(image_id), KEYS.upload(image_id))
     assert (await fetch(images, image_id)).body == STORED
 
 
-async def test_a_store_without_it(fake_images: Images) -> None:
+async def test_a_missing_object_gets_410(fake_images: Images) -> None:
     image_id = await fake_images.uploaded()
     await fake_images.succeed(image_id)
     directory: Any = fake_images.services.storage
@@ -76,7 +76,7 @@ async def test_a_store_without_it(fake_images: Images) -> None:
     check_problem(await fetch(fake_images, image_id), 410, "content_gone")
 
 
-async def test_a_store_that_is_away(fake_images: Images, monkeypatch: Any) -> None:
+async def test_unavailable_storage_gets_503(fake_images: Images, monkeypatch: Any) -> None:
     async def away(*args: Any) -> Any:
         raise StorageError("the bucket does not answer")
 
@@ -85,23 +85,23 @@ async def test_a_store_that_is_away(fake_images: Images, monkeypatch: Any) -> No
     monkeypatch.setattr(fake_images.services.storage, "read", away)
     answer = await fetch(fake_images, image_id)
     problem = check_problem(answer, 503, "storage_unavailable")
-    assert "bucket" not in problem["detail"], "that is for the log"
+    assert "bucket" not in problem["detail"], "the cause is only logged"
 
 
-async def test_a_place_of_its_own(fake_images: Images, monkeypatch: Any) -> None:
-    async def place(key: str, seconds: int) -> str:
+async def test_an_object_with_a_url_is_redirected(fake_images: Images, monkeypatch: Any) -> None:
+    async def presigned_url(key: str, seconds: int) -> str:
         return f"https://s3.example/{key}?for={seconds}"
 
     image_id = await fake_images.uploaded()
     await fake_images.succeed(image_id)
-    monkeypatch.setattr(fake_images.services.storage, "url", place)
+    monkeypatch.setattr(fake_images.services.storage, "url", presigned_url)
     answer = await fetch(fake_images, image_id)
     assert (answer.status, answer.body) == (307, b"")
     assert answer.header("location") == f"https://s3.example/images/{image_id}.webp?for=300"
     assert answer.header("cache-control") == "no-store"
 
 
-async def test_what_another_pipeline_calls_it_is_nobodys_to_run(fake_images: Images) -> None:
+async def test_an_unsafe_content_type_is_replaced(fake_images: Images) -> None:
     image_id = await fake_images.uploaded()
     await fake_images.succeed(image_id)
     await fake_images.redis.hset(KEYS.record(image_id), "content_type", "text/html")  # type: ignore[misc]
@@ -110,7 +110,7 @@ async def test_what_another_pipeline_calls_it_is_nobodys_to_run(fake_images: Ima
 
 
 @pytest.mark.parametrize("etag", ["", 'x"\r\nSet-Cookie: a=b', "\u20ac", "a b", "x" * 1000])
-async def test_an_etag_that_fits_in_no_header(fake_images: Images, etag: str) -> None:
+async def test_an_invalid_etag_is_replaced(fake_images: Images, etag: str) -> None:
     image_id = await fake_images.uploaded()
     await fake_images.succeed(image_id)
     await fake_images.redis.hset(KEYS.record(image_id), "etag", etag)  # type: ignore[misc]
@@ -119,7 +119,7 @@ async def test_an_etag_that_fits_in_no_header(fake_images: Images, etag: str) ->
     assert answer.header("etag") == f'"{hashlib.sha256(STORED).hexdigest()}"'
 
 
-async def test_a_client_that_leaves_in_the_middle(fake_images: Images) -> None:
+async def test_a_client_may_disconnect_during_the_download(fake_images: Images) -> None:
     image_id = await fake_images.uploaded()
     await fake_images.succeed(image_id, STORED * 100_000)
     exchange = fake_images.client.begin("GET", f"{IMAGES}/{image_id}/content")
@@ -143,7 +143,7 @@ async def test_a_client_that_leaves_in_the_middle(fake_images: Images) -> None:
         ("...", 'inline; filename="ID.webp"'),
     ],
 )  # fmt: skip
-def test_names_are_harmless(filename: str, header: str) -> None:
+def test_filenames_are_made_safe(filename: str, header: str) -> None:
     record = ImageRecord("ID", ImageStatus.PROCESSED, "", "", filename=filename)
     found = disposition(record)
     assert found == header

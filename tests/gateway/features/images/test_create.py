@@ -23,7 +23,7 @@ WHOLE: dict[str, Any] = {
 }
 
 
-async def test_an_empty_request(images: Images) -> None:
+async def test_an_empty_request_creates_an_image(images: Images) -> None:
     answer = await images.client.send("POST", IMAGES)
     assert answer.status == 201
     view = answer.json()
@@ -46,7 +46,7 @@ async def test_an_empty_request(images: Images) -> None:
     assert not await images.redis.exists(KEYS.upload(image_id))
 
 
-async def test_everything_that_may_be_said(images: Images) -> None:
+async def test_every_member_of_the_request_is_stored(images: Images) -> None:
     image_id = await images.create(WHOLE)
     view = await images.view(image_id)
     assert view["declared_type"] == "image/jpeg"
@@ -54,7 +54,7 @@ async def test_everything_that_may_be_said(images: Images) -> None:
         assert view[name] == WHOLE[name]
 
 
-async def test_the_same_key_makes_one_image(images: Images) -> None:
+async def test_the_same_key_creates_one_image(images: Images) -> None:
     first = await images.post(WHOLE, idempotency_key="photo-7")
     again = await images.post(WHOLE, idempotency_key='"photo-7"')
     assert (first.status, again.status) == (201, 201)
@@ -70,13 +70,13 @@ async def test_the_same_key_makes_one_image(images: Images) -> None:
     assert len((await images.client.get(IMAGES)).json()["items"]) == 1
 
 
-async def test_what_is_left_out_is_no_other_request(fake_images: Images) -> None:
+async def test_defaults_are_the_same_request(fake_images: Images) -> None:
     first = await fake_images.post(None, idempotency_key="k")
     again = await fake_images.post({"detect": "auto", "metadata": {}}, idempotency_key="k")
     assert again.json()["image_id"] == first.json()["image_id"]
 
 
-async def test_a_key_whose_image_was_deleted_makes_another(images: Images) -> None:
+async def test_the_key_of_a_deleted_image_creates_another(images: Images) -> None:
     first = await images.create(idempotency_key="k")
     await images.client.send("DELETE", f"{IMAGES}/{first}")
     answer = await images.post(idempotency_key="k")
@@ -102,7 +102,7 @@ MISFITS: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize(("body", "pointer"), list(MISFITS.values()), ids=list(MISFITS))
-async def test_what_does_not_fit_changes_nothing(
+async def test_an_invalid_request_changes_nothing(
     fake_images: Images, body: Any, pointer: str
 ) -> None:
     problem = check_problem(await fake_images.post(body), 422, "invalid_request")
@@ -111,7 +111,7 @@ async def test_what_does_not_fit_changes_nothing(
 
 
 @pytest.mark.parametrize("metadata", [16_384 - len('{"x":""}'), 0])
-async def test_metadata_up_to_the_limit(fake_images: Images, metadata: int) -> None:
+async def test_metadata_may_have_the_maximum_size(fake_images: Images, metadata: int) -> None:
     image_id = await fake_images.create({"metadata": {"x": "y" * metadata}})
     assert (await fake_images.view(image_id))["metadata"] == {"x": "y" * metadata}
 
@@ -119,12 +119,12 @@ async def test_metadata_up_to_the_limit(fake_images: Images, metadata: int) -> N
 @pytest.mark.parametrize(
     ("given", "kept"), [("IMAGE/JPG", "image/jpeg"), ("image/png;q=1", "image/png")]
 )
-async def test_types_by_their_usual_names(fake_images: Images, given: str, kept: str) -> None:
+async def test_content_types_are_normalised(fake_images: Images, given: str, kept: str) -> None:
     image_id = await fake_images.create({"content_type": given})
     assert (await fake_images.view(image_id))["declared_type"] == kept
 
 
-async def test_bodies_that_are_none(fake_images: Images) -> None:
+async def test_malformed_requests_are_rejected(fake_images: Images) -> None:
     client = fake_images.client
     check_problem(await client.send("POST", IMAGES, JSON, b"{"), 400, "malformed_json")
     plain = {"content-type": "text/plain"}
@@ -133,14 +133,14 @@ async def test_bodies_that_are_none(fake_images: Images) -> None:
     assert await fake_images.redis.dbsize() == 0
 
 
-async def test_a_key_for_other_tasks_makes_no_images(fake_make_images: MakeImages) -> None:
+async def test_a_key_for_other_tasks_is_rejected(fake_make_images: MakeImages) -> None:
     images = fake_make_images(auth="required")
     key = await key_for(images.gateway, tasks=("chat",))
     answer = await images.client.send("POST", IMAGES, bearer(key))
     check_problem(answer, 403, "task_not_allowed")
 
 
-async def test_ids_are_the_tenants(fake_make_images: MakeImages) -> None:
+async def test_an_image_id_ends_with_the_tail_of_its_tenant(fake_make_images: MakeImages) -> None:
     images = fake_make_images(auth="required")
     key = await key_for(images.gateway, tenant="shop")
     answer = await images.client.send("POST", IMAGES, bearer(key))

@@ -20,13 +20,13 @@ from tests.gateway.sse import Block
 UNKNOWN = "6f1c0f0e-8f0a-4a51-9a55-0d4a6c4f2b7e"
 
 
-def told(block: Block | None) -> tuple[str | None, str, int]:
+def state_of(block: Block | None) -> tuple[str | None, str, int]:
     assert block is not None
     data = block.json()
     return block.event, data["stage"], data["progress"]
 
 
-async def test_every_stage_in_its_order(images: Images) -> None:
+async def test_every_stage_is_sent_in_order(images: Images) -> None:
     image_id = await images.uploaded()
     stream = await images.watch(image_id)
     assert (stream.status, stream.header("content-type")) == (
@@ -38,15 +38,19 @@ async def test_every_stage_in_its_order(images: Images) -> None:
     assert (hello.event, hello.retry) == ("hello", "1000")
     assert hello.json()["data"]["image_id"] == image_id
     first = await stream.next()
-    assert told(first) == ("processing", "queued", 0)
+    assert state_of(first) == ("processing", "queued", 0)
     assert first is not None
     assert set(first.json()) == {"image_id", "stage", "progress", "updated_at"}
     for stage in STAGES:
         await images.advance(image_id, stage)
-        assert told(await stream.next()) == ("processing", stage.value, int(STAGE_PROGRESS[stage]))
+        assert state_of(await stream.next()) == (
+            "processing",
+            stage.value,
+            int(STAGE_PROGRESS[stage]),
+        )
     await images.succeed(image_id)
     last = await stream.next()
-    assert told(last) == ("ready", "done", 100)
+    assert state_of(last) == ("ready", "done", 100)
     assert last is not None
     data = last.json()
     assert (data["processed_width"], data["processed_height"]) == (1920, 1440)
@@ -56,28 +60,28 @@ async def test_every_stage_in_its_order(images: Images) -> None:
     assert await stream.next() is None
 
 
-async def test_a_failure(images: Images) -> None:
+async def test_a_failure_is_sent(images: Images) -> None:
     image_id = await images.uploaded()
     stream = await images.watch(image_id)
     await images.fail(image_id)
     last = (await stream.rest())[-1]
-    assert told(last) == ("failed", "failed", -1)
+    assert state_of(last) == ("failed", "failed", -1)
     data = last.json()
     assert (data["error"], data["error_code"]) == ("file too large", "VALIDATION_FAILED")
 
 
 @pytest.mark.parametrize("gone", [True, False])
-async def test_who_comes_late_hears_the_end_at_once(images: Images, gone: bool) -> None:
+async def test_a_late_client_gets_the_final_event_at_once(images: Images, gone: bool) -> None:
     image_id = await images.uploaded()
     await images.succeed(image_id)
     if gone:
         await images.redis.delete(KEYS.status(image_id))
     _, ready = await (await images.watch(image_id)).rest()
-    assert told(ready) == ("ready", "done", 100)
+    assert state_of(ready) == ("ready", "done", 100)
     assert ready.id
 
 
-async def test_who_has_heard_the_end_is_told_that_nothing_follows(images: Images) -> None:
+async def test_a_resume_after_the_final_event_gets_204(images: Images) -> None:
     image_id = await images.uploaded()
     await images.fail(image_id)
     _, failed = await (await images.watch(image_id)).rest()
@@ -93,10 +97,10 @@ async def test_who_has_heard_the_end_is_told_that_nothing_follows(images: Images
     await images.client.send("POST", f"{IMAGES}/{image_id}/retry-upload")
     again = await images.watch(image_id, last_event_id=failed.id)
     await again.next()
-    assert told(await again.next()) == ("processing", "queued", 0)
+    assert state_of(await again.next()) == ("processing", "queued", 0)
 
 
-async def test_what_a_client_knows_is_not_told_again(images: Images) -> None:
+async def test_a_resumed_stream_does_not_repeat_the_known_state(images: Images) -> None:
     image_id = await images.uploaded()
     await images.advance(image_id, Stage.DECODING)
     stream = await images.watch(image_id)
@@ -107,13 +111,13 @@ async def test_what_a_client_knows_is_not_told_again(images: Images) -> None:
     resumed = await images.watch(image_id, last_event_id=known.id)
     await resumed.next()
     await images.advance(image_id, Stage.ENCODING)
-    assert told(await resumed.next()) == ("processing", "encoding", 75)
+    assert state_of(await resumed.next()) == ("processing", "encoding", 75)
     strange = await images.watch(image_id, last_event_id="whatever")
     await strange.next()
-    assert told(await strange.next()) == ("processing", "encoding", 75)
+    assert state_of(await strange.next()) == ("processing", "encoding", 75)
 
 
-async def test_nothing_is_told_twice(images: Images, monkeypatch: Any) -> None:
+async def test_no_state_is_sent_twice(images: Images, monkeypatch: Any) -> None:
     monkeypatch.setattr(stages, "MIN_POLL_S", 0.01)
     monkeypatch.setattr(stages, "MAX_POLL_S", 0.01)
     image_id = await images.uploaded()
@@ -123,77 +127,79 @@ async def test_nothing_is_told_twice(images: Images, monkeypatch: Any) -> None:
         await settle()
     await images.advance(image_id, Stage.VALIDATING)
     await images.succeed(image_id)
-    seen = [told(block)[1] for block in (await stream.rest())[1:]]
+    seen = [state_of(block)[1] for block in (await stream.rest())[1:]]
     assert len(set(seen)) == len(seen)
     assert seen[0] == "queued"
     assert seen[-1] == "done"
 
 
-async def test_a_later_time_alone_is_no_news(images: Images) -> None:
+async def test_a_newer_time_alone_is_not_sent(images: Images) -> None:
     image_id = await images.create()
     stream = await images.watch(image_id)
     await stream.next()
-    assert told(await stream.next()) == ("processing", "queued", 0)
-    await shown(images, image_id, updated_at="2030-01-01T00:00:00Z")
+    assert state_of(await stream.next()) == ("processing", "queued", 0)
+    await write_status(images, image_id, updated_at="2030-01-01T00:00:00Z")
     await images.redis.publish(images.gateway.keys.hints, KEYS.status(image_id))
-    await shown(images, image_id, stage="decoding", updated_at="2030-01-01T00:00:01Z")
-    assert told(await stream.next()) == ("processing", "decoding", 0)
-    await shown(images, image_id, progress="31")
-    assert told(await stream.next()) == ("processing", "decoding", 31)
+    await write_status(images, image_id, stage="decoding", updated_at="2030-01-01T00:00:01Z")
+    assert state_of(await stream.next()) == ("processing", "decoding", 0)
+    await write_status(images, image_id, progress="31")
+    assert state_of(await stream.next()) == ("processing", "decoding", 31)
 
 
-# -- a pipeline that knows the seed only -----------------------------------------------------------
+# -- third-party pipelines -------------------------------------------------------------------------
 
 
-async def shown(images: Images, image_id: str, **fields: str) -> None:
-    """What any pipeline writes, without a hint."""
+async def write_status(images: Images, image_id: str, **fields: str) -> None:
+    """Write the status as a third-party pipeline does, without a hint."""
     await images.redis.hset(KEYS.status(image_id), mapping=fields)  # type: ignore[misc]
 
 
-async def test_stages_without_a_hint(images: Images) -> None:
+async def test_stages_written_without_a_hint_are_sent(images: Images) -> None:
     image_id = await images.uploaded()
     stream = await images.watch(image_id)
     await stream.next()
-    assert told(await stream.next()) == ("processing", "queued", 0)
+    assert state_of(await stream.next()) == ("processing", "queued", 0)
     for stage, progress in (("validating", "10"), ("encoding", "75")):
-        await shown(
+        await write_status(
             images, image_id, stage=stage, progress=progress, updated_at="2030-01-01T00:00:00Z"
         )
-        assert told(await stream.next()) == ("processing", stage, int(progress))
+        assert state_of(await stream.next()) == ("processing", stage, int(progress))
 
 
-async def test_ready_is_not_said_before_the_record_knows(images: Images) -> None:
+async def test_ready_is_sent_only_after_the_record_is_complete(images: Images) -> None:
     image_id = await images.uploaded()
     stream = await images.watch(image_id)
     await stream.event("processing")
     at = "2030-01-01T00:00:00Z"
-    await shown(images, image_id, stage="encoding", progress="75", updated_at=at)
-    assert told(await stream.next()) == ("processing", "encoding", 75)
-    await shown(images, image_id, stage="done", progress="100", updated_at=at)
+    await write_status(images, image_id, stage="encoding", progress="75", updated_at=at)
+    assert state_of(await stream.next()) == ("processing", "encoding", 75)
+    await write_status(images, image_id, stage="done", progress="100", updated_at=at)
     late = await images.watch(image_id)
     await late.next()
-    assert told(await late.next()) == ("processing", "uploading", 90)
+    assert state_of(await late.next()) == ("processing", "uploading", 90)
     await images.succeed(image_id)
     for each in (stream, late):
-        assert told(await each.next()) == ("ready", "done", 100)
+        assert state_of(await each.next()) == ("ready", "done", 100)
         assert await each.next() is None
 
 
-async def test_an_end_that_only_the_record_knows(images: Images, monkeypatch: Any) -> None:
+async def test_an_end_only_in_the_record_is_sent(images: Images, monkeypatch: Any) -> None:
     monkeypatch.setattr(stages, "RECORDS_EVERY_S", 0.05)
     image_id = await images.uploaded()
     stream = await images.watch(image_id)
     await stream.event("processing")
     await images.succeed(image_id)
-    # As a pipeline leaves it that writes its result to the result stream only.
-    await shown(images, image_id, stage="uploading", progress="90")
+    # As if a pipeline had written its result to the result stream only.
+    await write_status(images, image_id, stage="uploading", progress="90")
     assert (await stream.event("ready")).json()["stage"] == "done"
 
 
 @pytest.mark.parametrize("progress", ["", "x", "-7", "1000"])
-async def test_a_progress_that_is_none(images: Images, progress: str) -> None:
+async def test_an_invalid_progress_is_tolerated(images: Images, progress: str) -> None:
     image_id = await images.uploaded()
-    await shown(images, image_id, stage="a new stage", progress=progress, updated_at="whenever")
+    await write_status(
+        images, image_id, stage="a new stage", progress=progress, updated_at="whenever"
+    )
     stream = await images.watch(image_id)
     await stream.next()
     block = await stream.next()
@@ -205,7 +211,7 @@ async def test_a_progress_that_is_none(images: Images, progress: str) -> None:
 # -- many ----------------------------------------------------------------------------------------
 
 
-async def test_many_images_in_one_stream(images: Images) -> None:
+async def test_one_stream_has_many_images(images: Images) -> None:
     ids = [await images.uploaded() for _ in range(3)]
     stream = await images.watch_many(ids)
     hello = await stream.next()
@@ -215,7 +221,7 @@ async def test_many_images_in_one_stream(images: Images) -> None:
     await images.succeed(ids[1])
     assert (await _block(stream)).json() | {"x": 1} == (await _block_of(images, ids[1])) | {"x": 1}
     await images.fail(ids[0])
-    assert told(await stream.next()) == ("failed", "failed", -1)
+    assert state_of(await stream.next()) == ("failed", "failed", -1)
     await images.succeed(ids[2])
     last = await _block(stream)
     assert (last.event, last.json()["image_id"]) == ("ready", ids[2])
@@ -237,7 +243,7 @@ async def _block_of(images: Images, image_id: str) -> dict[str, Any]:
     return data
 
 
-async def test_a_stream_of_many_goes_on_where_it_was(images: Images) -> None:
+async def test_a_stream_of_many_images_is_resumed(images: Images) -> None:
     ids = [await images.uploaded() for _ in range(2)]
     stream = await images.watch_many(ids)
     _, _, known = [await _block(stream) for _ in range(3)]
@@ -245,10 +251,10 @@ async def test_a_stream_of_many_goes_on_where_it_was(images: Images) -> None:
     resumed = await images.watch_many(ids, last_event_id=known.id)
     await resumed.next()
     await images.advance(ids[0], Stage.DECODING)
-    assert told(await resumed.next()) == ("processing", "decoding", 30)
+    assert state_of(await resumed.next()) == ("processing", "decoding", 30)
 
 
-async def test_some_that_are_not_there(images: Images) -> None:
+async def test_unknown_images_are_reported_as_gone(images: Images) -> None:
     image_id = await images.uploaded()
     stream = await images.watch_many([UNKNOWN, image_id, "x", image_id])
     await stream.next()
@@ -263,7 +269,7 @@ async def test_some_that_are_not_there(images: Images) -> None:
     )
 
 
-async def test_one_that_is_deleted(images: Images) -> None:
+async def test_a_deleted_image_is_reported_as_gone(images: Images) -> None:
     ids = [await images.uploaded() for _ in range(2)]
     stream = await images.watch_many(ids)
     for _ in range(3):
@@ -278,12 +284,12 @@ async def test_one_that_is_deleted(images: Images) -> None:
 @pytest.mark.parametrize(
     "query", ["", "?image_ids=", "?image_ids=,,", "?image_ids=" + ",".join(map(str, range(101)))]
 )
-async def test_none_or_too_many(fake_images: Images, query: str) -> None:
+async def test_no_ids_or_too_many_are_rejected(fake_images: Images, query: str) -> None:
     answer = await fake_images.client.get(f"{IMAGES}/events{query}")
     check_problem(answer, 422, "invalid_request")
 
 
-async def test_a_hundred(images: Images) -> None:
+async def test_a_stream_may_have_a_hundred_images(images: Images) -> None:
     ids = [await images.create() for _ in range(100)]
     stream = await images.watch_many(ids)
     await stream.next()
@@ -291,10 +297,10 @@ async def test_a_hundred(images: Images) -> None:
     assert images.services.hub.clients == 1
 
 
-# -- manners ---------------------------------------------------------------------------------------
+# -- streams ---------------------------------------------------------------------------------------
 
 
-async def test_lines_for_who_asks(images: Images) -> None:
+async def test_ndjson_is_sent_on_request(images: Images) -> None:
     image_id = await images.uploaded()
     await images.succeed(image_id)
     stream = await images.watch(image_id, accept="application/x-ndjson")
@@ -308,13 +314,13 @@ async def test_lines_for_who_asks(images: Images) -> None:
     )
 
 
-async def test_what_is_not_there(images: Images) -> None:
+async def test_an_unknown_image_is_not_found(images: Images) -> None:
     for image_id in (UNKNOWN, "x"):
         answer = await images.client.get(f"{IMAGES}/{image_id}/events")
         check_problem(answer, 404, "image_not_found")
 
 
-async def test_heartbeats_in_silence(make_images: MakeImages) -> None:
+async def test_an_idle_stream_gets_heartbeats(make_images: MakeImages) -> None:
     images = make_images(sse_heartbeat_s=0.05)
     stream = await images.watch(await images.uploaded())
     await stream.event("processing")
@@ -324,13 +330,13 @@ async def test_heartbeats_in_silence(make_images: MakeImages) -> None:
         assert (beat.comment or "").startswith("hb ")
 
 
-async def test_a_long_life_ends(make_images: MakeImages) -> None:
+async def test_a_stream_ends_at_its_maximum_age(make_images: MakeImages) -> None:
     images = make_images(sse_max_life_s=0.1, sse_heartbeat_s=0.1)
     stream = await images.watch(await images.uploaded())
     assert (await stream.rest())[-1].event == "shutdown"
 
 
-async def test_goodbye(images: Images) -> None:
+async def test_shutdown_ends_every_stream(images: Images) -> None:
     stream = await images.watch(await images.uploaded())
     many = await images.watch_many([await images.uploaded() for _ in range(3)])
     await stream.event("processing")
@@ -342,7 +348,7 @@ async def test_goodbye(images: Images) -> None:
     assert images.services.hub.clients == 0
 
 
-async def test_too_many_streams(make_images: MakeImages) -> None:
+async def test_the_number_of_streams_is_limited(make_images: MakeImages) -> None:
     images = make_images(sse_max_clients=2)
     image_id = await images.uploaded()
     job = await images.client.watch(await images.gateway.create())
@@ -355,7 +361,9 @@ async def test_too_many_streams(make_images: MakeImages) -> None:
     assert (await images.watch(image_id)).status == 200
 
 
-async def test_a_revoked_key_hears_no_more(make_images: MakeImages, monkeypatch: Any) -> None:
+async def test_a_stream_ends_when_its_key_is_revoked(
+    make_images: MakeImages, monkeypatch: Any
+) -> None:
     monkeypatch.setattr(callers_module, "CACHE_TTL_S", 0.0)
     images = make_images(auth="required")
     key = await key_for(images.gateway, tenant="shop")
@@ -368,7 +376,7 @@ async def test_a_revoked_key_hears_no_more(make_images: MakeImages, monkeypatch:
     assert await stream.rest() == []
 
 
-async def test_who_reads_slowly_hears_the_last_of_what_was(images: Images) -> None:
+async def test_a_slow_client_gets_the_latest_state(images: Images) -> None:
     image_id = await images.uploaded()
     slow, fast = await images.watch(image_id), await images.watch(image_id)
     await slow.event("processing")
@@ -376,16 +384,16 @@ async def test_who_reads_slowly_hears_the_last_of_what_was(images: Images) -> No
     slow.take.clear()
     for stage in STAGES:
         await images.advance(image_id, stage)
-        assert told(await fast.next())[1] == stage.value
+        assert state_of(await fast.next())[1] == stage.value
     await slow.held_up.wait()
     await images.succeed(image_id)
     assert [block.event for block in await fast.rest()] == ["ready"]
     slow.take.set()
-    heard = [told(block)[1] for block in await slow.rest()]
-    assert heard == ["validating", "done"]
+    received = [state_of(block)[1] for block in await slow.rest()]
+    assert received == ["validating", "done"]
 
 
-async def test_who_leaves_is_forgotten(images: Images) -> None:
+async def test_a_client_that_disconnects_is_removed(images: Images) -> None:
     ids = [await images.uploaded() for _ in range(2)]
     opened = [await images.watch(ids[0]), await images.watch_many(ids)]
     for stream in opened:
@@ -397,31 +405,31 @@ async def test_who_leaves_is_forgotten(images: Images) -> None:
     assert (hub.clients, hub._subscribers_by_image, hub._versions, hub._dirty) == (0, {}, {}, {})
 
 
-async def test_a_redis_that_is_away_for_a_while(images: Images, monkeypatch: Any) -> None:
+async def test_a_stream_survives_an_unreachable_redis(images: Images, monkeypatch: Any) -> None:
     image_id = await images.uploaded()
     stream = await images.watch(image_id)
     await stream.event("processing")
     reader = images.services.reader
-    asked = 0
+    reads = 0
 
     async def away(ids: Any) -> Any:
-        nonlocal asked
-        asked += 1
+        nonlocal reads
+        reads += 1
         raise ConnectionError("no Redis")
 
     with monkeypatch.context() as patched:
         patched.setattr(reader, "progress", away)
         await images.advance(image_id, Stage.ENCODING)
-        await eventually(lambda: asked > 1)
-    assert told(await stream.next()) == ("processing", "encoding", 75)
+        await eventually(lambda: reads > 1)
+    assert state_of(await stream.next()) == ("processing", "encoding", 75)
 
 
-async def test_nobody_watches_and_nobody_asks(fake_images: Images, monkeypatch: Any) -> None:
-    asked: list[Any] = []
+async def test_without_clients_redis_is_not_read(fake_images: Images, monkeypatch: Any) -> None:
+    reads: list[Any] = []
     progress = fake_images.services.reader.progress
 
     async def counted(ids: Any) -> Any:
-        asked.append(ids)
+        reads.append(ids)
         return await progress(ids)
 
     image_id = await fake_images.uploaded()
@@ -433,4 +441,4 @@ async def test_nobody_watches_and_nobody_asks(fake_images: Images, monkeypatch: 
     for _ in range(5):
         await fake_images.redis.publish(fake_images.gateway.keys.hints, KEYS.status(image_id))
         await settle()
-    assert asked == []
+    assert reads == []

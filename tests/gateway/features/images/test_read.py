@@ -13,7 +13,7 @@ from tests.gateway.features.images.conftest import MakeImages
 from tests.gateway.features.images.kit import BYTES, DETAILS, IMAGES, KEYS, STAGES, STORED, Images
 
 
-async def test_from_the_beginning_to_the_end(images: Images) -> None:
+async def test_an_image_is_described_at_every_stage(images: Images) -> None:
     image_id = await images.create({"filename": "a.png", "metadata": {"n": 1}})
     view = await images.view(image_id)
     assert (view["status"], view["stage"], view["progress"]) == ("queued", "queued", 0)
@@ -44,7 +44,7 @@ async def test_from_the_beginning_to_the_end(images: Images) -> None:
     assert not {"error", "error_code", "failed_at", "tenant", "upload_id"} & set(view)
 
 
-async def test_a_failure(images: Images) -> None:
+async def test_a_failed_image_has_its_error(images: Images) -> None:
     image_id = await images.uploaded()
     await images.fail(image_id)
     view = await images.view(image_id)
@@ -56,7 +56,7 @@ async def test_a_failure(images: Images) -> None:
 
 
 @pytest.mark.parametrize("end", ["succeed", "fail", ""])
-async def test_when_the_status_has_run_out(images: Images, end: str) -> None:
+async def test_an_expired_status_does_not_change_the_view(images: Images, end: str) -> None:
     image_id = await images.uploaded()
     if end:
         await getattr(images, end)(image_id)
@@ -65,7 +65,7 @@ async def test_when_the_status_has_run_out(images: Images, end: str) -> None:
     assert await images.view(image_id) == before
 
 
-async def test_it_says_whether_there_is_news(images: Images) -> None:
+async def test_an_unchanged_image_gets_304(images: Images) -> None:
     image_id = await images.uploaded()
     etag = (await images.read(image_id)).header("etag")
     assert etag
@@ -78,12 +78,12 @@ async def test_it_says_whether_there_is_news(images: Images) -> None:
     assert answer.header("etag") != etag
 
 
-async def test_what_is_not_there(images: Images) -> None:
+async def test_unknown_images_are_not_found(images: Images) -> None:
     for image_id in ("6f1c0f0e-8f0a-4a51-9a55-0d4a6c4f2b7e", "x", "%00", "é"):
         check_problem(await images.read(image_id), 404, "image_not_found")
 
 
-async def test_a_foreign_hand_in_the_record_shames_nobody(images: Images) -> None:
+async def test_an_invalid_record_is_tolerated(images: Images) -> None:
     image_id = await images.uploaded()
     await images.succeed(image_id)
     fields = {"details": '{"detections":[1],"detector":"x","timings_ms":7}', "metadata": "no JSON"}
@@ -96,7 +96,7 @@ async def test_a_foreign_hand_in_the_record_shames_nobody(images: Images) -> Non
     check_problem(await images.read(image_id), 404, "image_not_found")
 
 
-async def test_the_list_newest_first_in_pages(images: Images) -> None:
+async def test_pages_list_each_image_once_newest_first(images: Images) -> None:
     ids = [await images.create() for _ in range(7)]
     await images.upload(ids[3])
     await images.advance(ids[3], STAGES[1])
@@ -118,19 +118,19 @@ async def test_the_list_newest_first_in_pages(images: Images) -> None:
 
 def _by_time(found: list[dict[str, str]], ids: list[str]) -> list[str]:
     """Newest first; of the same millisecond in any order that pages agree on."""
-    made = {view["image_id"]: view["created_at"] for view in found}
+    created = {view["image_id"]: view["created_at"] for view in found}
     order = [view["image_id"] for view in found]
-    assert sorted(order, key=lambda image_id: made[image_id], reverse=True) == order
+    assert sorted(order, key=lambda image_id: created[image_id], reverse=True) == order
     return order
 
 
 @pytest.mark.parametrize("query", ["limit=0", "limit=101", "limit=x", "before=x", "before=1-x"])
-async def test_lists_that_nobody_has(fake_images: Images, query: str) -> None:
+async def test_invalid_query_parameters_are_rejected(fake_images: Images, query: str) -> None:
     answer = await fake_images.client.get(f"{IMAGES}?{query}")
     check_problem(answer, 422, "invalid_request")
 
 
-async def test_each_tenant_has_its_own(make_images: MakeImages) -> None:
+async def test_images_of_another_tenant_look_like_missing_ones(make_images: MakeImages) -> None:
     images = make_images(auth="required")
     shop = bearer(await key_for(images.gateway, tenant="shop"))
     other = bearer(await key_for(images.gateway, tenant="other"))
@@ -144,10 +144,10 @@ async def test_each_tenant_has_its_own(make_images: MakeImages) -> None:
         ("GET", ""), ("GET", "/events"), ("GET", "/content"), ("PUT", "/upload"),
         ("POST", "/upload"), ("POST", "/retry-upload"), ("DELETE", ""),
     ):  # fmt: skip
-        theirs = await images.client.send(method, target + path, other)
-        problem = check_problem(theirs, 404, "image_not_found")
-        nobodys = await images.client.send(method, f"{IMAGES}/{unknown}{path}", other)
-        assert check_problem(nobodys, 404, "image_not_found")["detail"] == problem["detail"]
+        other_answer = await images.client.send(method, target + path, other)
+        problem = check_problem(other_answer, 404, "image_not_found")
+        missing = await images.client.send(method, f"{IMAGES}/{unknown}{path}", other)
+        assert check_problem(missing, 404, "image_not_found")["detail"] == problem["detail"]
     many = await images.client.get(f"{IMAGES}/events?image_ids={image_id}", other)
     check_problem(many, 404, "image_not_found")
     assert (await images.client.get(IMAGES, other)).json()["items"] == []
@@ -156,7 +156,7 @@ async def test_each_tenant_has_its_own(make_images: MakeImages) -> None:
         assert listed["image_id"] == image_id
 
 
-async def test_reading_and_writing_are_two_rights(fake_make_images: MakeImages) -> None:
+async def test_reading_and_writing_need_their_own_scopes(fake_make_images: MakeImages) -> None:
     images = fake_make_images(auth="required")
     reader = bearer(await key_for(images.gateway, tenant="shop", scopes=("jobs:read",)))
     writer = bearer(await key_for(images.gateway, tenant="shop", scopes=("jobs:write",)))
@@ -172,24 +172,24 @@ async def test_reading_and_writing_are_two_rights(fake_make_images: MakeImages) 
     assert (await images.client.get(f"{IMAGES}/{image_id}", reader)).status == 200
 
 
-async def test_pages_of_other_sites_change_nothing(fake_images: Images) -> None:
-    foreign = {"origin": "https://evil.example", "sec-fetch-site": "cross-site"}
+async def test_cross_site_requests_change_nothing(fake_images: Images) -> None:
+    cross_site = {"origin": "https://evil.example", "sec-fetch-site": "cross-site"}
     image_id = await fake_images.create()
-    check_problem(await fake_images.client.send("POST", IMAGES, foreign), 403, "foreign_origin")
-    answer = await fake_images.upload(image_id, headers=foreign)
+    check_problem(await fake_images.client.send("POST", IMAGES, cross_site), 403, "foreign_origin")
+    answer = await fake_images.upload(image_id, headers=cross_site)
     check_problem(answer, 403, "foreign_origin")
     await fake_images.check_untouched(image_id)
     answer = await fake_images.client.send("POST", IMAGES, {"host": "evil.example"})
     check_problem(answer, 421, "misdirected_request")
 
 
-async def test_pages_that_may_upload(fake_make_images: MakeImages) -> None:
+async def test_pages_of_allowed_origins_may_upload(fake_make_images: MakeImages) -> None:
     images = fake_make_images(allowed_origins="https://app.example")
     image_id = await images.create()
     page = {"origin": "https://app.example", "sec-fetch-site": "cross-site"}
-    asking = {**page, "access-control-request-method": "PUT"}
-    granted = await images.client.send("OPTIONS", f"{IMAGES}/{image_id}/upload", asking)
-    assert granted.status == 204
-    assert "PUT" in (granted.header("access-control-allow-methods") or "")
-    assert "X-Upload-Token" in (granted.header("access-control-allow-headers") or "")
+    preflight = {**page, "access-control-request-method": "PUT"}
+    response = await images.client.send("OPTIONS", f"{IMAGES}/{image_id}/upload", preflight)
+    assert response.status == 204
+    assert "PUT" in (response.header("access-control-allow-methods") or "")
+    assert "X-Upload-Token" in (response.header("access-control-allow-headers") or "")
     assert (await images.upload(image_id, headers=page)).status == 202

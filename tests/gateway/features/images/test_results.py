@@ -29,7 +29,7 @@ Consume = Callable[..., ResultConsumer]
 
 
 def success(image_id: str, **changes: str) -> dict[Any, Any]:
-    """What a pipeline that knows the seed only writes."""
+    """A result as a third-party pipeline writes it."""
     fields = {
         "image_id": image_id,
         "status": "processed",
@@ -79,7 +79,7 @@ async def pending(images: Images) -> int:
 
 
 async def settled(images: Images, count: int) -> None:
-    """So many results were dealt with, and none is left with anybody."""
+    """Wait until `count` results were counted and none is pending."""
 
     async def done() -> bool:
         counted = sum(images.services.metrics.results.values())
@@ -88,11 +88,13 @@ async def settled(images: Images, count: int) -> None:
     await eventually(done)
 
 
-def test_a_name_of_its_own() -> None:
+def test_the_consumer_name_has_a_prefix() -> None:
     assert consumer_name().startswith("api-")
 
 
-async def test_results_of_another_pipeline(images: Images, consume: Consume) -> None:
+async def test_results_of_a_third_party_pipeline_are_persisted(
+    images: Images, consume: Consume
+) -> None:
     good, bad = await images.uploaded(), await images.uploaded()
     consume()
     entry = await images.redis.xadd(KEYS.results, success(good))
@@ -110,7 +112,7 @@ async def test_results_of_another_pipeline(images: Images, consume: Consume) -> 
     assert images.services.metrics.results[ResultOutcome.PERSISTED] == 2
 
 
-async def test_watchers_hear_of_them(images: Images, consume: Consume) -> None:
+async def test_open_streams_get_the_result(images: Images, consume: Consume) -> None:
     image_id = await images.uploaded()
     stream = await images.watch(image_id)
     await stream.event("processing")
@@ -119,7 +121,9 @@ async def test_watchers_hear_of_them(images: Images, consume: Consume) -> None:
     assert (await stream.event("ready")).json()["file_size"] == 245760
 
 
-async def test_our_own_results_are_known_already(images: Images, consume: Consume) -> None:
+async def test_results_of_sluice_workers_are_already_known(
+    images: Images, consume: Consume
+) -> None:
     image_id = await images.uploaded()
     await images.advance(image_id, STAGES[0])
     await images.succeed(image_id)
@@ -130,7 +134,7 @@ async def test_our_own_results_are_known_already(images: Images, consume: Consum
     assert images.services.metrics.results == {ResultOutcome.KNOWN: 1}
 
 
-async def test_what_was_there_before_the_first_consumer(images: Images, consume: Consume) -> None:
+async def test_results_before_the_first_consumer_are_read(images: Images, consume: Consume) -> None:
     ids = [await images.uploaded() for _ in range(40)]
     for image_id in ids:
         await images.redis.xadd(KEYS.results, success(image_id))
@@ -139,7 +143,7 @@ async def test_what_was_there_before_the_first_consumer(images: Images, consume:
     assert {(await images.view(image_id))["status"] for image_id in ids} == {"processed"}
 
 
-async def test_several_consumers_share_them(images: Images, consume: Consume) -> None:
+async def test_several_consumers_share_the_results(images: Images, consume: Consume) -> None:
     for name in ("api-a-1", "api-b-2", "api-c-3"):
         consume(name, ConsumerTimings())
     ids = [await images.uploaded() for _ in range(60)]
@@ -149,7 +153,7 @@ async def test_several_consumers_share_them(images: Images, consume: Consume) ->
     assert images.services.metrics.results == {ResultOutcome.PERSISTED: 60}
 
 
-async def test_an_image_that_is_gone(images: Images, consume: Consume) -> None:
+async def test_the_result_of_a_deleted_image_is_ignored(images: Images, consume: Consume) -> None:
     image_id = await images.create()
     await images.services.store.delete(image_id)
     consume()
@@ -172,7 +176,7 @@ async def test_an_image_that_is_gone(images: Images, consume: Consume) -> None:
         {b"\xff\xfe": b"\xff"},
     ],
 )
-async def test_what_is_no_result_is_put_aside(
+async def test_an_invalid_result_is_dead_lettered(
     images: Images, consume: Consume, fields: dict[Any, Any]
 ) -> None:
     image_id = await images.uploaded()
@@ -181,14 +185,16 @@ async def test_what_is_no_result_is_put_aside(
     await images.redis.xadd(KEYS.results, success(image_id))
     await settled(images, 2)
     assert (await images.view(image_id))["status"] == "processed"
-    [(_, letter)] = await images.redis.xrange(KEYS.dead_results)
-    assert {b"dlq_reason", b"dlq_delivery_count", b"dlq_at"} <= set(letter)
+    [(_, dead_letter)] = await images.redis.xrange(KEYS.dead_results)
+    assert {b"dlq_reason", b"dlq_delivery_count", b"dlq_at"} <= set(dead_letter)
     if b"\xff\xfe" not in fields:
         original = {name.encode(): value.encode() for name, value in fields.items()}
-        assert original.items() <= letter.items()
+        assert original.items() <= dead_letter.items()
 
 
-async def test_one_with_more_fields_than_a_script_takes(images: Images, consume: Consume) -> None:
+async def test_a_result_with_too_many_fields_is_dead_lettered(
+    images: Images, consume: Consume
+) -> None:
     image_id = await images.uploaded()
     consume()
     fields: dict[Any, Any] = {f"field-{number}": "x" for number in range(9000)}
@@ -196,12 +202,12 @@ async def test_one_with_more_fields_than_a_script_takes(images: Images, consume:
     await images.redis.xadd(KEYS.results, success(image_id))
     await settled(images, 2)
     assert (await images.view(image_id))["status"] == "processed"
-    [(_, letter)] = await images.redis.xrange(KEYS.dead_results)
-    assert letter[b"dlq_reason"] == b"invalid status"
-    assert letter[b"field-0"] == b"x"
+    [(_, dead_letter)] = await images.redis.xrange(KEYS.dead_results)
+    assert dead_letter[b"dlq_reason"] == b"invalid status"
+    assert dead_letter[b"field-0"] == b"x"
 
 
-async def test_what_never_does_is_put_aside_after_ten_tries(
+async def test_a_failing_result_is_dead_lettered_after_ten_tries(
     images: Images, consume: Consume
 ) -> None:
     image_id = await images.uploaded()
@@ -210,13 +216,13 @@ async def test_what_never_does_is_put_aside_after_ten_tries(
     consume()
     await images.redis.xadd(KEYS.results, success(image_id))
     await eventually(lambda: images.redis.xlen(KEYS.dead_results), 30)
-    [(_, letter)] = await images.redis.xrange(KEYS.dead_results)
-    assert int(letter[b"dlq_delivery_count"]) == 10
-    assert letter[b"image_id"].decode() == image_id
+    [(_, dead_letter)] = await images.redis.xrange(KEYS.dead_results)
+    assert int(dead_letter[b"dlq_delivery_count"]) == 10
+    assert dead_letter[b"image_id"].decode() == image_id
     assert await pending(images) == 0
 
 
-async def test_a_passing_fault_is_waited_out_however_long(
+async def test_a_transient_error_is_retried_without_limit(
     images: Images, consume: Consume, monkeypatch: Any
 ) -> None:
     image_id = await images.uploaded()
@@ -239,7 +245,9 @@ async def test_a_passing_fault_is_waited_out_however_long(
     assert not await images.redis.exists(KEYS.dead_results)
 
 
-async def test_a_poison_holds_up_nobody(images: Images, consume: Consume, monkeypatch: Any) -> None:
+async def test_a_failing_result_does_not_block_others(
+    images: Images, consume: Consume, monkeypatch: Any
+) -> None:
     ids = [await images.uploaded() for _ in range(5)]
     persist = images.services.store.persist
 
@@ -256,7 +264,7 @@ async def test_a_poison_holds_up_nobody(images: Images, consume: Consume, monkey
     assert await pending(images) == 1
 
 
-async def test_a_consumer_that_died(images: Images, consume: Consume) -> None:
+async def test_results_of_a_dead_consumer_are_taken_over(images: Images, consume: Consume) -> None:
     ids = [await images.uploaded() for _ in range(3)]
     await images.redis.xgroup_create(KEYS.results, GROUP, "0", mkstream=True)
     for image_id in ids:
@@ -270,24 +278,26 @@ async def test_a_consumer_that_died(images: Images, consume: Consume) -> None:
         found = await images.redis.xinfo_consumers(KEYS.results, GROUP)
         return [each["name"] for each in found] == [b"api-alive-2"]
 
-    await eventually(only_one)  # the dead one's name is forgotten
+    await eventually(only_one)  # the dead consumer is removed
 
 
-async def test_names_of_others_are_left_alone(images: Images, consume: Consume) -> None:
+async def test_consumers_of_third_parties_are_not_removed(images: Images, consume: Consume) -> None:
     await images.redis.xgroup_create(KEYS.results, GROUP, "0", mkstream=True)
     await images.redis.xgroup_createconsumer(KEYS.results, GROUP, "follow-api-1")
     await images.redis.xgroup_createconsumer(KEYS.results, GROUP, "api-idle-1")
     consume("api-alive-2")
 
-    async def forgotten() -> bool:
+    async def is_removed() -> bool:
         found = await images.redis.xinfo_consumers(KEYS.results, GROUP)
         return {each["name"] for each in found} == {b"api-alive-2", b"follow-api-1"}
 
-    await eventually(forgotten)
+    await eventually(is_removed)
 
 
-async def test_its_own_from_before_come_first(images: Images, consume: Consume) -> None:
-    """A process with the same name: what it was given and did not settle."""
+async def test_pending_results_of_the_same_name_come_first(
+    images: Images, consume: Consume
+) -> None:
+    """A restarted process with the same name finishes its pending results."""
     ids = [await images.uploaded() for _ in range(20)]
     await images.redis.xgroup_create(KEYS.results, GROUP, "0", mkstream=True)
     for image_id in ids:
@@ -298,7 +308,7 @@ async def test_its_own_from_before_come_first(images: Images, consume: Consume) 
     assert await pending(images) == 0
 
 
-async def test_results_that_were_trimmed(images: Images, consume: Consume) -> None:
+async def test_trimmed_results_are_acknowledged(images: Images, consume: Consume) -> None:
     image_id = await images.uploaded()
     await images.redis.xgroup_create(KEYS.results, GROUP, "0", mkstream=True)
     await images.redis.xadd(KEYS.results, success(image_id))
@@ -310,10 +320,10 @@ async def test_results_that_were_trimmed(images: Images, consume: Consume) -> No
         return await pending(images) == 0
 
     await eventually(none_left)
-    assert (await images.view(image_id))["status"] == "processing"  # a worker's to find out
+    assert (await images.view(image_id))["status"] == "processing"  # a worker repairs it later
 
 
-async def test_a_group_that_is_gone(images: Images, consume: Consume) -> None:
+async def test_a_deleted_group_is_recreated(images: Images, consume: Consume) -> None:
     consume()
     first = await images.uploaded()
     await images.redis.xadd(KEYS.results, success(first))
@@ -322,21 +332,21 @@ async def test_a_group_that_is_gone(images: Images, consume: Consume) -> None:
     second = await images.uploaded()
     await images.redis.xadd(KEYS.results, success(second))
 
-    async def known() -> bool:
+    async def is_processed() -> bool:
         return bool((await images.view(second))["status"] == "processed")
 
-    await eventually(known)
+    await eventually(is_processed)
     await images.redis.flushall()
     third = await images.uploaded()
     await images.redis.xadd(KEYS.results, success(third))
 
-    async def known_too() -> bool:
+    async def third_is_processed() -> bool:
         return bool((await images.view(third))["status"] == "processed")
 
-    await eventually(known_too)
+    await eventually(third_is_processed)
 
 
-async def test_a_key_of_another_kind(images: Images, consume: Consume) -> None:
+async def test_a_stream_of_another_type_is_survived(images: Images, consume: Consume) -> None:
     """A key of the wrong type is an operator's mistake; the consumer survives it."""
     await images.redis.set(KEYS.results, "no stream")
     consume()
@@ -345,13 +355,13 @@ async def test_a_key_of_another_kind(images: Images, consume: Consume) -> None:
     image_id = await images.uploaded()
     await images.redis.xadd(KEYS.results, success(image_id))
 
-    async def known() -> bool:
+    async def is_processed() -> bool:
         return bool((await images.view(image_id))["status"] == "processed")
 
-    await eventually(known)
+    await eventually(is_processed)
 
 
-async def test_numbers(images: Images, consume: Consume) -> None:
+async def test_metrics_and_status_have_the_numbers(images: Images, consume: Consume) -> None:
     image_id = await images.uploaded()
     found = await scrape(images.gateway)
     assert found.value("gw_images_inflight") == 1

@@ -28,15 +28,15 @@ async def fake_signing(fake_make_images: MakeImages) -> Images:
     return fake_make_images(image_upload_secret=SECRET)
 
 
-async def made(images: Images, **headers: str) -> tuple[str, str]:
+async def create(images: Images, **headers: str) -> tuple[str, str]:
     answer = await images.post(**headers)
     assert answer.status == 201, answer
     view = answer.json()
     return view["image_id"], view["upload_token"]
 
 
-async def test_a_token_is_answered_and_lets_one_upload_pass(signing: Images) -> None:
-    image_id, token = await made(signing)
+async def test_a_token_permits_one_upload(signing: Images) -> None:
+    image_id, token = await create(signing)
     refused = await signing.upload(image_id)
     check_problem(refused, 401, "upload_token_required")
     assert (refused.header("www-authenticate") or "").startswith("Bearer")
@@ -45,13 +45,13 @@ async def test_a_token_is_answered_and_lets_one_upload_pass(signing: Images) -> 
 
 
 @pytest.mark.parametrize("how", ["Bearer", "bearer"])
-async def test_it_may_stand_where_keys_do(fake_signing: Images, how: str) -> None:
-    image_id, token = await made(fake_signing)
+async def test_a_token_may_be_a_bearer_token(fake_signing: Images, how: str) -> None:
+    image_id, token = await create(fake_signing)
     answer = await fake_signing.upload(image_id, headers={"authorization": f"{how} {token}"})
     assert answer.status == 202
 
 
-async def test_expires_with_the_token(fake_make_images: MakeImages) -> None:
+async def test_an_expired_token_is_rejected(fake_make_images: MakeImages) -> None:
     images = fake_make_images(image_upload_secret=SECRET, image_upload_token_ttl_s=10)
     view = (await images.post()).json()
     ends_s = time.mktime(time.strptime(view["expires_at"], "%Y-%m-%dT%H:%M:%SZ")) - time.timezone
@@ -61,23 +61,26 @@ async def test_expires_with_the_token(fake_make_images: MakeImages) -> None:
     check_problem(answer, 401, "upload_token_expired")
 
 
-async def test_a_token_of_another_image(fake_signing: Images) -> None:
-    (image_id, token), (_, other) = await made(fake_signing), await made(fake_signing)
+async def test_a_token_of_another_image_is_rejected(fake_signing: Images) -> None:
+    (image_id, token), (_, other) = await create(fake_signing), await create(fake_signing)
     answer = await fake_signing.upload(image_id, headers={"x-upload-token": other})
     check_problem(answer, 403, "upload_token_mismatch")
     await fake_signing.check_untouched(image_id)
     assert (await fake_signing.upload(image_id, headers={"x-upload-token": token})).status == 202
 
 
-async def test_tokens_that_are_none(fake_signing: Images) -> None:
-    image_id, token = await made(fake_signing)
+async def test_invalid_tokens_are_rejected(fake_signing: Images) -> None:
+    image_id, token = await create(fake_signing)
     parts = token.split("~")
     later = "~".join([parts[0], parts[1], str(int(parts[2]) + 1), *parts[3:]])
-    foreign = UploadTokens("another secret").issue(
+    other_secret = UploadTokens("another secret").issue(
         UploadClaims(image_id, int(time.time()) + 60, "")
     )
     flipped = token[:-1] + ("A" if token[-1] != "A" else "B")
-    for bad in (later, foreign, flipped, token[:-1], token + "A", "x", "ä", "up1~~~~", f"{token} "):
+    for bad in (
+        *(later, other_secret, flipped, token[:-1], token + "A"),
+        *("x", "ä", "up1~~~~", f"{token} "),
+    ):
         headers = {"x-upload-token": bad}
         check_problem(
             await fake_signing.upload(image_id, headers=headers), 401, "invalid_upload_token"
@@ -88,14 +91,14 @@ async def test_tokens_that_are_none(fake_signing: Images) -> None:
     await fake_signing.check_untouched(image_id)
 
 
-async def test_nothing_is_read_without_one(fake_signing: Images) -> None:
-    image_id, _ = await made(fake_signing)
+async def test_without_a_token_the_body_is_not_read(fake_signing: Images) -> None:
+    image_id, _ = await create(fake_signing)
     upload = fake_signing.begin(image_id, [b"x"] * 3, {"expect": "100-continue"})
     check_problem(await upload.answer(), 401, "upload_token_required")
     assert len(upload._chunks) == 3
 
 
-async def test_an_unknown_image_is_not_told_from_a_known_one(fake_signing: Images) -> None:
+async def test_without_a_token_unknown_and_known_ids_look_alike(fake_signing: Images) -> None:
     """Without a token, the response does not reveal whether an id exists."""
     unknown = "6f1c0f0e-8f0a-4a51-9a55-0d4a6c4f2b7e"
     check_problem(await fake_signing.upload(unknown), 401, "upload_token_required")
@@ -104,7 +107,7 @@ async def test_an_unknown_image_is_not_told_from_a_known_one(fake_signing: Image
     check_problem(answer, 404, "image_not_found")
 
 
-async def test_a_phone_needs_no_key(make_images: MakeImages) -> None:
+async def test_a_token_replaces_the_key_for_the_upload_only(make_images: MakeImages) -> None:
     images = make_images(image_upload_secret=SECRET, auth="required")
     key = await key_for(images.gateway, tenant="shop", scopes=("jobs:write",))
     created = await images.client.send("POST", IMAGES, bearer(key))
@@ -112,12 +115,12 @@ async def test_a_phone_needs_no_key(make_images: MakeImages) -> None:
     phone = client_at(images.gateway)
     target = f"{IMAGES}/{image_id}/upload"
     try:
-        # The key that created it is no token.
+        # The key that created the image is not accepted as a token.
         answer = await phone.send("PUT", target, {**PNG, **bearer(key)}, BYTES)
         check_problem(answer, 401, "invalid_upload_token")
         headers = {**PNG, "x-upload-token": token}
         assert (await phone.send("PUT", target, headers, BYTES)).status == 202
-        # And nothing else is to be had for it.
+        # The token permits nothing else.
         answer = await phone.send("GET", f"{IMAGES}/{image_id}", {"x-upload-token": token})
         check_problem(answer, 401, "key_required")
         check_problem(await phone.send("POST", IMAGES, bearer(token)), 401, "invalid_key")
@@ -128,9 +131,7 @@ async def test_a_phone_needs_no_key(make_images: MakeImages) -> None:
     assert (record.tenant, record.job_id[-12:]) == ("shop", image_id[-12:])
 
 
-async def test_a_revoked_key_takes_its_tokens_with_it(
-    make_images: MakeImages, monkeypatch: Any
-) -> None:
+async def test_revoking_a_key_revokes_its_tokens(make_images: MakeImages, monkeypatch: Any) -> None:
     monkeypatch.setattr(callers_module, "CACHE_TTL_S", 0.0)
     images = make_images(image_upload_secret=SECRET, auth="required")
     key = await key_for(images.gateway, tenant="shop")
@@ -154,13 +155,13 @@ async def test_uploads_count_for_the_key_that_created_them(make_images: MakeImag
     assert len(images.spooled()) == 1
 
 
-async def test_the_same_key_is_answered_the_same_token(fake_signing: Images) -> None:
+async def test_a_repeated_create_returns_the_same_token(fake_signing: Images) -> None:
     first = await fake_signing.post(idempotency_key="k")
     again = await fake_signing.post(idempotency_key="k")
     assert again.body == first.body
 
 
-async def test_without_a_secret_uploads_want_a_key(make_images: MakeImages) -> None:
+async def test_without_a_secret_uploads_need_a_key(make_images: MakeImages) -> None:
     images = make_images(auth="required")
     writer = await key_for(images.gateway, tenant="shop", scopes=("jobs:write",))
     reader = await key_for(images.gateway, tenant="shop", scopes=("jobs:read",))

@@ -17,7 +17,7 @@ UNKNOWN = "6f1c0f0e-8f0a-4a51-9a55-0d4a6c4f2b7e"
 
 
 @pytest.mark.parametrize("method", ["PUT", "POST"])
-async def test_a_body_is_taken(images: Images, method: str) -> None:
+async def test_a_body_is_accepted(images: Images, method: str) -> None:
     image_id = await images.create()
     answer = await images.upload(image_id, method=method)
     assert answer.status == 202
@@ -42,7 +42,7 @@ async def test_a_body_is_taken(images: Images, method: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["image/png", None])
-async def test_a_form_is_taken(images: Images, kind: str | None) -> None:
+async def test_a_form_is_accepted(images: Images, kind: str | None) -> None:
     image_id = await images.create()
     answer = await images.upload(image_id, form(kind=kind), FORM, "POST")
     assert answer.status == 202, answer
@@ -54,7 +54,7 @@ async def test_a_form_is_taken(images: Images, kind: str | None) -> None:
 
 
 @pytest.mark.parametrize("piece", [1, 7, 1000, 65_536])
-async def test_a_form_in_pieces(fake_images: Images, piece: int) -> None:
+async def test_a_form_in_small_chunks_is_accepted(fake_images: Images, piece: int) -> None:
     data = os.urandom(3000) + b"\r\n--xYz" + b"\r\n--" + os.urandom(500)
     whole = form(data)
     image_id = await fake_images.create()
@@ -63,7 +63,7 @@ async def test_a_form_in_pieces(fake_images: Images, piece: int) -> None:
     assert fake_images.spooled()[0].read_bytes() == data
 
 
-async def test_many_blocks_in_their_order(fake_images: Images) -> None:
+async def test_a_large_body_is_written_in_order(fake_images: Images) -> None:
     data = os.urandom(5_000_000)
     image_id = await fake_images.create()
     chunks = [data[at : at + 70_000] for at in range(0, len(data), 70_000)]
@@ -72,14 +72,14 @@ async def test_many_blocks_in_their_order(fake_images: Images) -> None:
 
 
 @pytest.mark.parametrize("kind", ["", "application/octet-stream", "image/heic", "IMAGE/JPG; q=1"])
-async def test_declared_as_an_image_or_as_bytes(fake_images: Images, kind: str) -> None:
+async def test_image_and_binary_content_types_are_accepted(fake_images: Images, kind: str) -> None:
     image_id = await fake_images.create()
     headers = [("content-type", kind)] if kind else []
     answer = await fake_images.client.send("PUT", f"{IMAGES}/{image_id}/upload", headers, BYTES)
     assert answer.status == 202, answer
 
 
-async def test_twenty_at_once(images: Images) -> None:
+async def test_of_twenty_concurrent_uploads_one_is_accepted(images: Images) -> None:
     image_id = await images.create()
     answers = await asyncio.gather(*(images.upload(image_id) for _ in range(20)))
     assert sorted(answer.status for answer in answers) == [202] + [409] * 19
@@ -90,26 +90,26 @@ async def test_twenty_at_once(images: Images) -> None:
     assert await images.jobs() == 1
 
 
-async def test_a_second_upload_is_refused_before_it_is_read(images: Images) -> None:
+async def test_a_second_upload_is_rejected_before_it_is_read(images: Images) -> None:
     image_id = await images.uploaded()
     before = await images.gateway.snapshot()
     second = images.begin(image_id, [b"x" * 1000] * 5, {"expect": "100-continue"})
     answer = await second.answer()
     check_problem(answer, 409, "already_uploaded")
-    assert len(second._chunks) == 5, "somebody has asked for the body"
-    # What comes on the connection now could be taken for the body.
+    assert len(second._chunks) == 5, "the body was read"
+    # The unread body could be taken for the next request.
     assert answer.header("connection") == "close"
     assert await images.gateway.snapshot() == before
     assert len(images.spooled()) == 1
 
 
-async def test_who_sends_all_before_reading_hears_why(fake_images: Images) -> None:
+async def test_the_rest_of_a_rejected_body_is_read_after_the_answer(fake_images: Images) -> None:
     """The rest is read after the response: closing the connection would discard the response."""
     image_id = await fake_images.uploaded()
     second = fake_images.begin(image_id, [b"x" * 1000] * 5)
     second.take.clear()
     await second.held_up.wait()
-    assert len(second._chunks) == 5, "answered before it was read"
+    assert len(second._chunks) == 5, "the response comes before the body is read"
     second.take.set()
     answer = await second.answer()
     check_problem(answer, 409, "already_uploaded")
@@ -117,9 +117,9 @@ async def test_who_sends_all_before_reading_hears_why(fake_images: Images) -> No
     assert answer.header("connection") is None
 
 
-async def test_another_upload_while_the_first_goes_on(images: Images) -> None:
+async def test_an_upload_is_rejected_while_another_is_running(images: Images) -> None:
     image_id = await images.create()
-    first = images.begin(image_id, [])  # nothing comes yet
+    first = images.begin(image_id, [])  # no chunk is sent yet
     await asyncio.sleep(0)
     while not await images.redis.exists(KEYS.upload(image_id)):
         await asyncio.sleep(0.01)
@@ -129,10 +129,10 @@ async def test_another_upload_while_the_first_goes_on(images: Images) -> None:
     await images.check_free(image_id)
 
 
-# -- what is refused, and in which order -----------------------------------------------------------
+# -- rejected uploads, and the order of checks -----------------------------------------------------
 
 
-async def test_no_such_image_comes_first(fake_images: Images) -> None:
+async def test_an_unknown_image_is_checked_first(fake_images: Images) -> None:
     for image_id in (UNKNOWN, "x", "../../etc", UNKNOWN.upper()):
         headers = {"content-type": "text/html", "content-length": str(1 << 40)}
         answer = await fake_images.begin(image_id, [b""], headers).answer()
@@ -140,7 +140,7 @@ async def test_no_such_image_comes_first(fake_images: Images) -> None:
     assert await fake_images.redis.dbsize() == 0
 
 
-async def test_then_the_length_then_the_type_then_the_guard(fake_images: Images) -> None:
+async def test_length_type_and_state_are_checked_in_this_order(fake_images: Images) -> None:
     image_id = await fake_images.uploaded()
     long = {"content-type": "text/html", "content-length": str((32 << 20) + 1)}
     check_problem(await fake_images.begin(image_id, [b""], long).answer(), 413, "body_too_large")
@@ -151,7 +151,7 @@ async def test_then_the_length_then_the_type_then_the_guard(fake_images: Images)
     check_problem(await fake_images.upload(image_id), 409, "already_uploaded")
 
 
-async def test_as_long_as_it_may_be(make_images: MakeImages) -> None:
+async def test_the_declared_length_is_limited(make_images: MakeImages) -> None:
     images = make_images(image_upload_hard_max=2000)
     image_id = await images.create()
     for size in ("2001", "0002001", "9" * 40):
@@ -168,7 +168,7 @@ async def test_as_long_as_it_may_be(make_images: MakeImages) -> None:
 
 
 @pytest.mark.parametrize("own", [True, False])
-async def test_too_long_without_a_length(make_images: MakeImages, own: bool) -> None:
+async def test_a_body_without_a_length_is_limited(make_images: MakeImages, own: bool) -> None:
     images = make_images(image_upload_hard_max=100_000 if own else 20_000)
     image_id = await images.create({"max_bytes": 20_000} if own else {})
     answer = await images.begin(image_id, [b"x" * 1000] * 99).answer()
@@ -202,7 +202,7 @@ UNFIT: dict[str, tuple[bytes, dict[str, str], int, str]] = {
 @pytest.mark.parametrize(
     ("data", "headers", "status", "code"), list(UNFIT.values()), ids=list(UNFIT)
 )
-async def test_what_is_no_upload(
+async def test_invalid_uploads_are_rejected(
     images: Images, data: bytes, headers: dict[str, str], status: int, code: str
 ) -> None:
     image_id = await images.create()
@@ -210,11 +210,11 @@ async def test_what_is_no_upload(
     await images.check_free(image_id)
 
 
-# -- what ends an upload before its job is there ---------------------------------------------------
+# -- uploads that end before their job is created --------------------------------------------------
 
 
 @pytest.mark.parametrize("size", [0, 10, 3_000_000])
-async def test_broken_off(images: Images, size: int) -> None:
+async def test_a_disconnected_upload_leaves_nothing(images: Images, size: int) -> None:
     image_id = await images.create()
     exchange = images.begin_unfinished(image_id, [b"x" * size])
     exchange.hang_up_soon()
@@ -222,7 +222,7 @@ async def test_broken_off(images: Images, size: int) -> None:
     await images.check_free(image_id)
 
 
-async def test_too_slow(make_images: MakeImages) -> None:
+async def test_a_slow_upload_times_out(make_images: MakeImages) -> None:
     images = make_images(image_upload_timeout_s=0.05)
     image_id = await images.create()
     exchange = images.begin(image_id, [])
@@ -230,7 +230,7 @@ async def test_too_slow(make_images: MakeImages) -> None:
     await images.check_free(image_id)
 
 
-async def test_a_full_queue(make_images: MakeImages) -> None:
+async def test_a_full_queue_rejects_the_upload(make_images: MakeImages) -> None:
     images = make_images(backpressure_max_backlog=1)
     await images.gateway.create()
     image_id = await images.create()
@@ -243,7 +243,7 @@ async def test_a_full_queue(make_images: MakeImages) -> None:
     await images.check_free(image_id)
 
 
-async def test_under_pressure(images: Images) -> None:
+async def test_a_gateway_under_pressure_rejects_the_upload(images: Images) -> None:
     image_id = await images.create()
     images.state.pressure.refusing = True
     upload = images.begin(image_id, [b"x"] * 3, {"expect": "100-continue"})
@@ -253,7 +253,7 @@ async def test_under_pressure(images: Images) -> None:
     await images.check_free(image_id)
 
 
-async def test_a_server_that_stops(images: Images) -> None:
+async def test_an_upload_is_undone_when_the_server_stops(images: Images) -> None:
     image_id = await images.create()
     exchange = images.begin(image_id, [])
     while not await images.redis.exists(KEYS.upload(image_id)):

@@ -23,7 +23,9 @@ async def away(*args: Any, **options: Any) -> Any:
     raise StoreUnavailable("no answer")
 
 
-async def test_redis_goes_before_the_job_is_made(images: Images, monkeypatch: Any) -> None:
+async def test_redis_failing_before_the_job_exists_undoes_the_upload(
+    images: Images, monkeypatch: Any
+) -> None:
     image_id = await images.create()
     with monkeypatch.context() as patched:
         patched.setattr(images.services.store, "submit", away)
@@ -36,8 +38,10 @@ async def test_redis_goes_before_the_job_is_made(images: Images, monkeypatch: An
     await images.check_free(image_id)
 
 
-async def test_redis_goes_after_the_job_was_made(images: Images, monkeypatch: Any) -> None:
-    """The answer is lost, the job is not: it needs the file."""
+async def test_a_lost_reply_keeps_the_file_of_the_created_job(
+    images: Images, monkeypatch: Any
+) -> None:
+    """The reply is lost, but the job exists and needs the file."""
     image_id = await images.create()
     submit = images.services.store.submit
 
@@ -55,7 +59,9 @@ async def test_redis_goes_after_the_job_was_made(images: Images, monkeypatch: An
     check_problem(await images.upload(image_id), 409, "already_uploaded")
 
 
-async def test_redis_stays_away(images: Images, monkeypatch: Any) -> None:
+async def test_the_file_is_kept_while_the_outcome_is_unknown(
+    images: Images, monkeypatch: Any
+) -> None:
     """It is unknown whether the job exists: the file stays, and the claim expires."""
     image_id = await images.create()
     with monkeypatch.context() as patched:
@@ -69,7 +75,9 @@ async def test_redis_stays_away(images: Images, monkeypatch: Any) -> None:
     assert (await images.upload(image_id)).status == 202
 
 
-async def test_redis_is_away_before_the_first_byte(images: Images, monkeypatch: Any) -> None:
+async def test_redis_failing_before_the_first_byte_gets_503(
+    images: Images, monkeypatch: Any
+) -> None:
     image_id = await images.create()
     with monkeypatch.context() as patched:
         patched.setattr(images.services.store, "claim", away)
@@ -80,7 +88,9 @@ async def test_redis_is_away_before_the_first_byte(images: Images, monkeypatch: 
 
 
 @pytest.mark.parametrize("call", ["write", "commit"])
-async def test_a_full_disk(images: Images, monkeypatch: Any, call: str) -> None:
+async def test_a_full_disk_gets_503_and_leaves_nothing(
+    images: Images, monkeypatch: Any, call: str
+) -> None:
     def full(*args: Any) -> Any:
         raise OSError(28, "No space left on device")
 
@@ -91,7 +101,9 @@ async def test_a_full_disk(images: Images, monkeypatch: Any, call: str) -> None:
     await images.check_free(image_id)
 
 
-async def test_a_directory_that_is_none(fake_make_images: MakeImages, tmp_path: Any) -> None:
+async def test_an_invalid_spool_directory_gets_503(
+    fake_make_images: MakeImages, tmp_path: Any
+) -> None:
     (tmp_path / "file").write_bytes(b"")
     images = fake_make_images(image_spool_dir=str(tmp_path / "file" / "spool"))
     image_id = await images.create()
@@ -99,10 +111,10 @@ async def test_a_directory_that_is_none(fake_make_images: MakeImages, tmp_path: 
     assert not await images.redis.exists(KEYS.upload(image_id))
 
 
-async def test_a_slow_disk_holds_up_the_client_and_nobody_else(
+async def test_a_slow_disk_delays_only_its_own_client(
     fake_images: Images, monkeypatch: Any
 ) -> None:
-    """Two blocks at most are in memory; the loop goes on meanwhile."""
+    """At most two blocks are in memory, and the event loop is not blocked."""
     monkeypatch.setattr(sink, "BLOCK_BYTES", 1000)
     may_write = threading.Event()
     write = SpoolFile.write
@@ -124,7 +136,7 @@ async def test_a_slow_disk_holds_up_the_client_and_nobody_else(
     assert fake_images.spooled()[0].stat().st_size == 50_000
 
 
-async def test_who_leaves_while_the_disk_is_slow(fake_images: Images, monkeypatch: Any) -> None:
+async def test_a_canceled_upload_waits_for_its_write(fake_images: Images, monkeypatch: Any) -> None:
     """The file is closed when the thread is done with it, and not before."""
     monkeypatch.setattr(sink, "BLOCK_BYTES", 1000)
     may_write, writing = threading.Event(), threading.Event()
@@ -148,7 +160,9 @@ async def test_who_leaves_while_the_disk_is_slow(fake_images: Images, monkeypatc
     await fake_images.check_free(image_id)
 
 
-async def test_too_slow_while_the_disk_is(fake_make_images: MakeImages, monkeypatch: Any) -> None:
+async def test_a_timeout_during_a_write_is_reported_after_it(
+    fake_make_images: MakeImages, monkeypatch: Any
+) -> None:
     """The timeout passes during a write; it is reported when the write has ended."""
     monkeypatch.setattr(sink, "BLOCK_BYTES", 1000)
     images = fake_make_images(image_upload_timeout_s=0.05)
@@ -161,7 +175,7 @@ async def test_too_slow_while_the_disk_is(fake_make_images: MakeImages, monkeypa
     monkeypatch.setattr(SpoolFile, "write", slowly)
     image_id = await images.create()
     upload = images.begin_unfinished(image_id)
-    await asyncio.sleep(0)  # it waits for the first piece, and its time begins
+    await asyncio.sleep(0)  # the upload waits for its first chunk, and its timeout starts
     await eventually(lambda: images.redis.exists(KEYS.upload(image_id)))
     await asyncio.sleep(0.01)
     for _ in range(4):
@@ -172,7 +186,7 @@ async def test_too_slow_while_the_disk_is(fake_make_images: MakeImages, monkeypa
     await images.check_free(image_id)
 
 
-async def test_a_long_upload_says_that_it_goes_on(images: Images, monkeypatch: Any) -> None:
+async def test_a_long_upload_renews_its_claim(images: Images, monkeypatch: Any) -> None:
     monkeypatch.setattr(uploading, "CLAIM_RENEW_EVERY_S", 0.0)
     image_id = await images.create()
     upload = images.begin_unfinished(image_id, [])
@@ -196,7 +210,7 @@ async def test_a_long_upload_says_that_it_goes_on(images: Images, monkeypatch: A
 
 
 @pytest.mark.parametrize("held", [True, False])
-async def test_one_that_fell_silent_is_overtaken(
+async def test_a_stalled_upload_loses_its_claim(
     images: Images, monkeypatch: Any, held: bool
 ) -> None:
     """Another upload has the claim; the stalled one has no more effect."""
@@ -206,7 +220,7 @@ async def test_one_that_fell_silent_is_overtaken(
     await images.redis.hset(KEYS.record(image_id), "upload_deadline_ms", "1")  # type: ignore[misc]
     fast = await images.upload(image_id)
     assert fast.status == 202
-    if held:  # else it learns so only when it is whole
+    if held:  # otherwise it is detected only at the end of the body
         monkeypatch.setattr(uploading, "CLAIM_RENEW_EVERY_S", 0.0)
     slow.send(b"more")
     slow.finish()
@@ -217,7 +231,7 @@ async def test_one_that_fell_silent_is_overtaken(
     assert (await images.view(image_id))["job_id"] == fast.json()["job_id"]
 
 
-async def test_numbers(images: Images) -> None:
+async def test_outcomes_and_bytes_are_counted(images: Images) -> None:
     image_id = await images.uploaded()
     await images.upload(image_id)
     await images.upload(await images.create(), b"", {"content-length": "0"})

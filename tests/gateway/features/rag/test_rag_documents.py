@@ -1,4 +1,4 @@
-"""Documents over HTTP: which requests become jobs, and which are refused without a trace."""
+"""Documents over HTTP: which requests become jobs, and which are rejected."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def test_a_text_becomes_a_job(gateway: Gateway) -> None:
     assert answer.header("location") == f"/v1/jobs/{answer.json()['job_id']}"
 
 
-async def test_a_file_is_laid_down_beside_its_job(gateway: Gateway) -> None:
+async def test_a_file_is_stored_apart_from_its_job(gateway: Gateway) -> None:
     data = b"%PDF-1.7 " + bytes(range(256))
     path = f"{DOCUMENTS}?id=manual.pdf&title=Das%20Handbuch"
     answer = await add(gateway, data, path, content_type="application/pdf")
@@ -89,7 +89,7 @@ async def test_a_file_is_laid_down_beside_its_job(gateway: Gateway) -> None:
     assert 0 < await gateway.redis.ttl(key) <= 86_400
 
 
-async def test_a_long_text_is_laid_down_too(gateway: Gateway) -> None:
+async def test_a_long_text_is_stored_apart_from_its_job(gateway: Gateway) -> None:
     text = "ä" * 150_000
     answer = await add(gateway, {"text": text})
     payload = await payload_of(gateway, answer)
@@ -98,7 +98,7 @@ async def test_a_long_text_is_laid_down_too(gateway: Gateway) -> None:
     assert await gateway.redis.get(upload_key(answer.json()["job_id"])) == text.encode()
 
 
-async def test_the_document_is_there_when_the_client_waits_for_it(gateway: Gateway) -> None:
+async def test_a_waiting_client_gets_the_document(gateway: Gateway) -> None:
     headers = {**JSON, "prefer": "wait=10"}
     exchange = gateway.client.begin("POST", DOCUMENTS, headers, [json.dumps(NOTE).encode()])
     job_id = await the_job(gateway)
@@ -113,7 +113,7 @@ async def test_the_document_is_there_when_the_client_waits_for_it(gateway: Gatew
     ("kind", "status", "code"),
     [("unreadable_document", 422, "document_refused"), ("handler_error", 502, "job_failed")],
 )
-async def test_a_document_that_cannot_be_read(
+async def test_a_waiting_client_gets_the_failure(
     gateway: Gateway, kind: str, status: int, code: str
 ) -> None:
     headers = {**JSON, "prefer": "wait=10"}
@@ -151,14 +151,14 @@ MISFITS: dict[str, tuple[object, str, dict[str, str], int, str]] = {
 
 
 @pytest.mark.parametrize("name", MISFITS)
-async def test_bad_input_changes_nothing(fake_gateway: Gateway, name: str) -> None:
+async def test_invalid_requests_change_nothing(fake_gateway: Gateway, name: str) -> None:
     body, path, headers, status, code = MISFITS[name]
     before = await fake_gateway.snapshot()
     check_problem(await add(fake_gateway, body, path, **headers), status, code)
     assert await fake_gateway.snapshot() == before
 
 
-async def test_a_document_that_is_too_long(fake_make: Make) -> None:
+async def test_a_document_that_is_too_long_is_rejected(fake_make: Make) -> None:
     gateway = fake_make(max_document_bytes=10_000)
     for body, content_type in ((b"x" * 10_001, "text/plain"), (b"x" * 20_000, "text/plain")):
         answer = await add(gateway, body, content_type=content_type)
@@ -166,12 +166,12 @@ async def test_a_document_that_is_too_long(fake_make: Make) -> None:
     assert await gateway.snapshot() == {}
 
 
-async def test_a_job_may_be_no_longer_than_before(fake_gateway: Gateway) -> None:
+async def test_the_limit_of_other_rag_jobs_is_unchanged(fake_gateway: Gateway) -> None:
     body = {"task": "rag", "payload": {"text": "x" * 250_000}}
     check_problem(await fake_gateway.client.post(body), 413)
 
 
-async def test_what_is_refused_takes_its_upload_back(make: Make) -> None:
+async def test_a_rejected_request_deletes_its_upload(make: Make) -> None:
     gateway = make(backpressure_max_backlog=1)
     await gateway.create()
     before = await gateway.snapshot()
@@ -180,7 +180,7 @@ async def test_what_is_refused_takes_its_upload_back(make: Make) -> None:
     assert await gateway.snapshot() == before
 
 
-async def test_a_repetition_takes_its_upload_back(gateway: Gateway) -> None:
+async def test_a_repeated_request_deletes_its_upload(gateway: Gateway) -> None:
     first = await add(gateway, b"a file", content_type="text/plain", idempotency_key="k")
     again = await add(gateway, b"a file", content_type="text/plain", idempotency_key="k")
     assert again.json() == first.json()
@@ -208,7 +208,7 @@ async def test_documents_are_listed_page_by_page(gateway: Gateway) -> None:
     }  # fmt: skip
 
 
-async def test_one_document_and_its_text(gateway: Gateway) -> None:
+async def test_a_document_and_its_text_are_read(gateway: Gateway) -> None:
     await store(gateway, RagKeys("default"), "a")
     assert (await gateway.client.get(f"{DOCUMENTS}/a")).json()["title"] == "Title 0"
     whole = await gateway.client.get(f"{DOCUMENTS}/a/text")
@@ -218,21 +218,21 @@ async def test_one_document_and_its_text(gateway: Gateway) -> None:
     )
     part = await gateway.client.get(f"{DOCUMENTS}/a/text?start=3&end=7")
     assert part.body.decode() == "über"
-    for path in ("nobody", "nobody/text"):
+    for path in ("unknown", "unknown/text"):
         check_problem(await gateway.client.get(f"{DOCUMENTS}/{path}"), 404, "document_not_found")
 
 
-async def test_a_deletion_is_a_job_that_is_waited_for(gateway: Gateway) -> None:
+async def test_delete_waits_for_its_job(gateway: Gateway) -> None:
     await store(gateway, RagKeys("default"), "a")
     exchange = gateway.client.begin("DELETE", f"{DOCUMENTS}/a", {})
     job_id = await the_job(gateway)
     await end(gateway, job_id, "done", result={"deleted": True})
     assert (await exchange.answer()).status == 204
-    unknown = await gateway.client.send("DELETE", f"{DOCUMENTS}/nobody", {}, b"")
+    unknown = await gateway.client.send("DELETE", f"{DOCUMENTS}/unknown", {}, b"")
     check_problem(unknown, 404, "document_not_found")
 
 
-async def test_a_search_is_a_job_that_is_waited_for(gateway: Gateway) -> None:
+async def test_search_waits_for_its_job(gateway: Gateway) -> None:
     exchange = gateway.client.begin("GET", "/v1/rag/default/search?q=when%3F&top_k=3", {})
     job_id = await the_job(gateway)
     raw = await gateway.redis.hget(gateway.keys.job(job_id), "payload")  # type: ignore[misc]
@@ -243,7 +243,7 @@ async def test_a_search_is_a_job_that_is_waited_for(gateway: Gateway) -> None:
     assert answer.json() == {"job_id": job_id, "hits": [], "citations": [], "mode": "lexical"}
 
 
-async def test_a_search_that_takes_longer(make: Make) -> None:
+async def test_a_search_that_takes_longer_gets_202(make: Make) -> None:
     gateway = make(max_wait_s=0.05)
     answer = await gateway.client.get("/v1/rag/default/search?q=x")
     assert answer.status == 202
@@ -251,7 +251,7 @@ async def test_a_search_that_takes_longer(make: Make) -> None:
 
 
 @pytest.mark.parametrize("query", ["", "q=", "q=x&top_k=0", "q=x&mode=best", f"q={'x' * 4001}"])
-async def test_a_search_that_is_none(fake_gateway: Gateway, query: str) -> None:
+async def test_an_invalid_search_is_rejected(fake_gateway: Gateway, query: str) -> None:
     answer = await fake_gateway.client.get(f"/v1/rag/default/search?{query}")
     check_problem(answer, 422, "invalid_request")
     assert await fake_gateway.snapshot() == {}
@@ -268,7 +268,7 @@ async def test_tenants_have_their_own_namespaces(make: Make) -> None:
     check_problem(answer, 404, "document_not_found")
 
 
-async def test_the_worker_is_told_whose_job_it_is(make: Make) -> None:
+async def test_the_tenant_and_its_tools_are_stored_with_the_job(make: Make) -> None:
     gateway = make(auth="required")
     key = await key_for(gateway, tenant="shop", tools=("now",))
     answer = await gateway.client.send(
@@ -279,7 +279,7 @@ async def test_the_worker_is_told_whose_job_it_is(make: Make) -> None:
     assert json.loads(options) == {"tenant": "shop", "tools": ["now"]}  # type: ignore[arg-type]
 
 
-async def test_a_key_for_other_tasks(make: Make) -> None:
+async def test_a_key_for_other_tasks_is_rejected(make: Make) -> None:
     gateway = make(auth="required")
     key = await key_for(gateway, tasks=("chat",))
     answer = await gateway.client.get("/v1/rag/default/search?q=x", bearer(key))
@@ -287,13 +287,13 @@ async def test_a_key_for_other_tasks(make: Make) -> None:
 
 
 async def test_a_canceled_job_leaves_no_upload(gateway: Gateway) -> None:
-    made = await add(gateway, b"a file", content_type="text/plain")
-    canceled = await gateway.client.send("DELETE", f"/v1/jobs/{made.json()['job_id']}")
+    created = await add(gateway, b"a file", content_type="text/plain")
+    canceled = await gateway.client.send("DELETE", f"/v1/jobs/{created.json()['job_id']}")
     assert canceled.json()["status"] == "canceled"
     assert await gateway.redis.keys("rag.upload:*") == []
 
 
-async def test_an_upload_stays_where_nobody_knows_whether_its_job_is_there(
+async def test_an_upload_is_kept_if_its_job_may_exist(
     fake_gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def lost(*_: object) -> None:
@@ -305,23 +305,23 @@ async def test_an_upload_stays_where_nobody_knows_whether_its_job_is_there(
     assert len(await fake_gateway.redis.keys("rag.upload:*")) == 1
 
 
-async def test_a_dead_letter_takes_its_document_along(gateway: Gateway) -> None:
+async def test_a_redriven_job_gets_the_upload(gateway: Gateway) -> None:
     old = "6f1c0f0e-8f0a-4a51-9a55-0d4a6c4f2b7e"
     payload = json.dumps({"op": "ingest", "ns": "default", "upload": True})
     fields = json.dumps({"job_id": old, "task": "rag", "payload": payload})
-    letter: Any = {"reason": "attempts_exhausted", "fields": fields, "job_id": old, "ts": "1"}
+    dead_letter: Any = {"reason": "attempts_exhausted", "fields": fields, "job_id": old, "ts": "1"}
     await gateway.redis.set(upload_key(old), b"a file")
-    first = (await gateway.redis.xadd(gateway.keys.dead_letters, letter)).decode()
-    made = await gateway.client.send("POST", f"/v1/dlq/{first}/redrive")
-    assert await gateway.redis.get(upload_key(made.json()["job_id"])) == b"a file"
+    first = (await gateway.redis.xadd(gateway.keys.dead_letters, dead_letter)).decode()
+    created = await gateway.client.send("POST", f"/v1/dlq/{first}/redrive")
+    assert await gateway.redis.get(upload_key(created.json()["job_id"])) == b"a file"
     await gateway.redis.delete(upload_key(old))
-    second = (await gateway.redis.xadd(gateway.keys.dead_letters, letter)).decode()
+    second = (await gateway.redis.xadd(gateway.keys.dead_letters, dead_letter)).decode()
     refused = await gateway.client.send("POST", f"/v1/dlq/{second}/redrive")
     check_problem(refused, 422, "not_redrivable")
     assert await gateway.redis.xlen(gateway.keys.dead_letters) == 1
 
 
-async def test_no_foreign_page_may_ask(fake_gateway: Gateway) -> None:
+async def test_cross_site_searches_are_rejected(fake_gateway: Gateway) -> None:
     headers = {"sec-fetch-site": "cross-site"}
     answer = await fake_gateway.client.get("/v1/rag/default/search?q=x", headers)
     check_problem(answer, 403, "foreign_origin")

@@ -20,7 +20,7 @@ async def learn(gateway: Gateway, keys: RagKeys, *entries: TermEntry) -> None:
         await gateway.redis.hset(keys.ontology, term_key(entry.term), entry.to_json())  # type: ignore[misc, arg-type]
 
 
-async def test_terms_are_listed_with_their_other_names(gateway: Gateway) -> None:
+async def test_terms_are_listed_with_their_aliases(gateway: Gateway) -> None:
     empty = await gateway.client.get(TERMS)
     assert empty.json() == {"items": [], "total": 0, "next": None}
     await learn(gateway, RagKeys("default"), DLQ)
@@ -42,7 +42,7 @@ async def test_terms_are_listed_with_their_other_names(gateway: Gateway) -> None
     }
 
 
-async def test_page_by_page(gateway: Gateway) -> None:
+async def test_pages_list_each_term_once(gateway: Gateway) -> None:
     names = ["Ärger & Co", "Backlog", "äpfel", "backoff", "Zeit?", "東京"]
     await learn(gateway, RagKeys("default"), *map(TermEntry, names))
     seen: list[str] = []
@@ -56,24 +56,24 @@ async def test_page_by_page(gateway: Gateway) -> None:
     assert seen == sorted(names, key=term_key)
 
 
-async def test_a_foreign_key_is_no_ontology(gateway: Gateway) -> None:
+async def test_a_key_of_another_type_gives_no_terms(gateway: Gateway) -> None:
     await gateway.redis.set(RagKeys("default").ontology, "x")
     assert (await gateway.client.get(TERMS)).json()["items"] == []
 
 
-async def test_what_does_not_fit(gateway: Gateway) -> None:
+async def test_invalid_requests_are_rejected(gateway: Gateway) -> None:
     for path in (f"{TERMS}?limit=0", f"{TERMS}?limit=501", "/v1/rag/Bad!/ontology"):
         check_problem(await gateway.client.get(path), 422)
     check_problem(await gateway.client.send("POST", TERMS), 405)
 
 
-async def test_a_tenants_terms_are_its_own(make: Make) -> None:
+async def test_each_tenant_has_its_own_terms(make: Make) -> None:
     gateway = make(auth="required")
     await learn(gateway, RagKeys("default", "shop"), DLQ)
     for tenant, terms in (("shop", ["dead letter queue"]), ("bank", [])):
         key = await key_for(gateway, tenant, tenant=tenant, scopes=("jobs:read",))
         answer = await gateway.client.get(TERMS, bearer(key))
         assert [item["term"] for item in answer.json()["items"]] == terms
-    unfit = await key_for(gateway, "writer", scopes=("jobs:write",))
-    assert (await gateway.client.get(TERMS, bearer(unfit))).status == 403
+    writer = await key_for(gateway, "writer", scopes=("jobs:write",))
+    assert (await gateway.client.get(TERMS, bearer(writer))).status == 403
     assert (await gateway.client.get(TERMS)).status == 401

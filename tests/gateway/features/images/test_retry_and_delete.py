@@ -26,7 +26,7 @@ async def delete(images: Images, image_id: str) -> Any:
 # -- retry-upload ----------------------------------------------------------------------------------
 
 
-async def test_after_a_failure(images: Images) -> None:
+async def test_a_failed_image_accepts_another_upload(images: Images) -> None:
     image_id = await images.uploaded()
     await images.fail(image_id)
     check_problem(await images.upload(image_id), 409, "already_uploaded")
@@ -50,7 +50,7 @@ async def test_after_a_failure(images: Images) -> None:
     assert (await images.view(image_id))["status"] == "processed"
 
 
-async def test_after_an_upload_that_fell_silent(images: Images) -> None:
+async def test_an_upload_with_an_expired_claim_can_be_retried(images: Images) -> None:
     image_id = await images.create()
     await images.services.store.claim(image_id, "ab" * 8, 60_000)
     check_problem(await reopen(images, image_id), 409, "not_failed")
@@ -60,7 +60,7 @@ async def test_after_an_upload_that_fell_silent(images: Images) -> None:
 
 
 @pytest.mark.parametrize("state", ["queued", "processing", "processed"])
-async def test_not_where_nothing_is_wrong(images: Images, state: str) -> None:
+async def test_retry_is_rejected_unless_the_image_has_failed(images: Images, state: str) -> None:
     image_id = await (images.create() if state == "queued" else images.uploaded())
     if state == "processed":
         await images.succeed(image_id)
@@ -74,7 +74,7 @@ async def test_not_where_nothing_is_wrong(images: Images, state: str) -> None:
 
 
 @pytest.mark.parametrize("state", ["queued", "processing", "processed", "failed"])
-async def test_nothing_is_left(images: Images, state: str) -> None:
+async def test_delete_removes_everything(images: Images, state: str) -> None:
     image_id = await (images.create() if state == "queued" else images.uploaded())
     if state == "processed":
         await images.succeed(image_id)
@@ -92,7 +92,7 @@ async def test_nothing_is_left(images: Images, state: str) -> None:
     assert (await delete(images, image_id)).status == 204
 
 
-async def test_a_job_that_waits_is_canceled(images: Images) -> None:
+async def test_delete_cancels_a_queued_job(images: Images) -> None:
     image_id = await images.uploaded()
     job_id = (await images.view(image_id))["job_id"]
     await delete(images, image_id)
@@ -100,7 +100,7 @@ async def test_a_job_that_waits_is_canceled(images: Images) -> None:
     assert job["status"] == "canceled"
 
 
-async def test_while_it_is_uploaded(images: Images) -> None:
+async def test_delete_during_an_upload_ends_the_upload(images: Images) -> None:
     image_id = await images.create()
     upload = images.begin_unfinished(image_id, [b"x" * 1000])
     await eventually(lambda: not upload._chunks)
@@ -111,8 +111,8 @@ async def test_while_it_is_uploaded(images: Images) -> None:
     assert await images.jobs() == 0
 
 
-async def test_a_store_that_is_away(images: Images, monkeypatch: Any) -> None:
-    """Nothing is forgotten of which something is left: the same request does the rest."""
+async def test_delete_is_retryable_if_the_storage_fails(images: Images, monkeypatch: Any) -> None:
+    """The record stays until the object is deleted, so that the same request can be repeated."""
 
     async def away(*args: Any) -> Any:
         raise StorageError("no bucket")
@@ -128,7 +128,7 @@ async def test_a_store_that_is_away(images: Images, monkeypatch: Any) -> None:
 
 
 @pytest.mark.parametrize("state", ["failed", "reopened"])
-async def test_what_an_attempt_left_that_failed_later(
+async def test_delete_removes_the_object_of_a_failed_attempt(
     images: Images, monkeypatch: Any, state: str
 ) -> None:
     """The object was stored before the attempt failed, so only the deletion removes it."""
@@ -148,12 +148,12 @@ async def test_what_an_attempt_left_that_failed_later(
     assert await images.services.storage.read(storage_key(image_id)) is None
 
 
-async def test_what_no_image_can_be(fake_images: Images) -> None:
+async def test_an_invalid_id_is_not_found(fake_images: Images) -> None:
     check_problem(await delete(fake_images, "x"), 404, "image_not_found")
     assert (await delete(fake_images, "6f1c0f0e-8f0a-4a51-9a55-0d4a6c4f2b7e")).status == 204
 
 
-async def test_who_deletes_for_others_leaves_a_trail(fake_make_images: MakeImages) -> None:
+async def test_deleting_for_another_tenant_is_recorded(fake_make_images: MakeImages) -> None:
     images = fake_make_images(auth="required")
     shop = bearer(await key_for(images.gateway, tenant="shop"))
     admin = bearer(await key_for(images.gateway, scopes=("admin",)))
@@ -161,5 +161,5 @@ async def test_who_deletes_for_others_leaves_a_trail(fake_make_images: MakeImage
     for image_id, caller in zip(ids, (shop, admin)):
         answer = await images.client.send("DELETE", f"{IMAGES}/{image_id}", caller)
         assert answer.status == 204
-    trail = (await images.client.get("/v1/trail", admin)).json()["items"]
-    assert [(deed["action"], deed["target"]) for deed in trail] == [("image.delete", ids[1])]
+    entries = (await images.client.get("/v1/trail", admin)).json()["items"]
+    assert [(entry["action"], entry["target"]) for entry in entries] == [("image.delete", ids[1])]
