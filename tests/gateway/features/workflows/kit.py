@@ -69,7 +69,7 @@ def proposals(count: int) -> list[NewItem]:
 
 
 class Workflows:
-    """The workflow API, as its clients see it, and the store behind it, as workers do."""
+    """The workflow API for clients, and its store for workers."""
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
@@ -90,8 +90,8 @@ class Workflows:
     async def create(self, body: object = None, **headers: str) -> Answer:
         return await self.post("", body, **headers)
 
-    async def made(self, body: object = None, **headers: str) -> str:
-        """A new job's id."""
+    async def create_job(self, body: object = None, **headers: str) -> str:
+        """Create a job; returns its id."""
         answer = await self.create(body, **headers)
         assert answer.status == 200, answer
         job_id: str = answer.json()["job"]["job_id"]
@@ -133,7 +133,7 @@ class Workflows:
         await self.complete(await self.start(job_id, step), items, summary, **more)
 
     async def until_proposals(self, job_id: str, count: int, sources: int = 3) -> None:
-        """Everything up to proposals that wait for a review."""
+        """Run all steps up to proposals that wait for a review."""
         await self.run(job_id, "sources", things(sources))
         await self.run(job_id, "index_extract", things(2))
         await self.run(job_id, "summarize", things(1))

@@ -11,14 +11,14 @@ from gateway.features.workflows import create
 from gateway.features.workflows.models.requests import MOST_MEMBERS
 from gateway.http.problems import MOST_FAULTS
 from tests.gateway.asgi import Answer
-from tests.gateway.features.workflows.acting import execute, reviewing
+from tests.gateway.features.workflows.actions import execute, reviewing
 from tests.gateway.features.workflows.kit import Workflows, check_envelope
 
 MANY = {f"m{number}": "x" for number in range(5_000)}
 
 
-async def asked(workflows: Workflows, where: str, body: object) -> Answer:
-    """A request to make a job, or to decide on proposals of one."""
+async def send_body(workflows: Workflows, where: str, body: object) -> Answer:
+    """A request to create a job, or to decide on proposals of one."""
     if where == "create":
         return await workflows.create(body)
     job_id = await reviewing(workflows)
@@ -36,16 +36,16 @@ async def asked(workflows: Workflows, where: str, body: object) -> Answer:
         ("bulk", {"action": "approve", "filter": MANY}, "filter"),
     ],
 )
-async def test_one_fault_for_far_too_many_members(
+async def test_too_many_members_are_one_error(
     fake_workflows: Workflows, where: str, body: object, field: str | None
 ) -> None:
-    answer = await asked(fake_workflows, where, body)
+    answer = await send_body(fake_workflows, where, body)
     [error] = check_envelope(answer, 422, "validation_error")["errors"]
     assert error["field"] == field
     assert "5000" in error["message"]
 
 
-async def test_decisions_with_too_many_members(fake_workflows: Workflows) -> None:
+async def test_decisions_with_too_many_members_are_rejected(fake_workflows: Workflows) -> None:
     job_id = await reviewing(fake_workflows)
     payload = {"decisions": [{"id": 1, "action": "approve", **MANY}]}
     answer = await execute(fake_workflows, job_id, "review", {"payload": payload})
@@ -53,35 +53,35 @@ async def test_decisions_with_too_many_members(fake_workflows: Workflows) -> Non
     assert error["field"] == "payload.decisions[0]"
 
 
-async def test_an_answer_names_few_faults(fake_workflows: Workflows) -> None:
+async def test_a_response_lists_a_limited_number_of_errors(fake_workflows: Workflows) -> None:
     body = dict.fromkeys(list(MANY)[:MOST_MEMBERS], 1)
-    told = check_envelope(await fake_workflows.create(body), 422, "validation_error")
-    assert len(told["errors"]) == MOST_FAULTS
-    assert f"{MOST_MEMBERS - MOST_FAULTS} more errors" in told["detail"]
+    envelope = check_envelope(await fake_workflows.create(body), 422, "validation_error")
+    assert len(envelope["errors"]) == MOST_FAULTS
+    assert f"{MOST_MEMBERS - MOST_FAULTS} more errors" in envelope["detail"]
     elsewhere = await fake_workflows.gateway.client.post(MANY)
     assert (elsewhere.status, len(elsewhere.json()["errors"])) == (422, MOST_FAULTS)
 
 
 @pytest.mark.parametrize("member", ["", "steps", "versions"])
-async def test_long_names_are_not_sent_back(fake_workflows: Workflows, member: str) -> None:
+async def test_long_names_are_not_echoed(fake_workflows: Workflows, member: str) -> None:
     name = "n" * 50_000
     body: dict[str, Any] = {name: 1}
     if member == "steps":
         body = {"steps": {name: {}}}
     if member == "versions":
         body = {"action": "approve", "proposal_ids": [1], "versions": {name: 1}}
-    answer = await asked(fake_workflows, "bulk" if member == "versions" else "create", body)
+    answer = await send_body(fake_workflows, "bulk" if member == "versions" else "create", body)
     check_envelope(answer, 422)
     assert len(answer.body) < 1_000
 
 
 @pytest.mark.parametrize("name", ["9" * 64, "9" * 11, "\u0663" * 3])
-async def test_digits_that_are_no_number_of_ours(fake_workflows: Workflows, name: str) -> None:
+async def test_invalid_proposal_numbers_are_rejected(fake_workflows: Workflows, name: str) -> None:
     job_id = await reviewing(fake_workflows)
     path = f"/{job_id}/proposals/bulk"
     body: dict[str, Any] = {"action": "approve", "proposal_ids": [name]}
-    told = (await fake_workflows.post(path, body)).json()
-    assert [error["code"] for error in told["errors"]] == ["item_not_found"]
+    envelope = (await fake_workflows.post(path, body)).json()
+    assert [error["code"] for error in envelope["errors"]] == ["item_not_found"]
     long = {**body, "versions": {"9" * 5_000: 1}}
     check_envelope(await fake_workflows.post(path, long), 422, "validation_error")
 
@@ -110,7 +110,7 @@ async def with_options(workflows: Workflows, schema: dict[str, Any], options: ob
         {"items": {"anyOf": [{"type": "object"}, {"type": "null"}]}},
     ],
 )
-async def test_costly_schemas_look_at_few_parts(
+async def test_costly_schemas_check_a_limited_number_of_members(
     fake_workflows: Workflows, costly: dict[str, Any]
 ) -> None:
     schema = {"properties": {"pages": {"type": "array", **costly}}}
@@ -118,11 +118,11 @@ async def test_costly_schemas_look_at_few_parts(
         options = {"pages": [{} if "uniqueItems" not in costly else n for n in range(count)]}
         answer = await with_options(fake_workflows, schema, options)
         assert answer.status == status, answer
-    told = check_envelope(answer, 422, "validation_error", "steps.fetch")
-    assert "more than 500 members" in told["detail"]
+    envelope = check_envelope(answer, 422, "validation_error", "steps.fetch")
+    assert "more than 500 members" in envelope["detail"]
 
 
-async def test_other_schemas_look_at_more(fake_workflows: Workflows) -> None:
+async def test_other_schemas_check_more_members(fake_workflows: Workflows) -> None:
     options = {"pages": list(range(600))}
     schema = {"properties": {"pages": {"type": "array"}}}
     assert (await with_options(fake_workflows, schema, options)).status == 200
@@ -130,24 +130,26 @@ async def test_other_schemas_look_at_more(fake_workflows: Workflows) -> None:
     assert (await fake_workflows.create({"sources": sources})).status == 200
 
 
-async def test_a_bad_schema_is_looked_at_once(
+async def test_an_invalid_schema_is_parsed_once(
     fake_workflows: Workflows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looked: list[object] = []
+    parsed: list[object] = []
     real = create.Schema
 
     def counted(schema: object) -> object:
-        looked.append(schema)
+        parsed.append(schema)
         return real(schema)
 
     monkeypatch.setattr(create, "Schema", counted)
     for _ in range(3):
         answer = await with_options(fake_workflows, {"type": "no such type"}, {})
         check_envelope(answer, 422, "validation_error", "steps.fetch")
-    assert len(looked) == 1
+    assert len(parsed) == 1
 
 
-async def test_a_schema_that_is_too_long(fake_workflows: Workflows) -> None:
+async def test_a_schema_that_is_too_long_is_rejected(fake_workflows: Workflows) -> None:
     schema = {"description": "x" * (64 * 1024)}
-    told = check_envelope(await with_options(fake_workflows, schema, {}), 422, "validation_error")
-    assert "65536 at most" in told["detail"]
+    envelope = check_envelope(
+        await with_options(fake_workflows, schema, {}), 422, "validation_error"
+    )
+    assert "65536 at most" in envelope["detail"]

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.gateway.access_kit import bearer, key_for
 from tests.gateway.asgi import Answer
-from tests.gateway.features.workflows.acting import items, reviewing, running, statuses, work_up_to
+from tests.gateway.features.workflows.actions import items, reviewing, running, statuses, work_up_to
 from tests.gateway.features.workflows.kit import PLAIN, Workflows, check_envelope
 
 MISFITS: list[Any] = [
@@ -37,7 +37,7 @@ async def bulk(workflows: Workflows, job_id: str, body: object, **headers: str) 
     return await workflows.post(f"/{job_id}/proposals/bulk", body, **headers)
 
 
-async def test_those_that_are_named(workflows: Workflows) -> None:
+async def test_named_proposals_are_approved(workflows: Workflows) -> None:
     job_id = await reviewing(workflows)
     answer = await bulk(workflows, job_id, {"action": "approve", "proposal_ids": ["p_001", 3, "3"]})
     body = answer.json()
@@ -57,18 +57,18 @@ async def test_those_that_are_named(workflows: Workflows) -> None:
     assert found["result"]["ontology_edits"]["pending_changes"] == 2
 
 
-async def test_those_that_pass_a_filter(workflows: Workflows) -> None:
+async def test_filtered_proposals_are_approved(workflows: Workflows) -> None:
     job_id = await reviewing(workflows)  # of confidence 0.001, 0.002, 0.003
     await bulk(workflows, job_id, {"action": "reject", "proposal_ids": [3]})
-    wanted = {"action": "approve", "filter": {"status": "proposed", "min_confidence": 0.002}}
-    answer = await bulk(workflows, job_id, wanted)
+    decision = {"action": "approve", "filter": {"status": "proposed", "min_confidence": 0.002}}
+    answer = await bulk(workflows, job_id, decision)
     assert [item["id"] for item in answer.json()["items"]] == ["p_002"]
     assert await statuses(workflows, job_id) == ["proposed", "approved", "rejected"]
     found = await workflows.read(f"/{job_id}/results?step=proposals")
     assert found["result"]["bulk"]["last_operation"] == "approve_filtered"
 
 
-async def test_all_and_back_again(workflows: Workflows) -> None:
+async def test_all_proposals_are_reset_and_approved(workflows: Workflows) -> None:
     job_id = await reviewing(workflows)
     body = {"action": "reset", "all": True}
     await bulk(workflows, job_id, {"action": "reject", "proposal_ids": [1, 2]})
@@ -79,15 +79,15 @@ async def test_all_and_back_again(workflows: Workflows) -> None:
     assert (await workflows.status(job_id))["status"] == "running"
 
 
-async def test_the_last_decision_goes_on(workflows: Workflows) -> None:
-    job_id = await workflows.made({"auto_advance": True})
+async def test_the_last_decision_starts_the_next_step(workflows: Workflows) -> None:
+    job_id = await workflows.create_job({"auto_advance": True})
     await work_up_to(workflows, job_id, "proposals")
     answer = await bulk(workflows, job_id, {"action": "approve", "all": True})
     what = await running(workflows, job_id)
     assert answer.json()["started"] == {"step": "apply", "execution_id": what.execution}
 
 
-async def test_some_fail(workflows: Workflows) -> None:
+async def test_some_decisions_fail(workflows: Workflows) -> None:
     job_id = await reviewing(workflows)
     await bulk(workflows, job_id, {"action": "reject", "proposal_ids": [1]})
     answer = await bulk(
@@ -109,7 +109,7 @@ async def test_some_fail(workflows: Workflows) -> None:
     assert body["errors"][0]["version"] == 2
 
 
-async def test_all_have_changed_meanwhile(workflows: Workflows) -> None:
+async def test_only_version_conflicts_get_409(workflows: Workflows) -> None:
     job_id = await reviewing(workflows)
     await bulk(workflows, job_id, {"action": "reject", "proposal_ids": [1]})
     answer = await bulk(
@@ -125,8 +125,8 @@ async def test_all_have_changed_meanwhile(workflows: Workflows) -> None:
     assert [(item["id"], item["version"]) for item in body["items"]] == [("p_001", 2)]
 
 
-async def test_before_and_after_there_is_something_to_decide(workflows: Workflows) -> None:
-    job_id = await workflows.made()
+async def test_decisions_need_reviewable_proposals(workflows: Workflows) -> None:
+    job_id = await workflows.create_job()
     body = {"action": "approve", "all": True}
     check_envelope(await bulk(workflows, job_id, body), 409, "not_reviewable")
     await workflows.until_proposals(job_id, 2)
@@ -135,29 +135,29 @@ async def test_before_and_after_there_is_something_to_decide(workflows: Workflow
     check_envelope(await bulk(workflows, job_id, body), 409, "not_reviewable")
 
 
-async def test_a_workflow_without_proposals(fake_workflows: Workflows) -> None:
+async def test_a_workflow_without_proposals_is_not_reviewable(fake_workflows: Workflows) -> None:
     await fake_workflows.declare()
-    job_id = await fake_workflows.made({"workflow": PLAIN.name})
+    job_id = await fake_workflows.create_job({"workflow": PLAIN.name})
     answer = await bulk(fake_workflows, job_id, {"action": "approve", "all": True})
     check_envelope(answer, 409, "not_reviewable")
 
 
-async def test_bodies_that_do_not_fit(fake_workflows: Workflows) -> None:
+async def test_invalid_requests_are_rejected(fake_workflows: Workflows) -> None:
     job_id = await reviewing(fake_workflows)
     for body in MISFITS:
         check_envelope(await bulk(fake_workflows, job_id, body), 422, "validation_error")
     assert await statuses(fake_workflows, job_id) == ["proposed"] * 3
 
 
-async def test_no_json(fake_workflows: Workflows) -> None:
+async def test_malformed_json_is_rejected(fake_workflows: Workflows) -> None:
     job_id = await reviewing(fake_workflows)
     check_envelope(await bulk(fake_workflows, job_id, b"{"), 400, "invalid_json")
     check_envelope(await bulk(fake_workflows, job_id, b""), 400, "invalid_json")
 
 
-async def test_who_decides_is_written_down(workflows: Workflows) -> None:
+async def test_the_key_and_the_note_are_recorded(workflows: Workflows) -> None:
     key = await key_for(workflows.gateway, "k", scopes=("jobs:read", "jobs:write"), tenant="a")
-    job_id = await workflows.made(None, **bearer(key))
+    job_id = await workflows.create_job(None, **bearer(key))
     await workflows.until_proposals(job_id, 2)
     body = {"action": "approve", "all": True, "note": "fine"}
     assert (await bulk(workflows, job_id, body, **bearer(key))).status == 200
@@ -168,7 +168,7 @@ async def test_who_decides_is_written_down(workflows: Workflows) -> None:
     assert list(await items(workflows, job_id))[:1] == ["p_001"]
 
 
-async def test_a_note_for_many_is_kept_once(workflows: Workflows) -> None:
+async def test_a_note_for_many_proposals_is_stored_once(workflows: Workflows) -> None:
     job_id = await reviewing(workflows, 50)
     body = {"action": "approve", "proposal_ids": list(range(1, 50)), "note": "n" * 2000}
     assert (await bulk(workflows, job_id, body)).status == 200

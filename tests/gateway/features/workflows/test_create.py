@@ -15,7 +15,7 @@ TEXT = {"type": "text", "title": "a", "text": "A Dead Letter Queue (DLQ) holds w
 STEPS = ["sources", "index_extract", "summarize", "proposals", "review", "apply", "analytics"]
 
 
-async def test_a_job_is_made_of_nothing_but_defaults(workflows: Workflows) -> None:
+async def test_an_empty_request_creates_a_job_with_defaults(workflows: Workflows) -> None:
     answer = await workflows.create()
     assert answer.status == 200
     assert answer.header("content-type") == "application/json"
@@ -40,7 +40,7 @@ async def test_a_job_is_made_of_nothing_but_defaults(workflows: Workflows) -> No
     assert await workflows.status(job["job_id"]) == job
 
 
-async def test_it_has_the_shape_of_the_contract(workflows: Workflows) -> None:
+async def test_the_response_has_the_shape_of_the_contract(workflows: Workflows) -> None:
     body = {"idempotency_key": "6d3f", "webhook_url": "https://example/callback"}
     answer = await workflows.create(body)
     beyond = seed_shapes.extras(_filled(answer.json()), {**seed_shapes.job_status()})
@@ -52,7 +52,7 @@ async def test_it_has_the_shape_of_the_contract(workflows: Workflows) -> None:
 
 
 def _filled(body: Any) -> Any:
-    """A new job's nulls, where the example shows a job on its way."""
+    """Replace the nulls of a new job that are strings in the example."""
     job = body["job"]
     assert job["webhook"]["last_delivery_status"] is None
     job["webhook"].update(last_delivery_status="ok", last_delivery_at="2026-02-14T15:34:00Z")
@@ -63,12 +63,12 @@ def _filled(body: Any) -> Any:
     return body
 
 
-async def test_ids_count_up_by_the_day(workflows: Workflows) -> None:
-    made = [await workflows.made() for _ in range(3)]
-    assert [job_id[-3:] for job_id in made] == ["001", "002", "003"]
+async def test_ids_are_numbered_by_day(workflows: Workflows) -> None:
+    job_ids = [await workflows.create_job() for _ in range(3)]
+    assert [job_id[-3:] for job_id in job_ids] == ["001", "002", "003"]
 
 
-async def test_what_is_said_is_kept(workflows: Workflows) -> None:
+async def test_every_member_of_the_request_is_stored(workflows: Workflows) -> None:
     body = {
         "metadata": {"team": "ops", "source_count": "mine", "big": 2**70},
         "webhook": {"url": "https://example.com/hook", "events": ["step.progress", "job.failed"]},
@@ -78,7 +78,7 @@ async def test_what_is_said_is_kept(workflows: Workflows) -> None:
         "review": {"mode": "auto", "auto_approve_min_confidence": 0.8, "timeout_s": 60,
                    "on_timeout": "reject"},
     }  # fmt: skip
-    job_id = await workflows.made(body)
+    job_id = await workflows.create_job(body)
     reader = workflows.gateway.workflows.reader
     job = await reader.snapshot(job_id)
     assert job is not None
@@ -91,10 +91,10 @@ async def test_what_is_said_is_kept(workflows: Workflows) -> None:
     assert json.loads(await reader.options(job_id, "index_extract")) == {"max_terms": 7}
     metadata = (await workflows.status(job_id))["metadata"]
     assert (metadata["team"], metadata["big"]) == ("ops", 2**70)
-    assert metadata["source_count"] == 0, "ours win"
+    assert metadata["source_count"] == 0, "computed members take precedence"
 
 
-async def test_in_auto_mode_the_first_step_starts(workflows: Workflows) -> None:
+async def test_auto_advance_starts_the_first_step(workflows: Workflows) -> None:
     job = (await workflows.create({"auto_advance": True, "sources": [TEXT]})).json()["job"]
     assert (job["status"], job["current_step"]) == ("running", "sources")
     first = job["stepper"][0]
@@ -147,7 +147,7 @@ MISFITS: dict[str, tuple[Any, int, str, str | None]] = {
 }  # fmt: skip
 
 
-async def test_what_does_not_fit_is_refused_by_name(fake_workflows: Workflows) -> None:
+async def test_invalid_requests_are_rejected_with_their_field(fake_workflows: Workflows) -> None:
     before = await fake_workflows.gateway.snapshot()
     for name, (body, status, code, field) in MISFITS.items():
         envelope = check_envelope(await fake_workflows.create(body), status, code, field)
@@ -165,15 +165,15 @@ PRIVATE = [
 ]  # fmt: skip
 
 
-async def test_a_review_may_not_outlast_its_job(fake_make: Make) -> None:
+async def test_a_review_timeout_must_be_shorter_than_the_job_ttl(fake_make: Make) -> None:
     workflows = Workflows(fake_make(workflow_ttl_s=3600))
     answer = await workflows.create({"review": {"timeout_s": 3600}})
-    told = check_envelope(answer, 422, "validation_error", "review.timeout_s")
-    assert "WORKFLOW_TTL_S" in told["detail"]
+    envelope = check_envelope(answer, 422, "validation_error", "review.timeout_s")
+    assert "WORKFLOW_TTL_S" in envelope["detail"]
     assert (await workflows.create({"review": {"timeout_s": 3599}})).status == 200
 
 
-async def test_webhooks_go_to_public_places_only(fake_workflows: Workflows) -> None:
+async def test_webhooks_to_private_addresses_are_rejected(fake_workflows: Workflows) -> None:
     for url in PRIVATE:
         answer = await fake_workflows.create({"webhook_url": url})
         check_envelope(answer, 422, "validation_error", "webhook_url")
@@ -181,14 +181,14 @@ async def test_webhooks_go_to_public_places_only(fake_workflows: Workflows) -> N
         check_envelope(answer, 422, "validation_error", "webhook.url")
 
 
-async def test_private_webhooks_may_be_allowed(fake_make: Make) -> None:
+async def test_private_webhook_hosts_can_be_allowed(fake_make: Make) -> None:
     workflows = Workflows(fake_make(workflow_webhook_allowed_hosts="127.0.0.1"))
     job = (await workflows.create({"webhook_url": "http://127.0.0.1:9/x"})).json()["job"]
     assert job["webhook"]["enabled"] is True
     assert job["webhook"]["url"] == "http://127.0.0.1:9/x"
 
 
-async def test_webhooks_that_do_not_fit(fake_workflows: Workflows) -> None:
+async def test_invalid_webhooks_are_rejected(fake_workflows: Workflows) -> None:
     for webhook, field in (
         ({"url": "https://example.com/", "events": ["nope"]}, "webhook.events[0]"),
         ({"url": "https://example.com/", "events": []}, "webhook.events"),
@@ -200,22 +200,22 @@ async def test_webhooks_that_do_not_fit(fake_workflows: Workflows) -> None:
         check_envelope(answer, 422, "validation_error", field)
 
 
-async def test_one_webhook_only(fake_workflows: Workflows) -> None:
+async def test_two_webhooks_are_rejected(fake_workflows: Workflows) -> None:
     body = {"webhook_url": "https://a.example/", "webhook": {"url": "https://b.example/"}}
     check_envelope(await fake_workflows.create(body), 422, "validation_error", "webhook")
 
 
-async def test_workflows_of_workers_are_known(fake_workflows: Workflows) -> None:
+async def test_workflows_declared_by_workers_are_accepted(fake_workflows: Workflows) -> None:
     check_envelope(await fake_workflows.create({"workflow": "plain_v1"}), 422, "unknown_workflow")
     await fake_workflows.declare()
     await fake_workflows.redis.hset(KEYS.definitions, "broken_v1", b"{nope")
-    known = fake_workflows.gateway.workflows.catalog
-    known._refreshed_at = float("-inf")
+    catalog = fake_workflows.gateway.workflows.catalog
+    catalog._refreshed_at = float("-inf")
     job = (await fake_workflows.create({"workflow": "plain_v1"})).json()["job"]
     assert (job["workflow"], job["current_step"]) == ("plain_v1", "fetch")
     assert [step["name"] for step in job["stepper"]] == ["fetch", "store"]
     assert set(job["metadata"]) == {"completed_steps", "last_result_by_step"}
-    assert known.names() == ["memory_first_v2", "plain_v1"]
+    assert catalog.names() == ["memory_first_v2", "plain_v1"]
     for body, field in (
         ({"sources": [TEXT]}, "sources"),
         ({"review": {}}, "review"),
@@ -225,12 +225,14 @@ async def test_workflows_of_workers_are_known(fake_workflows: Workflows) -> None
         check_envelope(answer, 422, "validation_error", field)
 
 
-async def test_long_sources_are_taken(fake_workflows: Workflows) -> None:
-    job_id = await fake_workflows.made({"sources": [{"type": "text", "text": "é" * 1_000_000}]})
+async def test_long_sources_are_accepted(fake_workflows: Workflows) -> None:
+    job_id = await fake_workflows.create_job(
+        {"sources": [{"type": "text", "text": "é" * 1_000_000}]}
+    )
     assert (await fake_workflows.status(job_id))["status"] == "queued"
 
 
-async def test_too_many_options_are_not(fake_make: Make) -> None:
+async def test_sources_beyond_the_limit_are_rejected(fake_make: Make) -> None:
     workflows = Workflows(fake_make(max_document_bytes=2048))
     answer = await workflows.create({"sources": [{"type": "text", "text": "x" * 3000}]})
     check_envelope(answer, 413, "payload_too_large")
@@ -238,16 +240,16 @@ async def test_too_many_options_are_not(fake_make: Make) -> None:
     check_envelope(answer, 413, "payload_too_large")
 
 
-async def test_a_full_queue_takes_no_step(make: Make) -> None:
+async def test_a_full_queue_rejects_jobs_that_start_a_step(make: Make) -> None:
     workflows = Workflows(make(backpressure_max_backlog=1))
     await workflows.gateway.create()
     answer = await workflows.create({"auto_advance": True})
     check_envelope(answer, 429, "queue_full")
     assert int(answer.header("retry-after") or "0") >= 1
-    assert (await workflows.create()).status == 200, "without a step there is room"
+    assert (await workflows.create()).status == 200, "without a step no slot is needed"
 
 
-async def test_a_hot_box_takes_nothing(
+async def test_a_gateway_under_pressure_rejects_new_jobs(
     fake_workflows: Workflows,
 ) -> None:
     first = await fake_workflows.create(idempotency_key="k")
@@ -257,29 +259,28 @@ async def test_a_hot_box_takes_nothing(
     assert (again.status, again.body) == (200, first.body)
 
 
-async def test_keys_without_tool_jobs_make_no_workflows(fake_workflows: Workflows) -> None:
+async def test_a_key_for_other_tasks_is_rejected(fake_workflows: Workflows) -> None:
     gateway = fake_workflows.gateway
     key = await key_for(gateway, scopes=("jobs:write",), tasks=("chat",))
     answer = await fake_workflows.create({}, **bearer(key))
     check_envelope(answer, 403, "task_not_allowed")
 
 
-async def test_a_tenants_job_is_its_own(workflows: Workflows) -> None:
+async def test_a_job_of_another_tenant_looks_like_a_missing_one(workflows: Workflows) -> None:
     gateway = workflows.gateway
     scopes = ("jobs:write", "jobs:read")
-    ours, theirs = [
-        await key_for(gateway, tenant, scopes=scopes, tenant=tenant)
-        for tenant in ("ours", "theirs")
+    own_key, other_key = [
+        await key_for(gateway, tenant, scopes=scopes, tenant=tenant) for tenant in ("own", "other")
     ]
-    job_id = await workflows.made({"auto_advance": True}, **bearer(ours))
+    job_id = await workflows.create_job({"auto_advance": True}, **bearer(own_key))
     job = await gateway.workflows.reader.snapshot(job_id)
     assert job is not None
-    assert job.tenant == "ours"
+    assert job.tenant == "own"
     assert job.steps["sources"].core_job.endswith(job.tail)
     for path in ("status", "results", "events"):
-        assert (await workflows.get(f"/{job_id}/{path}", **bearer(ours))).status == 200
-        missing = await workflows.get(f"/{job_id}/{path}", **bearer(theirs))
+        assert (await workflows.get(f"/{job_id}/{path}", **bearer(own_key))).status == 200
+        missing = await workflows.get(f"/{job_id}/{path}", **bearer(other_key))
         assert missing.body == (
-            (await workflows.get(f"/{job_id[:-1]}9/{path}", **bearer(theirs))).body
+            (await workflows.get(f"/{job_id[:-1]}9/{path}", **bearer(other_key))).body
         ).replace(f"{job_id[:-1]}9".encode(), job_id.encode())
         check_envelope(missing, 404, "job_not_found")

@@ -23,11 +23,11 @@ async def listed(workflows: Workflows) -> list[Any]:
     return found
 
 
-async def test_the_one_that_is_always_there(workflows: Workflows) -> None:
-    [shipped] = await listed(workflows)
-    assert shipped["name"] == memory_first.DEFINITION.name
-    assert shipped["description"] == memory_first.DEFINITION.description
-    by_name = {step["name"]: step for step in shipped["steps"]}
+async def test_the_built_in_workflow_is_listed(workflows: Workflows) -> None:
+    [built_in] = await listed(workflows)
+    assert built_in["name"] == memory_first.DEFINITION.name
+    assert built_in["description"] == memory_first.DEFINITION.description
+    by_name = {step["name"]: step for step in built_in["steps"]}
     assert list(by_name) == [step.name for step in memory_first.DEFINITION.steps]
     assert by_name["proposals"]["proposes"] is True
     review = by_name["review"]
@@ -36,7 +36,7 @@ async def test_the_one_that_is_always_there(workflows: Workflows) -> None:
     assert by_name["sources"]["options_schema"]["properties"]["sources"]["type"] == "array"
 
 
-async def test_those_that_workers_declare(workflows: Workflows) -> None:
+async def test_workflows_declared_by_workers_are_listed(workflows: Workflows) -> None:
     await workflows.declare()
     _, plain = await listed(workflows)
     assert plain["name"] == PLAIN.name
@@ -45,19 +45,19 @@ async def test_those_that_workers_declare(workflows: Workflows) -> None:
     assert plain["steps"][1]["options_schema"] is None
 
 
-async def test_what_a_foreign_hand_declares_is_left_out(workflows: Workflows) -> None:
+async def test_invalid_declarations_are_left_out(workflows: Workflows) -> None:
     await workflows.redis.hset(KEYS.definitions, "broken", "{")
     assert [each["name"] for each in await listed(workflows)] == [memory_first.DEFINITION.name]
 
 
-async def test_what_was_known_is_told_while_redis_is_away(
+async def test_the_cached_list_is_served_without_redis(
     fake_workflows: Workflows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known = fake_workflows.gateway.workflows.catalog
+    catalog = fake_workflows.gateway.workflows.catalog
     await fake_workflows.declare()
     assert len(await listed(fake_workflows)) == 2
-    known._refreshed_at = float("-inf")
-    monkeypatch.setattr(known._client, "hgetall", _away)
+    catalog._refreshed_at = float("-inf")
+    monkeypatch.setattr(catalog._client, "hgetall", _away)
     assert len(await listed(fake_workflows)) == 2
 
 
@@ -65,7 +65,7 @@ async def _away(*args: object) -> None:
     raise ConnectionError("away")
 
 
-async def test_who_may_read_them(fake_make: Make) -> None:
+async def test_reading_requires_the_read_scope(fake_make: Make) -> None:
     gateway: Gateway = fake_make(auth="required")
     reader = await key_for(gateway, scopes=("jobs:read",))
     writer = await key_for(gateway, scopes=("jobs:write",))

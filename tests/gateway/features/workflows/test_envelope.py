@@ -19,11 +19,11 @@ STATUS = f"{JOB}/status"
 
 
 @pytest.mark.parametrize("path", ["/api/workflow", "/api/workflow/", "/api/workflow/nope", JOB])
-async def test_nothing_there(fake_workflows: Workflows, path: str) -> None:
+async def test_an_unknown_path_gets_404(fake_workflows: Workflows, path: str) -> None:
     check_envelope(await fake_workflows.gateway.client.get(path), 404, "not_found")
 
 
-async def test_the_wrong_method(fake_workflows: Workflows) -> None:
+async def test_a_wrong_method_gets_405(fake_workflows: Workflows) -> None:
     answer = await fake_workflows.gateway.client.send("PUT", STATUS)
     envelope = check_envelope(answer, 405, "method_not_allowed")
     assert envelope["job_id"] == "wf_20260214_001"
@@ -41,26 +41,26 @@ async def test_the_wrong_method(fake_workflows: Workflows) -> None:
         (b"{}", {**JSON, "content-length": "99999999"}, 413, "payload_too_large"),
     ],
 )
-async def test_bodies_that_are_none(
+async def test_malformed_bodies_are_rejected(
     fake_workflows: Workflows, body: bytes, headers: dict[str, str], status: int, code: str
 ) -> None:
     exchange = fake_workflows.gateway.client.begin("POST", JOBS, headers, [body])
     check_envelope(await exchange.answer(), status, code)
 
 
-async def test_a_body_that_grows_too_long(fake_make: Make) -> None:
+async def test_a_body_without_a_length_is_limited(fake_make: Make) -> None:
     workflows = Workflows(fake_make(max_document_bytes=1024))
     chunks = [b"[", b" " * 8000, b"]"]
     exchange = workflows.gateway.client.begin("POST", JOBS, JSON, chunks)
     check_envelope(await exchange.answer(), 413, "payload_too_large")
 
 
-async def test_no_body_at_all_is_a_request_for_defaults(fake_workflows: Workflows) -> None:
+async def test_no_body_means_defaults(fake_workflows: Workflows) -> None:
     answer = await fake_workflows.gateway.client.send("POST", JOBS)
     assert answer.status == 200
 
 
-async def test_keys_and_scopes(fake_make: Make) -> None:
+async def test_missing_keys_and_scopes_are_reported(fake_make: Make) -> None:
     workflows = Workflows(fake_make(auth="required"))
     gateway = workflows.gateway
     answer = await gateway.client.get(STATUS)
@@ -78,14 +78,14 @@ async def test_keys_and_scopes(fake_make: Make) -> None:
     check_envelope(await gateway.client.get(STATUS, reads), 404, "job_not_found")
 
 
-async def test_hosts_and_pages_of_others(fake_workflows: Workflows) -> None:
+async def test_other_hosts_and_cross_site_requests_are_rejected(fake_workflows: Workflows) -> None:
     client = fake_workflows.gateway.client
     check_envelope(await client.get(STATUS, {"host": "evil.example"}), 421)
-    foreign = {**JSON, "origin": "https://evil.example", "sec-fetch-site": "cross-site"}
-    check_envelope(await client.send("POST", JOBS, foreign, b"{}"), 403)
+    cross_site = {**JSON, "origin": "https://evil.example", "sec-fetch-site": "cross-site"}
+    check_envelope(await client.send("POST", JOBS, cross_site, b"{}"), 403)
 
 
-async def test_a_mistake_of_ours(
+async def test_an_unexpected_error_reveals_no_details(
     fake_workflows: Workflows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def broken(*args: Any) -> None:
@@ -97,7 +97,7 @@ async def test_a_mistake_of_ours(
     assert b"secret" not in answer.body
 
 
-async def test_redis_is_away(fake_make: Make) -> None:
+async def test_unreachable_redis_gets_503(fake_make: Make) -> None:
     workflows = Workflows(fake_make())
     gateway = workflows.gateway
     server = gateway.redis.connection_pool.connection_kwargs["server"]
@@ -117,7 +117,7 @@ async def test_redis_is_away(fake_make: Make) -> None:
     assert (await workflows.create()).status == 200
 
 
-async def test_other_paths_have_problems_as_ever(fake_workflows: Workflows) -> None:
+async def test_other_paths_keep_the_problem_format(fake_workflows: Workflows) -> None:
     client = fake_workflows.gateway.client
     check_problem(await client.get("/api/workflows"), 404, "not_found")
     check_problem(await client.get("/api"), 404, "not_found")
@@ -133,7 +133,7 @@ async def test_other_paths_have_problems_as_ever(fake_workflows: Workflows) -> N
         {"tool": "sluice.anything"},
     ],
 )
-async def test_nobody_else_speaks_for_a_step(
+async def test_clients_cannot_submit_internal_tools(
     fake_workflows: Workflows, payload: dict[str, Any]
 ) -> None:
     gateway = fake_workflows.gateway
@@ -158,7 +158,7 @@ async def test_nobody_else_speaks_for_a_step(
         await gateway.create({"task": "tool", "payload": {"tool": tool}})
 
 
-def test_a_refusal_can_say_more() -> None:
+def test_a_problem_may_have_more_members() -> None:
     problem = WorkflowProblem(
         409, "version_conflict", "It has changed.", "version", "p_001",
         extra={"item": {"id": "p_001"}}, more=[ErrorItem(code="x", message="y", item_id="p_002")],
@@ -182,11 +182,11 @@ def test_a_refusal_can_say_more() -> None:
     ("pointer", "field"),
     [("", None), ("/a", "a"), ("/a/0/b", "a[0].b"), ("/a~1b/c~0d", "a/b.c~d"), ("/0", "[0]")],
 )
-def test_places(pointer: str, field: str | None) -> None:
+def test_json_pointers_become_member_paths(pointer: str, field: str | None) -> None:
     assert member_path(pointer) == field
 
 
-def test_paths() -> None:
+def test_workflow_paths_are_recognised() -> None:
     assert is_workflow("/api/workflow/jobs")
     assert not is_workflow("/api/workflowx")
     assert workflow_job_id_in(f"{JOB}/anything") == "wf_20260214_001"

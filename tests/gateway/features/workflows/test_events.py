@@ -21,8 +21,8 @@ async def numbers_of(workflows: Workflows, job_id: str, query: str) -> list[int]
         cursor = f"&cursor={page['next_cursor']}"
 
 
-async def test_events_tell_the_story(workflows: Workflows) -> None:
-    job_id = await workflows.made({"metadata": {"a": 1}})
+async def test_events_describe_each_step(workflows: Workflows) -> None:
+    job_id = await workflows.create_job({"metadata": {"a": 1}})
     await workflows.run(job_id, "sources", things(2), "Read 2 sources")
     answer = await workflows.read(f"/{job_id}/events")
     assert list(answer) == ["success", "job_id", "events", "pagination"]
@@ -41,7 +41,7 @@ async def test_events_tell_the_story(workflows: Workflows) -> None:
 
 
 async def test_pages_have_no_gap_and_no_overlap(fake_workflows: Workflows) -> None:
-    job_id = await fake_workflows.made()
+    job_id = await fake_workflows.create_job()
     running = await fake_workflows.start(job_id, "sources")
     for done in range(4):
         await fake_workflows.store.progress(running, done, 4)
@@ -49,8 +49,8 @@ async def test_pages_have_no_gap_and_no_overlap(fake_workflows: Workflows) -> No
         assert await numbers_of(fake_workflows, job_id, f"limit={limit}") == [1, 2, 3, 4, 5, 6]
 
 
-async def test_offsets_and_cursors(workflows: Workflows) -> None:
-    job_id = await workflows.made()
+async def test_offsets_and_cursors_select_a_page(workflows: Workflows) -> None:
+    job_id = await workflows.create_job()
     running = await workflows.start(job_id, "sources")
     for done in range(8):
         await workflows.store.progress(running, done, 8)
@@ -63,8 +63,8 @@ async def test_offsets_and_cursors(workflows: Workflows) -> None:
     assert (await workflows.read(f"/{job_id}/events?cursor=evt_99"))["events"] == []
 
 
-async def test_what_was_trimmed_is_passed_over(real_workflows: Workflows) -> None:
-    job_id = await real_workflows.made()
+async def test_trimmed_events_are_skipped(real_workflows: Workflows) -> None:
+    job_id = await real_workflows.create_job()
     running = await real_workflows.start(job_id, "sources")
     for done in range(8):
         await real_workflows.store.progress(running, done, 8)
@@ -75,8 +75,8 @@ async def test_what_was_trimmed_is_passed_over(real_workflows: Workflows) -> Non
     assert (await real_workflows.read(f"/{job_id}/events"))["pagination"]["total"] == 4
 
 
-async def test_foreign_events_are_no_mistake_of_ours(fake_workflows: Workflows) -> None:
-    job_id = await fake_workflows.made()
+async def test_invalid_events_are_tolerated(fake_workflows: Workflows) -> None:
+    job_id = await fake_workflows.create_job()
     key = KEYS.events(job_id)
     await fake_workflows.redis.xadd(key, {"type": b"\xff", "ts": "x", "data": b"{"}, id="2-0")
     await fake_workflows.redis.xadd(key, {"a": "b"}, id="3-7")
@@ -95,8 +95,8 @@ MISFITS = [
 ]
 
 
-async def test_what_cannot_be_asked_for(fake_workflows: Workflows) -> None:
-    job_id = await fake_workflows.made()
+async def test_invalid_query_parameters_are_rejected(fake_workflows: Workflows) -> None:
+    job_id = await fake_workflows.create_job()
     for query, status, code, field in MISFITS:
         answer = await fake_workflows.get(f"/{job_id}/events?{query}")
         check_envelope(answer, status, code, field)

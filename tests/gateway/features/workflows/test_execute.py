@@ -9,7 +9,7 @@ import pytest
 from common.errors import StoreUnavailable
 from tests.gateway.access_kit import bearer, key_for
 from tests.gateway.conftest import Make
-from tests.gateway.features.workflows.acting import (
+from tests.gateway.features.workflows.actions import (
     begin,
     event_types,
     execute,
@@ -43,12 +43,12 @@ async def waiting(workflows: Workflows) -> None:
 
 
 async def test_a_request_waits_for_its_step(workflows: Workflows) -> None:
-    job_id = await workflows.made()
-    asked = begin(workflows, execute_path(job_id, "sources"), LONG)
+    job_id = await workflows.create_job()
+    request = begin(workflows, execute_path(job_id, "sources"), LONG)
     await waiting(workflows)
     what = await running(workflows, job_id)
     await work(workflows, job_id)
-    answer = await asked.answer()
+    answer = await request.answer()
     body = answer.json()
     assert answer.status == 200
     assert answer.header("location") is None
@@ -63,15 +63,15 @@ async def test_a_request_waits_for_its_step(workflows: Workflows) -> None:
 
 
 async def test_earlier_steps_run_first(workflows: Workflows) -> None:
-    job_id = await workflows.made()
-    asked = begin(workflows, execute_path(job_id, "proposals"), LONG)
+    job_id = await workflows.create_job()
+    request = begin(workflows, execute_path(job_id, "proposals"), LONG)
     await waiting(workflows)
     for step in ("sources", "index_extract", "summarize"):
         assert await work(workflows, job_id) == step
-        assert not asked.task.done()
+        assert not request.task.done()
     what = await running(workflows, job_id)
     await workflows.complete(what, proposals(128), "Generated 128 proposals")
-    body = (await asked.answer()).json()
+    body = (await request.answer()).json()
     assert (body["step"], body["execution_id"]) == ("proposals", what.execution)
     result = body["result"]
     assert result["summary"] == "Generated 128 proposals"
@@ -84,8 +84,8 @@ async def test_earlier_steps_run_first(workflows: Workflows) -> None:
     assert result["ontology_edits"] == {"supported": True, "granular": True, "pending_changes": 0}
 
 
-async def test_each_execution_is_one_core_job_of_its_own(workflows: Workflows) -> None:
-    job_id = await workflows.made()
+async def test_each_execution_is_one_core_job(workflows: Workflows) -> None:
+    job_id = await workflows.create_job()
     answer = await execute(workflows, job_id, "sources", {"payload": {"sources": []}})
     args = {
         "workflow_job_id": job_id,
@@ -95,8 +95,8 @@ async def test_each_execution_is_one_core_job_of_its_own(workflows: Workflows) -
     assert await queued(workflows) == [{"tool": "workflow.step", "args": args}]
 
 
-async def test_time_is_up(workflows: Workflows) -> None:
-    job_id = await workflows.made()
+async def test_at_the_timeout_the_response_is_202(workflows: Workflows) -> None:
+    job_id = await workflows.create_job()
     answer = await execute(workflows, job_id, "proposals", {"wait_s": 0.05})
     body = answer.json()
     assert answer.status == 202
@@ -110,22 +110,20 @@ async def test_time_is_up(workflows: Workflows) -> None:
 
 
 @pytest.mark.parametrize("prefer", ["wait=0", "respond-async, wait=0"])
-async def test_the_client_may_say_how_long_by_a_header(
-    fake_workflows: Workflows, prefer: str
-) -> None:
-    job_id = await fake_workflows.made()
+async def test_prefer_wait_sets_the_timeout(fake_workflows: Workflows, prefer: str) -> None:
+    job_id = await fake_workflows.create_job()
     answer = await begin(
         fake_workflows, execute_path(job_id, "sources"), {}, prefer=prefer
     ).answer()
     assert answer.status == 202
 
 
-async def test_a_step_that_fails(workflows: Workflows) -> None:
-    job_id = await workflows.made()
-    asked = begin(workflows, execute_path(job_id, "sources"), LONG)
+async def test_a_failed_step_is_reported(workflows: Workflows) -> None:
+    job_id = await workflows.create_job()
+    request = begin(workflows, execute_path(job_id, "sources"), LONG)
     await waiting(workflows)
     await fail(workflows, job_id)
-    answer = await asked.answer()
+    answer = await request.answer()
     body = answer.json()
     assert (answer.status, body["success"]) == (200, False)
     assert [error["code"] for error in body["errors"]] == ["step_failed", "boom"]
@@ -133,69 +131,69 @@ async def test_a_step_that_fails(workflows: Workflows) -> None:
     assert body["result"]["items"] == []
 
 
-async def test_a_step_on_the_way_fails(workflows: Workflows) -> None:
-    job_id = await workflows.made()
-    asked = begin(workflows, execute_path(job_id, "proposals"), LONG)
+async def test_a_failed_earlier_step_is_reported(workflows: Workflows) -> None:
+    job_id = await workflows.create_job()
+    request = begin(workflows, execute_path(job_id, "proposals"), LONG)
     await waiting(workflows)
     await work(workflows, job_id)
     await fail(workflows, job_id)
-    body = (await asked.answer()).json()
+    body = (await request.answer()).json()
     assert (body["success"], body["step"]) == (False, "proposals")
     assert "'index_extract' failed: it broke" in body["errors"][0]["message"]
     again = await execute(workflows, job_id, "proposals")
-    assert again.status == 202  # goes on where it failed
+    assert again.status == 202  # continues with the failed step
     assert (await running(workflows, job_id)).step == "index_extract"
 
 
-async def test_the_job_is_cancelled_meanwhile(workflows: Workflows) -> None:
-    job_id = await workflows.made()
-    asked = begin(workflows, execute_path(job_id, "sources"), LONG)
+async def test_a_cancel_while_waiting_is_reported(workflows: Workflows) -> None:
+    job_id = await workflows.create_job()
+    request = begin(workflows, execute_path(job_id, "sources"), LONG)
     await waiting(workflows)
     assert (await workflows.post(f"/{job_id}/cancel")).status == 200
-    body = (await asked.answer()).json()
+    body = (await request.answer()).json()
     assert body["success"] is False
     assert body["errors"][0]["code"] == "step_cancelled"
 
 
-async def test_it_stops_where_a_person_must_decide(workflows: Workflows) -> None:
-    job_id = await workflows.made()
-    asked = begin(workflows, execute_path(job_id, "apply"), LONG)
+async def test_execution_stops_at_a_review(workflows: Workflows) -> None:
+    job_id = await workflows.create_job()
+    request = begin(workflows, execute_path(job_id, "apply"), LONG)
     await waiting(workflows)
     await work_up_to(workflows, job_id, "proposals")
-    answer = await asked.answer()
+    answer = await request.answer()
     assert answer.status == 202
     assert answer.json()["result"]["summary"] == "Step 'review' waits for decisions on 3 items"
     assert (await workflows.status(job_id))["status"] == "waiting_input"
 
 
-async def test_it_looks_only_when_there_is_news(
+async def test_the_job_is_read_only_after_relevant_events(
     workflows: Workflows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job_id = await workflows.made()
+    job_id = await workflows.create_job()
     reader = workflows.gateway.workflows.reader
-    looked, snapshot = 0, reader.snapshot
+    snapshot_reads, snapshot = 0, reader.snapshot
 
     async def counting(name: str) -> Any:
-        nonlocal looked
-        looked += 1
+        nonlocal snapshot_reads
+        snapshot_reads += 1
         return await snapshot(name)
 
-    asked = begin(workflows, execute_path(job_id, "sources"), LONG)
+    request = begin(workflows, execute_path(job_id, "sources"), LONG)
     await waiting(workflows)
     what = await running(workflows, job_id)
     monkeypatch.setattr(reader, "snapshot", counting)
     for done in range(1, 20):
         await workflows.store.progress(what, done, 20)
     await workflows.complete(what)
-    assert (await asked.answer()).status == 200
-    assert looked <= 2
+    assert (await request.answer()).status == 200
+    assert snapshot_reads <= 2
 
 
-async def test_the_client_leaves(workflows: Workflows) -> None:
-    job_id = await workflows.made()
-    asked = begin(workflows, execute_path(job_id, "sources"), LONG, idempotency_key="k")
+async def test_a_client_that_disconnects_does_not_cancel_the_step(workflows: Workflows) -> None:
+    job_id = await workflows.create_job()
+    request = begin(workflows, execute_path(job_id, "sources"), LONG, idempotency_key="k")
     await waiting(workflows)
-    await asked.hang_up()
+    await request.hang_up()
     assert workflows.gateway.hub.clients == 0
     what = await running(workflows, job_id)  # nothing was cancelled
     again = await execute(workflows, job_id, "sources", LONG, idempotency_key="k")
@@ -203,26 +201,26 @@ async def test_the_client_leaves(workflows: Workflows) -> None:
     assert "step.progress" not in await event_types(workflows, job_id)
 
 
-async def test_the_gateway_stops(workflows: Workflows) -> None:
-    job_id = await workflows.made()
-    asked = begin(workflows, execute_path(job_id, "sources"), LONG)
+async def test_shutdown_ends_waiting_with_202(workflows: Workflows) -> None:
+    job_id = await workflows.create_job()
+    request = begin(workflows, execute_path(job_id, "sources"), LONG)
     await waiting(workflows)
     workflows.gateway.hub.close_streams()
-    assert (await asked.answer()).status == 202
+    assert (await request.answer()).status == 202
 
 
-async def test_redis_is_away_while_it_waits(
+async def test_redis_failing_while_waiting_gets_202(
     fake_workflows: Workflows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workflows = fake_workflows
-    job_id = await workflows.made()
-    reader, asked_for = workflows.gateway.workflows.reader, 0
+    job_id = await workflows.create_job()
+    reader, calls = workflows.gateway.workflows.reader, 0
     snapshot = reader.snapshot
 
     async def once(name: str) -> Any:
-        nonlocal asked_for
-        asked_for += 1
-        if asked_for > 1:
+        nonlocal calls
+        calls += 1
+        if calls > 1:
             raise StoreUnavailable("away")
         return await snapshot(name)
 
@@ -231,84 +229,84 @@ async def test_redis_is_away_while_it_waits(
     assert answer.status == 202
 
 
-# -- refusals --------------------------------------------------------------------------------
+# -- rejections ------------------------------------------------------------------------------
 
 
-async def test_a_step_runs_already(workflows: Workflows) -> None:
-    job_id = await workflows.made()
+async def test_a_running_step_is_reported(workflows: Workflows) -> None:
+    job_id = await workflows.create_job()
     await execute(workflows, job_id, "sources")
     what = await running(workflows, job_id)
-    told = check_envelope(await execute(workflows, job_id, "sources"), 409, "step_in_progress")
-    assert (told["execution_id"], told["step"]) == (what.execution, "sources")
-    assert what.execution in told["detail"]
+    envelope = check_envelope(await execute(workflows, job_id, "sources"), 409, "step_in_progress")
+    assert (envelope["execution_id"], envelope["step"]) == (what.execution, "sources")
+    assert what.execution in envelope["detail"]
 
 
-async def test_nothing_jumps_over_a_review(workflows: Workflows) -> None:
-    job_id = await workflows.made()
+async def test_a_review_cannot_be_skipped(workflows: Workflows) -> None:
+    job_id = await workflows.create_job()
     await workflows.until_proposals(job_id, 2)
     check_envelope(await execute(workflows, job_id, "apply"), 409, "review_required")
     assert (await workflows.status(job_id))["status"] == "waiting_input"
 
 
-async def test_out_of_order(workflows: Workflows) -> None:
-    job_id = await workflows.made()
+async def test_strict_rejects_a_step_out_of_order(workflows: Workflows) -> None:
+    job_id = await workflows.create_job()
     answer = await execute(workflows, job_id, "proposals", {"strict": True})
     assert check_envelope(answer, 409, "step_out_of_order")["step"] == "sources"
 
 
-async def test_decisions_are_not_lost_by_mistake(workflows: Workflows) -> None:
-    job_id = await workflows.made()
+async def test_decisions_are_discarded_only_on_request(workflows: Workflows) -> None:
+    job_id = await workflows.create_job()
     await workflows.until_proposals(job_id, 3)
     await workflows.post(f"/{job_id}/proposals/bulk", {"action": "approve", "proposal_ids": [2]})
-    told = check_envelope(
+    envelope = check_envelope(
         await execute(workflows, job_id, "proposals"), 409, "would_discard_decisions"
     )
-    assert told["items"] == ["p_002"]
-    assert [error["item_id"] for error in told["errors"]] == [None, "p_002"]
+    assert envelope["items"] == ["p_002"]
+    assert [error["item_id"] for error in envelope["errors"]] == [None, "p_002"]
     again = await execute(workflows, job_id, "proposals", {"discard_decisions": True})
     assert again.status == 202
 
 
-async def test_a_job_that_has_ended(workflows: Workflows) -> None:
-    job_id = await workflows.made()
+async def test_a_job_that_has_ended_is_rejected(workflows: Workflows) -> None:
+    job_id = await workflows.create_job()
     await workflows.post(f"/{job_id}/cancel")
     check_envelope(await execute(workflows, job_id, "sources"), 409, "job_terminal")
 
 
-async def test_bodies_that_do_not_fit(fake_workflows: Workflows) -> None:
-    job_id = await fake_workflows.made()
+async def test_invalid_requests_are_rejected(fake_workflows: Workflows) -> None:
+    job_id = await fake_workflows.create_job()
     before = await fake_workflows.gateway.snapshot()
     for body, field in MISFITS:
         answer = await execute(fake_workflows, job_id, "sources", body)
-        told = check_envelope(answer, 422, "validation_error")
-        assert told["errors"][0]["field"].startswith(field)
+        envelope = check_envelope(answer, 422, "validation_error")
+        assert envelope["errors"][0]["field"].startswith(field)
     assert await fake_workflows.gateway.snapshot() == before
 
 
-async def test_what_is_not_there(fake_workflows: Workflows) -> None:
-    job_id = await fake_workflows.made()
-    told = check_envelope(
+async def test_unknown_steps_and_jobs_are_rejected(fake_workflows: Workflows) -> None:
+    job_id = await fake_workflows.create_job()
+    envelope = check_envelope(
         await execute(fake_workflows, job_id, "sauces"), 422, "unknown_step", "step_name"
     )
-    assert "index_extract" in told["detail"]
-    for nobody in ("wf_20200101_001", "x", "wf_1_1"):
-        check_envelope(await execute(fake_workflows, nobody, "sources"), 404, "job_not_found")
+    assert "index_extract" in envelope["detail"]
+    for unknown in ("wf_20200101_001", "x", "wf_1_1"):
+        check_envelope(await execute(fake_workflows, unknown, "sources"), 404, "job_not_found")
 
 
-async def test_the_queue_is_full(make: Make) -> None:
+async def test_a_full_queue_rejects_new_executions(make: Make) -> None:
     workflows = Workflows(make(backpressure_max_backlog=1))
-    first, second = await workflows.made(), await workflows.made()
+    first, second = await workflows.create_job(), await workflows.create_job()
     assert (await execute(workflows, first, "sources", idempotency_key="a")).status == 202
     answer = await execute(workflows, second, "sources", idempotency_key="b")
     check_envelope(answer, 429, "queue_full")
     assert answer.header("retry-after")
     repeated = await execute(workflows, first, "sources", idempotency_key="a")
-    assert repeated.status == 202  # it was taken before
+    assert repeated.status == 202  # the first request was accepted
 
 
-async def test_the_box_is_too_hot(fake_workflows: Workflows) -> None:
+async def test_a_gateway_under_pressure_rejects_new_executions(fake_workflows: Workflows) -> None:
     workflows = fake_workflows
-    first, second = await workflows.made(), await workflows.made()
+    first, second = await workflows.create_job(), await workflows.create_job()
     await execute(workflows, first, "sources", idempotency_key="a")
     workflows.gateway.state.pressure.refusing = True
     check_envelope(await execute(workflows, second, "sources"), 503, "under_pressure")
@@ -318,34 +316,36 @@ async def test_the_box_is_too_hot(fake_workflows: Workflows) -> None:
 # -- tenants ---------------------------------------------------------------------------------
 
 
-async def test_tenants_do_not_meet(workflows: Workflows) -> None:
-    ours = await key_for(workflows.gateway, "ours", scopes=("jobs:read", "jobs:write"), tenant="a")
-    theirs = await key_for(
+async def test_jobs_of_other_tenants_are_not_found(workflows: Workflows) -> None:
+    own_key = await key_for(
+        workflows.gateway, "ours", scopes=("jobs:read", "jobs:write"), tenant="a"
+    )
+    other_key = await key_for(
         workflows.gateway, "theirs", scopes=("jobs:read", "jobs:write"), tenant="b"
     )
-    job_id = await workflows.made(None, **bearer(ours))
-    foreign = await execute(workflows, job_id, "sources", **bearer(theirs))
-    check_envelope(foreign, 404, "job_not_found")
+    job_id = await workflows.create_job(None, **bearer(own_key))
+    denied = await execute(workflows, job_id, "sources", **bearer(other_key))
+    check_envelope(denied, 404, "job_not_found")
     # Whichever caller executes it, the job belongs to the tenant.
     assert (await execute(workflows, job_id, "sources")).status == 202
     [record] = [key.decode() for key in await workflows.redis.keys("job:*-????????????")]
     core_id = record.removeprefix("job:")
-    read = await workflows.gateway.client.get(f"/v1/jobs/{core_id}", bearer(ours))
+    read = await workflows.gateway.client.get(f"/v1/jobs/{core_id}", bearer(own_key))
     assert read.status == 200
-    read = await workflows.gateway.client.get(f"/v1/jobs/{core_id}", bearer(theirs))
+    read = await workflows.gateway.client.get(f"/v1/jobs/{core_id}", bearer(other_key))
     assert read.status == 404
 
 
-async def test_rights(fake_workflows: Workflows) -> None:
+async def test_executing_requires_scope_and_task(fake_workflows: Workflows) -> None:
     workflows = fake_workflows
     writes = await key_for(workflows.gateway, "w", scopes=("jobs:write",), tenant="a")
     reads = await key_for(workflows.gateway, "r", scopes=("jobs:read",), tenant="a")
     chats = await key_for(
         workflows.gateway, "c", scopes=("jobs:write",), tenant="a", tasks=("chat",)
     )
-    job_id = await workflows.made(None, **bearer(writes))
+    job_id = await workflows.create_job(None, **bearer(writes))
     check_envelope(await execute(workflows, job_id, "sources", **bearer(reads)), 403)
-    told = await execute(workflows, job_id, "sources", **bearer(chats))
-    check_envelope(told, 403, "task_not_allowed")
-    # A caller who may not read does not wait.
+    envelope = await execute(workflows, job_id, "sources", **bearer(chats))
+    check_envelope(envelope, 403, "task_not_allowed")
+    # A caller without the read scope does not wait.
     assert (await execute(workflows, job_id, "sources", LONG, **bearer(writes))).status == 202

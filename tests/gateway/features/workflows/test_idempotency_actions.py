@@ -16,7 +16,7 @@ from gateway.features.workflows import execute as cancelling
 from gateway.features.workflows import lookup
 from tests.gateway.access_kit import bearer, key_for
 from tests.gateway.asgi import Answer
-from tests.gateway.features.workflows.acting import (
+from tests.gateway.features.workflows.actions import (
     begin,
     event_types,
     execute,
@@ -74,7 +74,7 @@ def name_of(act: Act) -> str:
 
 
 async def ready(workflows: Workflows) -> str:
-    """A job of which p_002 was decided on, and p_001 and p_003 were not."""
+    """A job with a decision on p_002, but none on p_001 and p_003."""
     job_id = await reviewing(workflows)
     body = {"action": "reject", "proposal_ids": [2]}
     assert (await workflows.post(f"/{job_id}/proposals/bulk", body)).status == 200
@@ -82,7 +82,7 @@ async def ready(workflows: Workflows) -> str:
 
 
 async def everything(workflows: Workflows) -> dict[bytes, Any]:
-    """Every key with its value; of a hash that Redis is about to reorder, by its fields."""
+    """Every key with its value; hashes as dicts, because Redis may reorder their fields."""
     found = await workflows.gateway.snapshot()
     for key in [key for key in found if key.startswith(b"idempotency.")]:
         found[key] = await workflows.redis.hgetall(key)
@@ -90,7 +90,7 @@ async def everything(workflows: Workflows) -> dict[bytes, Any]:
 
 
 @pytest.mark.parametrize("act", ACTIONS, ids=name_of)
-async def test_a_repetition_gets_the_same_answer(workflows: Workflows, act: Act) -> None:
+async def test_a_repeated_request_gets_the_same_response(workflows: Workflows, act: Act) -> None:
     job_id = await ready(workflows)
     first = await act(workflows, job_id, **KEY)
     assert first.status in (200, 202)
@@ -104,10 +104,10 @@ async def test_a_repetition_gets_the_same_answer(workflows: Workflows, act: Act)
 
 
 @pytest.mark.parametrize("act", ACTIONS, ids=name_of)
-async def test_the_answer_was_lost(
+async def test_after_a_crash_the_response_is_rebuilt(
     workflows: Workflows, act: Act, crash_at: Crash, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The gateway dies between the change and its answer."""
+    """The gateway dies between the change and its response."""
     for module in (lookup, cancelling, deciding, editing):
         monkeypatch.setattr(module, "ANSWER_MARGIN_MS", 60_000)  # longer than a slow machine takes
     job_id = await ready(workflows)
@@ -115,21 +115,21 @@ async def test_the_answer_was_lost(
     with pytest.raises(Died):
         await act(workflows, job_id, **KEY)
     before = await event_types(workflows, job_id)
-    told = await act(workflows, job_id, **KEY)
-    check_envelope(told, 409, "request_in_progress")  # it might still be on its way
-    assert told.header("retry-after") == "1"
+    response = await act(workflows, job_id, **KEY)
+    check_envelope(response, 409, "request_in_progress")  # the first request may still be running
+    assert response.header("retry-after") == "1"
     [answer] = await workflows.redis.keys("idempotency.wf:*k-17")
     await workflows.redis.hset(answer, "claimed_until_ms", "1")
-    told = await act(workflows, job_id, **KEY)
-    assert told.status in (200, 202)
-    assert told.json()["success"] is True
-    assert told.header("idempotency-replayed") == "true"
+    response = await act(workflows, job_id, **KEY)
+    assert response.status in (200, 202)
+    assert response.json()["success"] is True
+    assert response.header("idempotency-replayed") == "true"
     assert await event_types(workflows, job_id) == before
-    assert (await act(workflows, job_id, **KEY)).body == told.body
+    assert (await act(workflows, job_id, **KEY)).body == response.body
 
 
 @pytest.mark.parametrize("act", ACTIONS, ids=name_of)
-async def test_answers_that_cannot_be_kept(
+async def test_a_response_that_cannot_be_stored_is_still_sent(
     fake_workflows: Workflows, act: Act, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_id = await ready(fake_workflows)
@@ -141,27 +141,27 @@ async def test_answers_that_cannot_be_kept(
     assert (await act(fake_workflows, job_id, **KEY)).status in (200, 202)
 
 
-async def test_another_request_under_the_same_key(workflows: Workflows) -> None:
+async def test_another_request_with_the_same_key_is_rejected(workflows: Workflows) -> None:
     job_id = await ready(workflows)
     await bulk(workflows, job_id, **KEY)
     body = {"action": "approve", "proposal_ids": [3]}
     answer = await workflows.post(f"/{job_id}/proposals/bulk", body, **KEY)
     check_envelope(answer, 422, "idempotency_key_reused")
     assert await statuses(workflows, job_id) == ["approved", "rejected", "proposed"]
-    # Elsewhere it is another key.
+    # For another route it is another key.
     assert (await edit(workflows, job_id, **KEY)).status in (200, 409)
     assert (await cancel(workflows, job_id, **KEY)).status == 200
 
 
-async def test_how_long_to_wait_makes_no_other_request(workflows: Workflows) -> None:
-    job_id = await workflows.made()
+async def test_the_timeout_is_not_part_of_the_request(workflows: Workflows) -> None:
+    job_id = await workflows.create_job()
     first = await execute(workflows, job_id, "sources", **KEY)
     repeated = await execute(workflows, job_id, "sources", {"wait_s": 0.01}, **KEY)
     assert (repeated.status, repeated.body) == (202, first.body)
 
 
-async def test_the_key_in_the_body(workflows: Workflows) -> None:
-    job_id = await workflows.made()
+async def test_the_key_may_be_in_the_body(workflows: Workflows) -> None:
+    job_id = await workflows.create_job()
     first = await execute(workflows, job_id, "sources", {"idempotency_key": "k"})
     repeated = await execute(workflows, job_id, "sources", idempotency_key="k")
     assert repeated.body == first.body
@@ -176,20 +176,20 @@ async def test_the_key_in_the_body(workflows: Workflows) -> None:
 # -- executions ------------------------------------------------------------------------------
 
 
-async def test_the_first_request_still_waits(workflows: Workflows) -> None:
-    job_id = await workflows.made()
-    asked = begin(workflows, execute_path(job_id, "sources"), {"wait_s": 30}, **KEY)
+async def test_a_repetition_is_rejected_while_the_first_one_waits(workflows: Workflows) -> None:
+    job_id = await workflows.create_job()
+    request = begin(workflows, execute_path(job_id, "sources"), {"wait_s": 30}, **KEY)
     await eventually(lambda: workflows.gateway.hub._topics)
-    told = await execute(workflows, job_id, "sources", {"wait_s": 30}, **KEY)
-    check_envelope(told, 409, "request_in_progress")
+    response = await execute(workflows, job_id, "sources", {"wait_s": 30}, **KEY)
+    check_envelope(response, 409, "request_in_progress")
     await work(workflows, job_id)
-    first = await asked.answer()
+    first = await request.answer()
     repeated = await execute(workflows, job_id, "sources", **KEY)
     assert (repeated.status, repeated.body) == (200, first.body)
 
 
-async def test_a_kept_202_becomes_the_result(workflows: Workflows) -> None:
-    job_id = await workflows.made()
+async def test_a_stored_202_becomes_the_result(workflows: Workflows) -> None:
+    job_id = await workflows.create_job()
     assert (await execute(workflows, job_id, "sources", **KEY)).status == 202
     what = await running(workflows, job_id)
     await work(workflows, job_id)
@@ -198,13 +198,13 @@ async def test_a_kept_202_becomes_the_result(workflows: Workflows) -> None:
     assert (repeated.status, repeated.header("idempotency-replayed")) == (200, "true")
     assert (body["execution_id"], len(body["result"]["items"])) == (what.execution, 2)
     assert repeated.header("location") is None
-    # And stays what it was, whatever comes.
+    # Later executions do not change it.
     await workflows.run(job_id, "sources")
     assert (await execute(workflows, job_id, "sources", **KEY)).body == repeated.body
 
 
-async def test_a_kept_202_becomes_the_failure(workflows: Workflows) -> None:
-    job_id = await workflows.made()
+async def test_a_stored_202_becomes_the_failure(workflows: Workflows) -> None:
+    job_id = await workflows.create_job()
     await execute(workflows, job_id, "proposals", **KEY)
     await fail(workflows, job_id)
     repeated = await execute(workflows, job_id, "proposals", **KEY)
@@ -212,9 +212,9 @@ async def test_a_kept_202_becomes_the_failure(workflows: Workflows) -> None:
     assert len(await queued(workflows)) == 1  # nothing was executed again
 
 
-async def test_an_execution_that_does_not_count_any_more(workflows: Workflows) -> None:
-    """What another one found is not its result."""
-    job_id = await workflows.made()
+async def test_a_superseded_execution_is_reported_as_lost(workflows: Workflows) -> None:
+    """The items of the newer execution are not returned."""
+    job_id = await workflows.create_job()
     first = (await execute(workflows, job_id, "sources", **KEY)).json()
     await work(workflows, job_id)
     newer = await workflows.start(job_id, "sources")
@@ -229,10 +229,10 @@ async def test_an_execution_that_does_not_count_any_more(workflows: Workflows) -
     assert (await execute(workflows, job_id, "sources", **KEY)).body == repeated.body
 
 
-async def test_an_execution_whose_answer_was_lost_and_that_does_not_count_any_more(
+async def test_a_superseded_execution_without_response_is_lost(
     workflows: Workflows,
 ) -> None:
-    job_id = await workflows.made()
+    job_id = await workflows.create_job()
     await execute(workflows, job_id, "sources", **KEY)
     await work(workflows, job_id)
     await workflows.run(job_id, "sources")
@@ -242,8 +242,8 @@ async def test_an_execution_whose_answer_was_lost_and_that_does_not_count_any_mo
     assert repeated.json()["errors"][0]["code"] == "step_lost"
 
 
-async def test_an_earlier_step_was_executed_again(workflows: Workflows) -> None:
-    job_id = await workflows.made()
+async def test_a_repeated_earlier_step_supersedes_the_execution(workflows: Workflows) -> None:
+    job_id = await workflows.create_job()
     await workflows.run(job_id, "sources")
     await execute(workflows, job_id, "index_extract", **KEY)
     await work(workflows, job_id)
@@ -252,7 +252,7 @@ async def test_an_earlier_step_was_executed_again(workflows: Workflows) -> None:
     assert repeated.json()["errors"][0]["code"] == "step_lost"
 
 
-async def test_an_edit_of_what_has_gone_since(workflows: Workflows) -> None:
+async def test_the_response_of_an_edit_outlives_its_item(workflows: Workflows) -> None:
     job_id = await ready(workflows)
     first = await edit(workflows, job_id, **KEY)
     assert (await again(workflows, job_id)).status == 202
@@ -264,11 +264,11 @@ async def test_an_edit_of_what_has_gone_since(workflows: Workflows) -> None:
     body = {"to": "y", "version": 1}
     path = f"/{job_id}/proposals/1/ontology"
     other = await send(workflows, path, body, method="PATCH", **KEY)
-    assert other.status in (404, 422)  # another request is not answered with it
+    assert other.status in (404, 422)  # another request does not get the stored response
 
 
-async def test_a_kept_202_of_a_review_that_waits(workflows: Workflows) -> None:
-    job_id = await workflows.made()
+async def test_a_stored_202_of_a_review_becomes_its_result(workflows: Workflows) -> None:
+    job_id = await workflows.create_job()
     await workflows.until_proposals(job_id, 1)
     first = await execute(workflows, job_id, "review", **KEY)
     assert (await execute(workflows, job_id, "review", **KEY)).body == first.body
@@ -280,16 +280,16 @@ async def test_a_kept_202_of_a_review_that_waits(workflows: Workflows) -> None:
     )
 
 
-async def test_many_at_once_start_one(workflows: Workflows) -> None:
-    job_id = await workflows.made()
+async def test_concurrent_requests_start_one_execution(workflows: Workflows) -> None:
+    job_id = await workflows.create_job()
     answers = await asyncio.gather(
         *(execute(workflows, job_id, "sources", **KEY) for _ in range(20))
     )
     found = {answer.status for answer in answers}
     assert 202 in found
     assert found <= {202, 409}
-    told = {answer.json()["execution_id"] for answer in answers if answer.status == 202}
-    assert len(told) == 1
+    execution_ids = {answer.json()["execution_id"] for answer in answers if answer.status == 202}
+    assert len(execution_ids) == 1
     for answer in answers:
         if answer.status == 409:
             check_envelope(answer, 409, "request_in_progress")
@@ -297,9 +297,9 @@ async def test_many_at_once_start_one(workflows: Workflows) -> None:
     assert (await event_types(workflows, job_id)).count("step.started") == 1
 
 
-async def test_a_refusal_is_not_kept(workflows: Workflows) -> None:
-    """Nothing was done, so it may be tried again."""
-    job_id = await workflows.made()
+async def test_a_rejection_is_not_stored(workflows: Workflows) -> None:
+    """Nothing was changed, so the request may be repeated."""
+    job_id = await workflows.create_job()
     await execute(workflows, job_id, "sources")
     refused = await execute(workflows, job_id, "index_extract", **KEY)
     check_envelope(refused, 409, "step_in_progress")
@@ -307,11 +307,11 @@ async def test_a_refusal_is_not_kept(workflows: Workflows) -> None:
     assert (await execute(workflows, job_id, "index_extract", **KEY)).status == 202
 
 
-async def test_tenants_have_keys_of_their_own(workflows: Workflows) -> None:
+async def test_each_tenant_has_its_own_keys(workflows: Workflows) -> None:
     scopes = ("jobs:read", "jobs:write")
     one = await key_for(workflows.gateway, "a", scopes=scopes, tenant="a")
-    job_id = await workflows.made(None, **bearer(one))
+    job_id = await workflows.create_job(None, **bearer(one))
     with_key = bearer(one, **KEY)
     assert (await execute(workflows, job_id, "sources", **with_key)).status == 202
-    told: Any = await execute(workflows, job_id, "sources", **KEY)  # an administrator's
-    check_envelope(told, 409, "step_in_progress")
+    response: Any = await execute(workflows, job_id, "sources", **KEY)  # an administrator's
+    check_envelope(response, 409, "step_in_progress")

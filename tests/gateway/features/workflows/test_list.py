@@ -29,13 +29,13 @@ async def ids_of(workflows: Workflows, query: str = "", **headers: str) -> list[
     raise AssertionError("the list does not end")
 
 
-async def test_jobs_are_listed_the_newest_first(workflows: Workflows) -> None:
-    made = [await workflows.made() for _ in range(5)]
-    await workflows.run(made[2], "sources")
+async def test_jobs_are_listed_newest_first(workflows: Workflows) -> None:
+    job_ids = [await workflows.create_job() for _ in range(5)]
+    await workflows.run(job_ids[2], "sources")
     answer = await workflows.read("")
     assert list(answer) == ["success", "jobs", "pagination"]
-    assert [job["job_id"] for job in answer["jobs"]] == made[::-1]
-    whole = await workflows.status(made[2])
+    assert [job["job_id"] for job in answer["jobs"]] == job_ids[::-1]
+    whole = await workflows.status(job_ids[2])
     listed = answer["jobs"][2]
     assert listed == {name: whole[name] for name in listed}
     assert list(listed) == list(whole)[: len(listed)]
@@ -44,67 +44,67 @@ async def test_jobs_are_listed_the_newest_first(workflows: Workflows) -> None:
     }  # fmt: skip
 
 
-async def test_filters(fake_workflows: Workflows) -> None:
+async def test_jobs_are_filtered_by_status_and_workflow(fake_workflows: Workflows) -> None:
     await fake_workflows.declare()
-    made = [await fake_workflows.made() for _ in range(3)]
-    plain = await fake_workflows.made({"workflow": PLAIN.name})
-    await fake_workflows.run(made[1], "sources")
-    assert await ids_of(fake_workflows, "status=running") == [made[1]]
-    assert await ids_of(fake_workflows, "status=queued&limit=1") == [plain, made[2], made[0]]
+    job_ids = [await fake_workflows.create_job() for _ in range(3)]
+    plain = await fake_workflows.create_job({"workflow": PLAIN.name})
+    await fake_workflows.run(job_ids[1], "sources")
+    assert await ids_of(fake_workflows, "status=running") == [job_ids[1]]
+    assert await ids_of(fake_workflows, "status=queued&limit=1") == [plain, job_ids[2], job_ids[0]]
     assert await ids_of(fake_workflows, f"workflow={PLAIN.name}") == [plain]
     assert await ids_of(fake_workflows, "workflow=nope") == []
     assert await ids_of(fake_workflows, "status=running&workflow=plain_v1") == []
     filtered = await fake_workflows.read("?status=queued")
-    assert filtered["pagination"]["total"] is None, "nobody has counted them"
+    assert filtered["pagination"]["total"] is None, "filtered jobs are not counted"
 
 
-@pytest.mark.parametrize("look", [2, 3, 200])
+@pytest.mark.parametrize("scan_size", [2, 3, 200])
 async def test_pages_have_no_gap_and_no_overlap(
-    fake_workflows: Workflows, monkeypatch: pytest.MonkeyPatch, look: int
+    fake_workflows: Workflows, monkeypatch: pytest.MonkeyPatch, scan_size: int
 ) -> None:
-    """Also where many were made in the same instant."""
-    monkeypatch.setattr(listing, "SCAN_SIZE", look)
-    made = [await fake_workflows.made() for _ in range(7)]
-    times = dict(zip(made, (1, 2, 2, 2, 2, 2, 3)))
+    """Also if many were created at the same time."""
+    monkeypatch.setattr(listing, "SCAN_SIZE", scan_size)
+    job_ids = [await fake_workflows.create_job() for _ in range(7)]
+    times = dict(zip(job_ids, (1, 2, 2, 2, 2, 2, 3)))
     await fake_workflows.redis.delete(KEYS.index())
     await fake_workflows.redis.zadd(KEYS.index(), times)
     for limit in (1, 2, 3, 7):
-        assert await ids_of(fake_workflows, f"limit={limit}") == made[::-1]
+        assert await ids_of(fake_workflows, f"limit={limit}") == job_ids[::-1]
         skipped = await fake_workflows.read(f"?limit={limit}&offset=2")
-        assert [job["job_id"] for job in skipped["jobs"]] == made[::-1][2 : 2 + limit]
+        assert [job["job_id"] for job in skipped["jobs"]] == job_ids[::-1][2 : 2 + limit]
 
 
-async def test_new_jobs_move_none_to_another_page(fake_workflows: Workflows) -> None:
-    made = [await fake_workflows.made() for _ in range(4)]
+async def test_new_jobs_do_not_shift_later_pages(fake_workflows: Workflows) -> None:
+    job_ids = [await fake_workflows.create_job() for _ in range(4)]
     first = await fake_workflows.read("?limit=2")
-    await fake_workflows.made()
+    await fake_workflows.create_job()
     cursor = first["pagination"]["next_cursor"]
-    assert await ids_of(fake_workflows, f"cursor={cursor}") == made[1::-1]
+    assert await ids_of(fake_workflows, f"cursor={cursor}") == job_ids[1::-1]
 
 
-async def test_what_has_run_out_is_passed_over(
+async def test_expired_jobs_are_skipped(
     fake_workflows: Workflows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A request scans a limited number, however many have expired."""
     monkeypatch.setattr(listing, "SCAN_SIZE", 2)
     monkeypatch.setattr(listing, "MOST_LOOKS", 2)
-    made = [await fake_workflows.made() for _ in range(9)]
-    for job_id in made[2:]:
+    job_ids = [await fake_workflows.create_job() for _ in range(9)]
+    for job_id in job_ids[2:]:
         await fake_workflows.redis.delete(KEYS.job(job_id))
     first = await fake_workflows.read("?limit=2")
     assert first["jobs"] == []
     assert first["pagination"]["has_more"] is True
-    assert await ids_of(fake_workflows, "limit=2") == made[1::-1]
+    assert await ids_of(fake_workflows, "limit=2") == job_ids[1::-1]
 
 
-async def test_an_offset_beyond_what_one_request_looks_at_holds_for_the_next_pages(
+async def test_a_large_offset_continues_on_the_next_pages(
     fake_workflows: Workflows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listing, "SCAN_SIZE", 2)
     monkeypatch.setattr(listing, "MOST_LOOKS", 2)
-    made = [await fake_workflows.made() for _ in range(12)]
-    await fake_workflows.redis.delete(KEYS.job(made[8]))
-    there = [job_id for job_id in made[::-1] if job_id != made[8]]
+    job_ids = [await fake_workflows.create_job() for _ in range(12)]
+    await fake_workflows.redis.delete(KEYS.job(job_ids[8]))
+    there = [job_id for job_id in job_ids[::-1] if job_id != job_ids[8]]
     for offset in range(12):
         assert await ids_of_from(fake_workflows, offset) == there[offset:]
     assert await ids_of_from(fake_workflows, 10_000_000) == []
@@ -118,18 +118,18 @@ async def ids_of_from(workflows: Workflows, offset: int) -> list[str]:
     return found + (await ids_of(workflows, f"limit=2&cursor={cursor}") if cursor else [])
 
 
-async def test_everybody_sees_their_own(workflows: Workflows) -> None:
+async def test_tenants_see_only_their_own_jobs(workflows: Workflows) -> None:
     gateway = workflows.gateway
     scopes = ("jobs:write", "jobs:read")
-    ours = bearer(await key_for(gateway, "a", scopes=scopes, tenant="ours"))
-    theirs = bearer(await key_for(gateway, "b", scopes=scopes, tenant="theirs"))
-    nobodys = await workflows.made()
-    a = await workflows.made(**ours)
-    b = await workflows.made(**theirs)
-    assert await ids_of(workflows, **ours) == [a]
-    assert await ids_of(workflows, **theirs) == [b]
-    assert await ids_of(workflows) == [b, a, nobodys]
-    assert (await workflows.get("", **ours)).json()["pagination"]["total"] == 1
+    own_key = bearer(await key_for(gateway, "a", scopes=scopes, tenant="ours"))
+    other_key = bearer(await key_for(gateway, "b", scopes=scopes, tenant="theirs"))
+    without_tenant = await workflows.create_job()
+    a = await workflows.create_job(**own_key)
+    b = await workflows.create_job(**other_key)
+    assert await ids_of(workflows, **own_key) == [a]
+    assert await ids_of(workflows, **other_key) == [b]
+    assert await ids_of(workflows) == [b, a, without_tenant]
+    assert (await workflows.get("", **own_key)).json()["pagination"]["total"] == 1
 
 
 MISFITS = [
@@ -141,18 +141,18 @@ MISFITS = [
 ]
 
 
-async def test_what_cannot_be_asked_for(fake_workflows: Workflows) -> None:
+async def test_invalid_query_parameters_are_rejected(fake_workflows: Workflows) -> None:
     for query, status, code, field in MISFITS:
         answer = await fake_workflows.get(f"?{query}")
         check_envelope(answer, status, code, field)
 
 
-async def test_an_index_that_is_none(fake_workflows: Workflows) -> None:
+async def test_an_index_of_another_type_is_reported(fake_workflows: Workflows) -> None:
     await fake_workflows.redis.set(KEYS.index(), "x")
     check_envelope(await fake_workflows.get(""), 503, "store_corrupt")
 
 
-async def test_an_empty_list(workflows: Workflows) -> None:
+async def test_without_jobs_the_list_is_empty(workflows: Workflows) -> None:
     answer: Any = await workflows.read("")
     assert answer["jobs"] == []
     assert answer["pagination"] == {

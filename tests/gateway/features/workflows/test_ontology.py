@@ -10,7 +10,7 @@ import pytest
 
 from common.features.workflows.types import NewItem
 from tests.gateway.asgi import Answer
-from tests.gateway.features.workflows.acting import items, reviewing, running, send, statuses
+from tests.gateway.features.workflows.actions import items, reviewing, running, send, statuses
 from tests.gateway.features.workflows.kit import Workflows, check_envelope, things
 
 MOVE: dict[str, Any] = {"kind": "file_move", "from": "in/a.txt", "to": "notes/a.txt"}
@@ -62,7 +62,7 @@ async def edit(
 
 async def with_proposal(workflows: Workflows, payload: dict[str, Any]) -> str:
     """A job with this one proposal."""
-    job_id = await workflows.made()
+    job_id = await workflows.create_job()
     for step in ("sources", "index_extract", "summarize"):
         await workflows.run(job_id, step, things(1))
     item = NewItem(json.dumps(payload).encode(), "proposed", 0.5)
@@ -70,31 +70,35 @@ async def with_proposal(workflows: Workflows, payload: dict[str, Any]) -> str:
     return job_id
 
 
-async def test_what_it_says(workflows: Workflows) -> None:
+async def test_an_edit_changes_and_approves_the_proposal(workflows: Workflows) -> None:
     job_id = await reviewing(workflows)
     body = {"to": "dead letter queue", "confidence": 0.9, "rationale": "as written", "note": "n"}
     answer = await edit(workflows, job_id, "p_002", body)
-    told = answer.json()
+    response = answer.json()
     assert (answer.status, answer.header("etag")) == (200, '"2"')
-    assert (told["success"], told["job_id"], told["step"]) == (True, job_id, "proposals")
-    assert told["item"] == (await items(workflows, job_id))["p_002"]
-    assert told["item"]["payload"] == {"from": "t2", **body}
-    assert (told["item"]["status"], told["item"]["version"]) == ("approved", 2)
-    assert told["item"]["undo_token"] == "undo_p_002"
-    assert told["ontology_edits"] == {"supported": True, "granular": True, "pending_changes": 1}
-    assert told["errors"] == []
+    assert (response["success"], response["job_id"], response["step"]) == (
+        True,
+        job_id,
+        "proposals",
+    )
+    assert response["item"] == (await items(workflows, job_id))["p_002"]
+    assert response["item"]["payload"] == {"from": "t2", **body}
+    assert (response["item"]["status"], response["item"]["version"]) == ("approved", 2)
+    assert response["item"]["undo_token"] == "undo_p_002"
+    assert response["ontology_edits"] == {"supported": True, "granular": True, "pending_changes": 1}
+    assert response["errors"] == []
 
 
-async def test_its_new_confidence_counts(workflows: Workflows) -> None:
+async def test_the_new_confidence_is_used_by_filters(workflows: Workflows) -> None:
     job_id = await reviewing(workflows)
     body = {"confidence": 0.9, "auto_approve": False}
     assert (await edit(workflows, job_id, 1, body)).json()["item"]["status"] == "proposed"
-    wanted = {"action": "approve", "filter": {"min_confidence": 0.8}}
-    answer = await workflows.post(f"/{job_id}/proposals/bulk", wanted)
+    decision = {"action": "approve", "filter": {"min_confidence": 0.8}}
+    answer = await workflows.post(f"/{job_id}/proposals/bulk", decision)
     assert [item["id"] for item in answer.json()["items"]] == ["p_001"]
 
 
-async def test_it_can_be_undone(workflows: Workflows) -> None:
+async def test_an_edit_can_be_undone(workflows: Workflows) -> None:
     job_id = await reviewing(workflows)
     before = (await items(workflows, job_id))["p_001"]
     token = (await edit(workflows, job_id, 1, {"to": "x"})).json()["undo_token"]
@@ -105,7 +109,7 @@ async def test_it_can_be_undone(workflows: Workflows) -> None:
 
 
 @pytest.mark.parametrize("by", ["body", "header", "weak", "bare"])
-async def test_on_a_version(workflows: Workflows, by: str) -> None:
+async def test_an_edit_of_an_old_version_is_rejected(workflows: Workflows, by: str) -> None:
     job_id = await reviewing(workflows)
 
     async def on(version: int, to: str) -> Answer:
@@ -115,14 +119,14 @@ async def test_on_a_version(workflows: Workflows, by: str) -> None:
         return await edit(workflows, job_id, 1, {"to": to}, if_match=written[by])
 
     assert (await on(1, "first")).status == 200
-    told = check_envelope(await on(1, "second"), 409, "version_conflict")
-    assert told["errors"][0]["item_id"] == "p_001"
-    assert (told["item"]["version"], told["item"]["payload"]["to"]) == (2, "first")
+    response = check_envelope(await on(1, "second"), 409, "version_conflict")
+    assert response["errors"][0]["item_id"] == "p_001"
+    assert (response["item"]["version"], response["item"]["payload"]["to"]) == (2, "first")
     assert (await on(2, "third")).json()["item"]["payload"]["to"] == "third"
 
 
-async def test_many_at_once_lose_nothing(workflows: Workflows) -> None:
-    """Without a version each is made of the newest one."""
+async def test_concurrent_edits_are_all_kept(workflows: Workflows) -> None:
+    """Without a version, each edit applies to the newest one."""
     job_id = await reviewing(workflows, 2)
     bodies: list[dict[str, Any]] = [{"to": "t"}, {"from": "f"}, {"rationale": "r"}, {"note": "n"}]
     answers = await asyncio.gather(*(edit(workflows, job_id, 1, body) for body in bodies))
@@ -132,7 +136,7 @@ async def test_many_at_once_lose_nothing(workflows: Workflows) -> None:
     assert item["version"] == 5
 
 
-async def test_the_last_one_ends_the_review(workflows: Workflows) -> None:
+async def test_editing_the_last_proposal_ends_the_review(workflows: Workflows) -> None:
     job_id = await reviewing(workflows, 2)
     await edit(workflows, job_id, 1, {"to": "x"})
     assert (await workflows.status(job_id))["status"] == "waiting_input"
@@ -140,7 +144,7 @@ async def test_the_last_one_ends_the_review(workflows: Workflows) -> None:
     assert (await workflows.status(job_id))["status"] == "running"
 
 
-async def test_whose_time_has_passed(workflows: Workflows) -> None:
+async def test_an_edit_after_the_review_is_rejected(workflows: Workflows) -> None:
     job_id = await reviewing(workflows)
     await workflows.post(f"/{job_id}/proposals/bulk", {"action": "approve", "all": True})
     check_envelope(await edit(workflows, job_id, 1, {"to": "x"}), 409, "not_reviewable")
@@ -150,14 +154,14 @@ async def test_whose_time_has_passed(workflows: Workflows) -> None:
     check_envelope(await edit(workflows, job_id, 1, {"to": "x"}), 409, "not_reviewable")
 
 
-async def test_what_is_not_there(fake_workflows: Workflows) -> None:
+async def test_unknown_items_are_not_found(fake_workflows: Workflows) -> None:
     job_id = await reviewing(fake_workflows)
-    for item in ("p_009", 9, "nobody", "s_001%2e"):
+    for item in ("p_009", 9, "unknown", "s_001%2e"):
         check_envelope(await edit(fake_workflows, job_id, item, {"to": "x"}), 404, "item_not_found")
     check_envelope(await edit(fake_workflows, "wf_20200101_001", 1, {"to": "x"}), 404)
 
 
-async def test_an_item_that_is_no_proposal(workflows: Workflows) -> None:
+async def test_only_proposals_can_be_edited(workflows: Workflows) -> None:
     job_id = await reviewing(workflows)
     check_envelope(await edit(workflows, job_id, "s_001", {"to": "x"}), 409, "not_reviewable")
 
@@ -165,7 +169,7 @@ async def test_an_item_that_is_no_proposal(workflows: Workflows) -> None:
 # -- files ----------------------------------------------------------------------------------
 
 
-async def test_a_file_is_moved_elsewhere(fake_workflows: Workflows) -> None:
+async def test_folder_and_filename_change_the_target(fake_workflows: Workflows) -> None:
     job_id = await with_proposal(fake_workflows, MOVE)
     for body, to in MOVES:
         answer = await edit(fake_workflows, job_id, 1, body)
@@ -174,29 +178,29 @@ async def test_a_file_is_moved_elsewhere(fake_workflows: Workflows) -> None:
         await fake_workflows.post(f"/{job_id}/undo", {"undo_token": token})
 
 
-async def test_not_just_anywhere(fake_workflows: Workflows) -> None:
+async def test_invalid_folders_and_filenames_are_rejected(fake_workflows: Workflows) -> None:
     job_id = await with_proposal(fake_workflows, MOVE)
     for body in NOWHERE:
         check_envelope(await edit(fake_workflows, job_id, 1, body), 422, "validation_error")
 
 
-async def test_only_files_have_folders(fake_workflows: Workflows) -> None:
+async def test_only_file_moves_have_a_folder(fake_workflows: Workflows) -> None:
     job_id = await reviewing(fake_workflows)
     answer = await edit(fake_workflows, job_id, 1, {"proposed_folder": "x"})
     check_envelope(answer, 422, "validation_error", "proposed_folder")
 
 
-# -- misfits --------------------------------------------------------------------------------
+# -- invalid --------------------------------------------------------------------------------
 
 
-async def test_bodies_that_do_not_fit(fake_workflows: Workflows) -> None:
+async def test_invalid_requests_are_rejected(fake_workflows: Workflows) -> None:
     job_id = await reviewing(fake_workflows)
     for body in MISFITS:
         check_envelope(await edit(fake_workflows, job_id, 1, body), 422, "validation_error")
     assert await statuses(fake_workflows, job_id) == ["proposed"] * 3
 
 
-async def test_an_edit_makes_no_item_longer_than_one_may_be(fake_workflows: Workflows) -> None:
+async def test_an_edited_item_may_not_exceed_its_limit(fake_workflows: Workflows) -> None:
     job_id = await with_proposal(fake_workflows, {"to": ["a"]})
     for variants, status in ((16, 200), (17, 422)):
         body = {"to": ["x" * 4000] * variants, "auto_approve": False}
@@ -207,7 +211,7 @@ async def test_an_edit_makes_no_item_longer_than_one_may_be(fake_workflows: Work
     assert (item["version"], len(item["payload"]["to"])) == (2, 16)
 
 
-async def test_versions_that_are_none(fake_workflows: Workflows) -> None:
+async def test_invalid_versions_are_rejected(fake_workflows: Workflows) -> None:
     job_id = await reviewing(fake_workflows)
     for header in ('"x"', "0", "-1", '"1", "2"'):
         answer = await edit(fake_workflows, job_id, 1, {"to": "x"}, if_match=header)

@@ -17,7 +17,7 @@ from tests.gateway.features.workflows import seed_shapes
 from tests.gateway.features.workflows.kit import JOBS, Workflows
 
 JOB = f"{JOBS}/{{job_id}}"
-OURS = {
+ROUTES = {
     ("get", "/api/workflow/definitions"): {"503"},
     ("get", "/api/workflow/webhooks/deliveries"): {"400", "422", "503"},
     ("post", JOBS): {"400", "403", "409", "413", "415", "422", "429", "503"},
@@ -30,19 +30,19 @@ OURS = {
 
 @pytest.fixture(scope="module")
 def document() -> dict[str, Any]:
-    """It takes its time to be made."""
+    """Shared, because building it is slow."""
     return create_app(GatewaySettings()).openapi()
 
 
-def test_every_route_and_each_of_its_errors(document: dict[str, Any]) -> None:
-    for (method, path), statuses in OURS.items():
+def test_every_route_documents_its_errors(document: dict[str, Any]) -> None:
+    for (method, path), statuses in ROUTES.items():
         operation = document["paths"][path][method]
         assert operation["summary"]
         assert operation["description"]
         assert statuses | {"401", "403"} <= set(operation["responses"])
 
 
-def test_errors_are_the_envelope(document: dict[str, Any]) -> None:
+def test_errors_are_documented_as_envelopes(document: dict[str, Any]) -> None:
     """On every path of the workflow API."""
     seen = 0
     for path, item in document["paths"].items():
@@ -59,7 +59,7 @@ def test_errors_are_the_envelope(document: dict[str, Any]) -> None:
     assert "ErrorItem" in document["components"]["schemas"]
 
 
-def test_the_request_is_described(document: dict[str, Any]) -> None:
+def test_the_request_is_documented(document: dict[str, Any]) -> None:
     body = document["paths"][JOBS]["post"]["requestBody"]
     assert body["required"] is False
     media = body["content"]["application/json"]
@@ -69,10 +69,10 @@ def test_the_request_is_described(document: dict[str, Any]) -> None:
     assert "required" not in media["schema"]
 
 
-async def test_answers_fit_their_description(
+async def test_responses_match_their_schemas(
     fake_workflows: Workflows, document: dict[str, Any]
 ) -> None:
-    job_id = await fake_workflows.made({"webhook_url": "https://example.com/x"})
+    job_id = await fake_workflows.create_job({"webhook_url": "https://example.com/x"})
     await fake_workflows.until_proposals(job_id, 3)
     registry: Any = Registry().with_resource(
         "urn:doc", Resource(contents=document, specification=DRAFT202012)
@@ -89,7 +89,7 @@ async def test_answers_fit_their_description(
         validator.validate(await fake_workflows.read(path))
 
 
-def test_who_may() -> None:
+def test_every_route_has_its_permission() -> None:
     job = f"{JOBS}/wf_20260214_001"
     for method, path, permission in (
         ("GET", JOBS, READ),
@@ -111,7 +111,7 @@ def test_who_may() -> None:
         assert permission_for(method, path) is permission, (method, path)
 
 
-def test_the_contract_shows_the_three_shapes() -> None:
+def test_the_contract_has_the_three_examples() -> None:
     assert seed_shapes.job_status()["job"]["progress"] == 0.42
     assert seed_shapes.result_schema()["result"]["items"][0]["id"] == "p_001"
     assert seed_shapes.callback()["event_type"] == "step.completed"

@@ -28,8 +28,8 @@ async def ids_of(workflows: Workflows, path: str) -> list[str]:
         cursor = ("&" if "?" in path else "?") + f"cursor={page['next_cursor']}"
 
 
-async def test_it_has_the_shape_of_the_contract(workflows: Workflows) -> None:
-    job_id = await workflows.made()
+async def test_the_response_has_the_shape_of_the_contract(workflows: Workflows) -> None:
+    job_id = await workflows.create_job()
     await workflows.until_proposals(job_id, 128)
     redis = workflows.redis
     await redis.hset(KEYS.job(job_id), mapping={"last_operation": "approve_selected"})
@@ -55,11 +55,11 @@ async def test_it_has_the_shape_of_the_contract(workflows: Workflows) -> None:
     assert seed_shapes.extras(answer, seed_shapes.result_schema()) == {"result.pagination.total"}
 
 
-async def test_all_items_come_in_their_order(workflows: Workflows) -> None:
-    job_id = await workflows.made()
+async def test_items_are_in_the_order_of_their_steps(workflows: Workflows) -> None:
+    job_id = await workflows.create_job()
     await workflows.until_proposals(job_id, 4)
     answer = await workflows.read(f"/{job_id}/results")
-    assert answer["step"] == "proposals", "the current one"
+    assert answer["step"] == "proposals", "the current step"
     ids = [item["id"] for item in answer["result"]["items"]]
     assert ids == [
         "s_001",
@@ -80,7 +80,7 @@ async def test_all_items_come_in_their_order(workflows: Workflows) -> None:
 
 
 async def test_pages_have_no_gap_and_no_overlap(fake_workflows: Workflows) -> None:
-    job_id = await fake_workflows.made()
+    job_id = await fake_workflows.create_job()
     await fake_workflows.until_proposals(job_id, 4)
     whole = await ids_of(fake_workflows, f"/{job_id}/results")
     for limit, pages in ((1, 10), (3, 4), (5, 2), (10, 1), (11, 1)):
@@ -91,8 +91,8 @@ async def test_pages_have_no_gap_and_no_overlap(fake_workflows: Workflows) -> No
         assert [item["id"] for item in last["result"]["items"]] == whole[skipped:]
 
 
-async def test_a_cursor_stays_where_it_is(fake_workflows: Workflows) -> None:
-    job_id = await fake_workflows.made()
+async def test_a_cursor_keeps_its_position(fake_workflows: Workflows) -> None:
+    job_id = await fake_workflows.create_job()
     await fake_workflows.run(job_id, "sources", things(5))
     first = await fake_workflows.read(f"/{job_id}/results?limit=3")
     cursor = first["result"]["pagination"]["next_cursor"]
@@ -104,11 +104,11 @@ async def test_a_cursor_stays_where_it_is(fake_workflows: Workflows) -> None:
     assert [item["id"] for item in again["result"]["items"]] == ["s_001", "s_002"]
 
 
-async def test_only_those_in_a_status(
+async def test_items_are_filtered_by_status(
     workflows: Workflows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading, "SCAN_SIZE", 4)
-    job_id = await workflows.made()
+    job_id = await workflows.create_job()
     await workflows.until_proposals(job_id, 9)
     for number in (2, 3, 7, 9):
         state = f"approved 2 0 {number / 1000:.6f}"
@@ -128,8 +128,8 @@ async def test_only_those_in_a_status(
     assert (none["items"], none["pagination"]["total"]) == ([], 0)
 
 
-async def test_only_what_can_be_undone_has_a_token(workflows: Workflows) -> None:
-    job_id = await workflows.made()
+async def test_only_undoable_items_have_a_token(workflows: Workflows) -> None:
+    job_id = await workflows.create_job()
     await workflows.until_proposals(job_id, 3)
     redis = workflows.redis
     await redis.lpush(KEYS.undo(job_id), "undo_0000000b")
@@ -140,8 +140,8 @@ async def test_only_what_can_be_undone_has_a_token(workflows: Workflows) -> None
     assert [item["undo_token"] for item in items] == ["undo_p_001", None, None]
 
 
-async def test_what_nobody_decides_on(fake_workflows: Workflows) -> None:
-    job_id = await fake_workflows.made()
+async def test_only_reviewed_steps_have_bulk_operations(fake_workflows: Workflows) -> None:
+    job_id = await fake_workflows.create_job()
     await fake_workflows.redis.hset(
         KEYS.job(job_id), mapping={"last_operation": "approve_all", "pending_changes": "4"}
     )
@@ -158,8 +158,8 @@ async def test_what_nobody_decides_on(fake_workflows: Workflows) -> None:
         assert result["ontology_edits"]["pending_changes"] == 4
 
 
-async def test_errors_are_the_steps_own(fake_workflows: Workflows) -> None:
-    job_id = await fake_workflows.made()
+async def test_errors_of_the_step_are_returned(fake_workflows: Workflows) -> None:
+    job_id = await fake_workflows.create_job()
     await fake_workflows.run(
         job_id, "sources", errors=b'[{"code":"source_failed","message":"no file","source":"a.md"}]'
     )
@@ -198,15 +198,15 @@ MISFITS = [
 ]
 
 
-async def test_what_cannot_be_asked_for(fake_workflows: Workflows) -> None:
-    job_id = await fake_workflows.made()
+async def test_invalid_query_parameters_are_rejected(fake_workflows: Workflows) -> None:
+    job_id = await fake_workflows.create_job()
     for query, status, code, field in MISFITS:
         answer = await fake_workflows.get(f"/{job_id}/results?{query}")
         assert check_envelope(answer, status, code, field)["job_id"] == job_id
 
 
-async def test_what_can_just_be_asked_for(fake_workflows: Workflows) -> None:
-    job_id = await fake_workflows.made()
+async def test_parameters_at_their_bounds_are_accepted(fake_workflows: Workflows) -> None:
+    job_id = await fake_workflows.create_job()
     await fake_workflows.run(job_id, "sources", things(2))
     for query in ("limit=500", "limit=1", "cursor=res_1&offset=0", "cursor=res_0", "offset=9999"):
         assert (await fake_workflows.get(f"/{job_id}/results?{query}")).status == 200, query
@@ -216,10 +216,8 @@ BAD_STATES = [b"", b"proposed", b"strange 1 0 0.5", b"proposed x y z", b"\xff \x
 
 
 @pytest.mark.parametrize("state", BAD_STATES)
-async def test_foreign_items_are_no_mistake_of_ours(
-    fake_workflows: Workflows, state: bytes
-) -> None:
-    job_id = await fake_workflows.made()
+async def test_invalid_items_are_tolerated(fake_workflows: Workflows, state: bytes) -> None:
+    job_id = await fake_workflows.create_job()
     await fake_workflows.run(job_id, "sources", things(3))
     redis = fake_workflows.redis
     await redis.hset(KEYS.states(job_id), "s_001", state)
@@ -231,9 +229,9 @@ async def test_foreign_items_are_no_mistake_of_ours(
     assert next(item for item in items if item["id"] == "s_002")["payload"] == {"_raw": "{no json"}
 
 
-async def test_payloads_come_as_they_went(workflows: Workflows) -> None:
+async def test_payloads_are_returned_unchanged(workflows: Workflows) -> None:
     payload = '{"n":123456789012345678901234567890,"text":"é\\u0000 \\"q\\"","deep":[[{"a":null}]]}'
-    job_id = await workflows.made()
+    job_id = await workflows.create_job()
     await workflows.run(job_id, "sources", [NewItem(payload.encode())])
     answer = await workflows.get(f"/{job_id}/results")
     item = answer.json()["result"]["items"][0]
@@ -242,8 +240,8 @@ async def test_payloads_come_as_they_went(workflows: Workflows) -> None:
     assert item["payload"]["deep"] == [[{"a": None}]]
 
 
-async def test_the_worker_reads_them_all(workflows: Workflows) -> None:
-    job_id = await workflows.made()
+async def test_a_worker_can_read_all_items(workflows: Workflows) -> None:
+    job_id = await workflows.create_job()
     await workflows.until_proposals(job_id, 1203)
     reader = workflows.gateway.workflows.reader
     found = await reader.step_items(job_id, "proposals")
@@ -256,8 +254,8 @@ async def test_the_worker_reads_them_all(workflows: Workflows) -> None:
     assert await reader.step_items("wf_20000101_001", "proposals") == []
 
 
-async def test_what_steps_leave_for_each_other(workflows: Workflows) -> None:
-    job_id = await workflows.made({"steps": {"summarize": {"sentences": 2}}})
+async def test_data_and_options_are_stored_by_step(workflows: Workflows) -> None:
+    job_id = await workflows.create_job({"steps": {"summarize": {"sentences": 2}}})
     running = await workflows.start(job_id, "sources")
     await workflows.store.put(running, "index", b"\x00bytes")
     reader = workflows.gateway.workflows.reader

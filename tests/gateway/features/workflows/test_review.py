@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.gateway.features.workflows.acting import (
+from tests.gateway.features.workflows.actions import (
     begin,
     event_types,
     execute,
@@ -20,7 +20,7 @@ from tests.worker.kit import eventually
 
 
 async def decide(workflows: Workflows, job_id: str, *decisions: dict[str, Any], **more: Any) -> Any:
-    """Decisions through the review; the answer."""
+    """Send decisions to the review step; returns the response."""
     payload = {"decisions": list(decisions), **more}
     return await execute(workflows, job_id, "review", {"payload": payload})
 
@@ -33,8 +33,8 @@ def reject(item: str | int, **more: Any) -> dict[str, Any]:
     return {"id": item, "action": "reject", **more}
 
 
-async def test_it_waits_for_decisions(workflows: Workflows) -> None:
-    job_id = await workflows.made()
+async def test_a_review_waits_for_decisions(workflows: Workflows) -> None:
+    job_id = await workflows.create_job()
     await workflows.until_proposals(job_id, 3)
     answer = await execute(workflows, job_id, "review")
     body = answer.json()
@@ -48,7 +48,7 @@ async def test_it_waits_for_decisions(workflows: Workflows) -> None:
     assert (again.status, again.json()["execution_id"]) == (202, body["execution_id"])
 
 
-async def test_decisions_one_by_one(workflows: Workflows) -> None:
+async def test_the_last_decision_completes_the_review(workflows: Workflows) -> None:
     job_id = await reviewing(workflows)
     answer = await decide(workflows, job_id, approve("p_001"), reject(2, note="no"))
     body = answer.json()
@@ -66,15 +66,15 @@ async def test_decisions_one_by_one(workflows: Workflows) -> None:
     assert (job["status"], job["progress"]) == ("running", 0.85)
 
 
-async def test_the_rest_is_rejected(workflows: Workflows) -> None:
+async def test_finalize_rejects_the_rest(workflows: Workflows) -> None:
     job_id = await reviewing(workflows)
     answer = await decide(workflows, job_id, approve(1), finalize=True)
     assert (answer.status, answer.json()["applied"]) == (200, 3)
     assert await statuses(workflows, job_id) == ["approved", "rejected", "rejected"]
 
 
-async def test_it_goes_on_by_itself(workflows: Workflows) -> None:
-    job_id = await workflows.made({"auto_advance": True})
+async def test_auto_advance_starts_the_next_step(workflows: Workflows) -> None:
+    job_id = await workflows.create_job({"auto_advance": True})
     await work_up_to(workflows, job_id, "proposals")
     answer = await decide(workflows, job_id, finalize=True)
     what = await running(workflows, job_id)
@@ -83,32 +83,32 @@ async def test_it_goes_on_by_itself(workflows: Workflows) -> None:
     assert started == {"step": "apply", "execution_id": what.execution}
 
 
-async def test_without_proposals_it_is_complete_at_once(workflows: Workflows) -> None:
-    job_id = await workflows.made()
+async def test_without_proposals_the_review_is_complete(workflows: Workflows) -> None:
+    job_id = await workflows.create_job()
     await workflows.until_proposals(job_id, 0)
     answer = await execute(workflows, job_id, "review")
     assert (answer.status, answer.json()["result"]["summary"]) == (200, "Nothing to decide")
 
 
-async def test_decisions_before_it_was_opened(workflows: Workflows) -> None:
-    job_id = await workflows.made()
+async def test_decisions_open_and_complete_the_review(workflows: Workflows) -> None:
+    job_id = await workflows.create_job()
     await workflows.until_proposals(job_id, 2)
     answer = await decide(workflows, job_id, approve(1), approve(2))
     assert answer.status == 200
     assert (await event_types(workflows, job_id)).count("step.completed") == 5
 
 
-async def test_a_request_that_waits_hears_of_the_review(workflows: Workflows) -> None:
-    job_id = await workflows.made()
-    asked = begin(workflows, execute_path(job_id, "review"), {"wait_s": 30})
+async def test_a_waiting_request_ends_at_the_review(workflows: Workflows) -> None:
+    job_id = await workflows.create_job()
+    request = begin(workflows, execute_path(job_id, "review"), {"wait_s": 30})
     await eventually(lambda: workflows.gateway.hub._topics)
     await work_up_to(workflows, job_id, "proposals")
-    answer = await asked.answer()
+    answer = await request.answer()
     assert answer.status == 202
     assert (await workflows.status(job_id))["status"] == "waiting_input"
 
 
-async def test_some_decisions_cannot_be_made(workflows: Workflows) -> None:
+async def test_some_decisions_fail(workflows: Workflows) -> None:
     job_id = await reviewing(workflows)
     answer = await decide(
         workflows,
@@ -120,8 +120,8 @@ async def test_some_decisions_cannot_be_made(workflows: Workflows) -> None:
     )
     body = answer.json()
     assert (answer.status, body["success"], body["applied"], body["failed"]) == (202, False, 1, 3)
-    told = {error["item_id"]: error["code"] for error in body["errors"]}
-    assert told == {
+    reported = {error["item_id"]: error["code"] for error in body["errors"]}
+    assert reported == {
         "p_001": "version_conflict",
         "p_009": "item_not_found",
         "s_001": "item_not_found",
@@ -131,7 +131,7 @@ async def test_some_decisions_cannot_be_made(workflows: Workflows) -> None:
     assert await statuses(workflows, job_id) == ["proposed", "approved", "proposed"]
 
 
-async def test_all_have_changed_meanwhile(workflows: Workflows) -> None:
+async def test_only_version_conflicts_get_409(workflows: Workflows) -> None:
     job_id = await reviewing(workflows)
     await decide(workflows, job_id, reject(1))
     answer = await decide(workflows, job_id, approve(1, version=1), finalize=True)
@@ -143,21 +143,21 @@ async def test_all_have_changed_meanwhile(workflows: Workflows) -> None:
     assert await statuses(workflows, job_id) == ["rejected", "proposed", "proposed"]
 
 
-async def test_what_is_wrong_is_not_finalized(workflows: Workflows) -> None:
+async def test_failed_decisions_are_not_finalized(workflows: Workflows) -> None:
     job_id = await reviewing(workflows)
     answer = await decide(workflows, job_id, approve("p_009"), finalize=True)
     assert (answer.status, answer.json()["success"]) == (202, False)
     assert await statuses(workflows, job_id) == ["proposed"] * 3
 
 
-async def test_nothing_to_decide_on(workflows: Workflows) -> None:
-    job_id = await workflows.made()
+async def test_decisions_need_reviewable_proposals(workflows: Workflows) -> None:
+    job_id = await workflows.create_job()
     check_envelope(await decide(workflows, job_id, approve(1)), 409, "not_reviewable")
     await workflows.post(f"/{job_id}/cancel")
     check_envelope(await decide(workflows, job_id, approve(1)), 409, "not_reviewable")
 
 
-async def test_who_decided_what(workflows: Workflows) -> None:
+async def test_decisions_are_recorded(workflows: Workflows) -> None:
     job_id = await reviewing(workflows)
     await decide(workflows, job_id, approve(1, note="fits"), reject(2))
     found = await workflows.read(f"/{job_id}/results?step=review")
@@ -181,10 +181,10 @@ MISFITS: list[tuple[Any, str]] = [
 ]
 
 
-async def test_decisions_that_are_none(fake_workflows: Workflows) -> None:
+async def test_invalid_decisions_are_rejected(fake_workflows: Workflows) -> None:
     job_id = await reviewing(fake_workflows)
     for payload, field in MISFITS:
         answer = await execute(fake_workflows, job_id, "review", {"payload": payload})
-        told = check_envelope(answer, 422, "validation_error")
-        assert told["errors"][0]["field"].startswith(field)
+        envelope = check_envelope(answer, 422, "validation_error")
+        assert envelope["errors"][0]["field"].startswith(field)
     assert await statuses(fake_workflows, job_id) == ["proposed"] * 3

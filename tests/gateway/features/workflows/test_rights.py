@@ -1,4 +1,4 @@
-"""Authorisation: who may change a workflow job, and what each caller may see."""
+"""Authorisation: which callers may change a workflow job, and what each of them may see."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from tests.gateway.access_kit import bearer, key_for
 from tests.gateway.asgi import Answer
-from tests.gateway.features.workflows.acting import execute, running, send, work
+from tests.gateway.features.workflows.actions import execute, running, send, work
 from tests.gateway.features.workflows.kit import Workflows, check_envelope
 
 BOTH = ("jobs:read", "jobs:write")
@@ -35,9 +35,9 @@ async def change(workflows: Workflows, job_id: str, name: str, **headers: str) -
 
 
 @pytest.mark.parametrize("name", CHANGES)
-async def test_what_shows_items_needs_both_scopes(fake_workflows: Workflows, name: str) -> None:
+async def test_responses_with_items_need_both_scopes(fake_workflows: Workflows, name: str) -> None:
     writes = await key_of(fake_workflows, "jobs:write")
-    job_id = await fake_workflows.made(None, **writes)
+    job_id = await fake_workflows.create_job(None, **writes)
     await fake_workflows.until_proposals(job_id, 2)
     answer = await change(fake_workflows, job_id, name, **writes)
     if name == "cancel":
@@ -47,10 +47,10 @@ async def test_what_shows_items_needs_both_scopes(fake_workflows: Workflows, nam
 
 
 @pytest.mark.parametrize("name", CHANGES)
-async def test_a_key_without_the_task(fake_workflows: Workflows, name: str) -> None:
+async def test_a_key_for_other_tasks_is_rejected(fake_workflows: Workflows, name: str) -> None:
     chats = await key_of(fake_workflows, *BOTH, tasks=("chat",))
     reads = await key_of(fake_workflows, *BOTH)
-    job_id = await fake_workflows.made(None, **reads)
+    job_id = await fake_workflows.create_job(None, **reads)
     await fake_workflows.until_proposals(job_id, 2)
     answer = await change(fake_workflows, job_id, name, **chats)
     check_envelope(answer, 403, "task_not_allowed")
@@ -58,9 +58,9 @@ async def test_a_key_without_the_task(fake_workflows: Workflows, name: str) -> N
     check_envelope(missing, 404, "job_not_found")
 
 
-async def test_who_may_not_read_sees_no_result(workflows: Workflows) -> None:
+async def test_a_caller_without_read_scope_gets_no_result(workflows: Workflows) -> None:
     writes, both = await key_of(workflows, "jobs:write"), await key_of(workflows, *BOTH)
-    job_id = await workflows.made(None, **writes)
+    job_id = await workflows.create_job(None, **writes)
     first = await execute(workflows, job_id, "sources", **writes, **ONCE)
     assert first.status == 202
     what = await execution_of(workflows, job_id)
@@ -81,26 +81,33 @@ async def execution_of(workflows: Workflows, job_id: str) -> str:
     return (await running(workflows, job_id)).execution
 
 
-async def test_a_review_that_is_over_at_once(workflows: Workflows) -> None:
+async def test_without_read_scope_an_ended_review_has_no_items(workflows: Workflows) -> None:
     writes = await key_of(workflows, "jobs:write")
-    job_id = await workflows.made(None, **writes)
+    job_id = await workflows.create_job(None, **writes)
     await workflows.until_proposals(job_id, 0)
-    told = await execute(workflows, job_id, "review", **writes)
-    assert (told.status, told.json()["result"]["items"]) == (202, [])
+    limited = await execute(workflows, job_id, "review", **writes)
+    assert (limited.status, limited.json()["result"]["items"]) == (
+        202,
+        [],
+    )
 
 
-async def test_who_may_not_read_may_decide(workflows: Workflows) -> None:
+async def test_a_caller_without_read_scope_may_decide(workflows: Workflows) -> None:
     writes, both = await key_of(workflows, "jobs:write"), await key_of(workflows, *BOTH)
-    job_id = await workflows.made(None, **writes)
+    job_id = await workflows.create_job(None, **writes)
     await workflows.until_proposals(job_id, 1)
     stale = {"decisions": [{"id": 1, "action": "approve", "version": 7}]}
-    told = await execute(workflows, job_id, "review", {"payload": stale}, **writes)
-    assert (told.status, told.json()["items"]) == (409, [])
-    wanted = {"payload": {"decisions": [{"id": 1, "action": "approve"}]}}
-    shown = await execute(workflows, job_id, "review", wanted, **both, **ONCE)
+    limited = await execute(workflows, job_id, "review", {"payload": stale}, **writes)
+    assert (limited.status, limited.json()["items"]) == (409, [])
+    decision = {"payload": {"decisions": [{"id": 1, "action": "approve"}]}}
+    shown = await execute(workflows, job_id, "review", decision, **both, **ONCE)
     assert (shown.status, len(shown.json()["result"]["items"])) == (200, 1)
-    told = await execute(workflows, job_id, "review", wanted, **writes, **ONCE)
-    body = told.json()
-    assert (told.status, body["result"]["items"], body["completed"]) == (202, [], True)
-    again = await execute(workflows, job_id, "review", wanted, **both, **ONCE)
+    limited = await execute(workflows, job_id, "review", decision, **writes, **ONCE)
+    body = limited.json()
+    assert (limited.status, body["result"]["items"], body["completed"]) == (
+        202,
+        [],
+        True,
+    )
+    again = await execute(workflows, job_id, "review", decision, **both, **ONCE)
     assert again.body == shown.body

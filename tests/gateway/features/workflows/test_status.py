@@ -22,9 +22,9 @@ from tests.gateway.features.workflows.kit import (
 ERRORS = b'[{"code":"step_failed","message":"no luck","source":"s_001"}]'
 
 
-async def test_progress_is_the_examples(workflows: Workflows) -> None:
+async def test_progress_has_the_value_of_the_example(workflows: Workflows) -> None:
     """Sources are complete, four fifths of the extraction are done: 0.42."""
-    job_id = await workflows.made()
+    job_id = await workflows.create_job()
     await workflows.run(job_id, "sources", things(3), "Read 3 sources")
     assert (await workflows.status(job_id))["progress"] == 0.1
     running = await workflows.start(job_id, "index_extract")
@@ -42,8 +42,8 @@ async def test_progress_is_the_examples(workflows: Workflows) -> None:
     assert (outcome["summary"], outcome["count"]) == ("Read 3 sources", 3)
 
 
-async def test_it_has_the_shape_of_the_contract(workflows: Workflows) -> None:
-    job_id = await workflows.made({"webhook_url": "https://example/callback"})
+async def test_the_response_has_the_shape_of_the_contract(workflows: Workflows) -> None:
+    job_id = await workflows.create_job({"webhook_url": "https://example/callback"})
     await workflows.until_proposals(job_id, 5)
     await workflows.redis.hset(
         KEYS.job(job_id), mapping={"webhook_status": "ok", "webhook_ms": "1771083240000"}
@@ -63,8 +63,8 @@ async def test_it_has_the_shape_of_the_contract(workflows: Workflows) -> None:
     assert answer["job"]["metadata"]["proposal_count"] == 5
 
 
-async def test_the_review_counts_by_decisions(workflows: Workflows) -> None:
-    job_id = await workflows.made()
+async def test_progress_of_a_review_follows_its_decisions(workflows: Workflows) -> None:
+    job_id = await workflows.create_job()
     await workflows.until_proposals(job_id, 4)
     assert (await workflows.status(job_id))["progress"] == 0.8
     counts = {"proposed": "3", "approved": "1", "rejected": "1"}
@@ -73,9 +73,9 @@ async def test_the_review_counts_by_decisions(workflows: Workflows) -> None:
     assert (await workflows.status(job_id))["progress"] == 0.82  # 0.80 + 0.05 * 2 / 5
 
 
-async def test_one_means_completed_and_only_that(fake_workflows: Workflows) -> None:
+async def test_progress_is_one_only_if_the_job_is_complete(fake_workflows: Workflows) -> None:
     await fake_workflows.declare()
-    job_id = await fake_workflows.made({"workflow": PLAIN.name})
+    job_id = await fake_workflows.create_job({"workflow": PLAIN.name})
     await fake_workflows.run(job_id, "fetch")
     running = await fake_workflows.start(job_id, "store")
     await fake_workflows.store.progress(running, 1000, 1000)
@@ -87,8 +87,8 @@ async def test_one_means_completed_and_only_that(fake_workflows: Workflows) -> N
     assert job["completed_at"] == job["updated_at"]
 
 
-async def test_a_failed_step_says_why(workflows: Workflows) -> None:
-    job_id = await workflows.made()
+async def test_a_failed_step_has_its_error(workflows: Workflows) -> None:
+    job_id = await workflows.create_job()
     running = await workflows.start(job_id, "sources")
     await workflows.store.fail(running, ERRORS)
     job = await workflows.status(job_id)
@@ -99,8 +99,8 @@ async def test_a_failed_step_says_why(workflows: Workflows) -> None:
     assert (step["error"]["code"], step["error"]["message"]) == ("step_failed", "no luck")
 
 
-async def test_reading_moves_nothing(workflows: Workflows) -> None:
-    job_id = await workflows.made()
+async def test_reading_changes_nothing(workflows: Workflows) -> None:
+    job_id = await workflows.create_job()
     await workflows.until_proposals(job_id, 2)
     before = await workflows.gateway.snapshot()
     first = await workflows.get(f"/{job_id}/status")
@@ -110,8 +110,8 @@ async def test_reading_moves_nothing(workflows: Workflows) -> None:
     assert await workflows.gateway.snapshot() == before
 
 
-async def test_what_is_known_is_not_sent_again(fake_workflows: Workflows) -> None:
-    job_id = await fake_workflows.made()
+async def test_an_unchanged_job_gets_304(fake_workflows: Workflows) -> None:
+    job_id = await fake_workflows.create_job()
     first = await fake_workflows.get(f"/{job_id}/status")
     etag = first.header("etag") or ""
     again = await fake_workflows.get(f"/{job_id}/status", if_none_match=f'"x", W/{etag}')
@@ -122,9 +122,9 @@ async def test_what_is_known_is_not_sent_again(fake_workflows: Workflows) -> Non
     assert changed.header("etag") != etag
 
 
-async def test_pages_are_those_of_the_lists(real_workflows: Workflows) -> None:
+async def test_pagination_matches_the_lists(real_workflows: Workflows) -> None:
     workflows = real_workflows
-    job_id = await workflows.made()
+    job_id = await workflows.create_job()
     await workflows.run(job_id, "sources", things(100))
     await _same_pages(workflows, job_id, has_more=(False, False))
     await workflows.run(job_id, "index_extract", things(3))
@@ -135,8 +135,8 @@ async def test_pages_are_those_of_the_lists(real_workflows: Workflows) -> None:
     await _same_pages(workflows, job_id, has_more=(True, True))
 
 
-async def test_pages_of_a_trimmed_log(real_workflows: Workflows) -> None:
-    job_id = await real_workflows.made()
+async def test_pagination_matches_a_trimmed_log(real_workflows: Workflows) -> None:
+    job_id = await real_workflows.create_job()
     running = await real_workflows.start(job_id, "sources")
     await _fill_events(real_workflows.store, running, 230)
     await real_workflows.redis.xtrim(KEYS.events(job_id), maxlen=211, approximate=False)
@@ -163,13 +163,13 @@ async def _same_pages(
     return pages
 
 
-async def test_what_can_be_no_job_is_none(fake_workflows: Workflows) -> None:
+async def test_an_invalid_id_is_not_found(fake_workflows: Workflows) -> None:
     for job_id in ("x", "wf_1_1", "wf_20260214_01", "wf_20260214_" + "1" * 70):
         check_envelope(await fake_workflows.get(f"/{job_id}/status"), 404, "job_not_found")
 
 
-async def test_a_job_that_ran_out_is_gone(fake_workflows: Workflows) -> None:
-    job_id = await fake_workflows.made()
+async def test_an_expired_job_is_not_found(fake_workflows: Workflows) -> None:
+    job_id = await fake_workflows.create_job()
     await fake_workflows.redis.delete(KEYS.steps(job_id))
     check_envelope(await fake_workflows.get(f"/{job_id}/status"), 404, "job_not_found")
     await fake_workflows.redis.delete(KEYS.job(job_id))
@@ -179,21 +179,21 @@ async def test_a_job_that_ran_out_is_gone(fake_workflows: Workflows) -> None:
 PATHS = ("status", "results", "results?step=proposals", "results?status=proposed", "events")
 
 
-async def test_foreign_keys_are_no_mistake_of_ours(real_workflows: Workflows) -> None:
+async def test_keys_of_another_type_are_reported(real_workflows: Workflows) -> None:
     workflows = real_workflows
     for key in ("steps", "undo", "events", "order", "items", "states", "undoable"):
-        job_id = await workflows.made()
+        job_id = await workflows.create_job()
         await workflows.until_proposals(job_id, 2)
         name = getattr(KEYS, key)(job_id)
         await workflows.redis.delete(name)
-        await workflows.redis.set(name, "somebody's")
+        await workflows.redis.set(name, "another type")
         answers = [await workflows.get(f"/{job_id}/{path}") for path in PATHS]
         assert {answer.status for answer in answers} <= {200, 503}, key
         refused = [answer for answer in answers if answer.status == 503]
         assert refused, key
         for answer in refused:
             check_envelope(answer, 503, "store_corrupt")
-    assert (await workflows.get("")).status == 200, "and the list has the others"
+    assert (await workflows.get("")).status == 200, "the list still works"
 
 
 FIELDS: list[tuple[str, bytes, int]] = [
@@ -214,9 +214,9 @@ FIELDS: list[tuple[str, bytes, int]] = [
 ]
 
 
-async def test_foreign_fields_are_no_mistake_of_ours(fake_workflows: Workflows) -> None:
+async def test_invalid_job_fields_are_tolerated_or_reported(fake_workflows: Workflows) -> None:
     for field, value, status in FIELDS:
-        job_id = await fake_workflows.made()
+        job_id = await fake_workflows.create_job()
         await fake_workflows.redis.hset(KEYS.job(job_id), field, value)
         for path in ("status", "results", "events"):
             answer = await fake_workflows.get(f"/{job_id}/{path}")
@@ -226,33 +226,33 @@ async def test_foreign_fields_are_no_mistake_of_ours(fake_workflows: Workflows) 
     assert (await fake_workflows.get("")).status == 200
 
 
-async def test_foreign_steps_are_no_mistake_of_ours(fake_workflows: Workflows) -> None:
+async def test_invalid_step_fields_are_tolerated(fake_workflows: Workflows) -> None:
     for field, value in (
         ("errors", b"{"), ("errors", b'["x",{"code":3}]'), ("status", b"?"), ("done", b"x"),
     ):  # fmt: skip
-        job_id = await fake_workflows.made()
+        job_id = await fake_workflows.create_job()
         await fake_workflows.store.fail(await fake_workflows.start(job_id, "sources"), ERRORS)
         await fake_workflows.redis.hset(KEYS.steps(job_id), f"sources.{field}", value)
         for path in ("status", "results"):
             assert (await fake_workflows.get(f"/{job_id}/{path}")).status == 200
 
 
-async def test_an_id_may_come_to_stand_for_another_job(fake_workflows: Workflows) -> None:
-    job_id = await fake_workflows.made()
+async def test_a_reused_id_does_not_get_cached_steps(fake_workflows: Workflows) -> None:
+    job_id = await fake_workflows.create_job()
     await fake_workflows.status(job_id)
     await fake_workflows.redis.flushall()
     await fake_workflows.declare()
     fake_workflows.gateway.workflows.catalog._refreshed_at = float("-inf")
-    assert await fake_workflows.made({"workflow": PLAIN.name}) == job_id
+    assert await fake_workflows.create_job({"workflow": PLAIN.name}) == job_id
     job = await fake_workflows.status(job_id)
     assert [step["name"] for step in job["stepper"]] == ["fetch", "store"]
 
 
-async def test_what_is_remembered_is_bounded(
+async def test_the_cache_is_bounded(
     fake_workflows: Workflows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading, "MAX_CACHED_JOBS", 2)
-    made = [await fake_workflows.made() for _ in range(4)]
-    for job_id in made:
+    job_ids = [await fake_workflows.create_job() for _ in range(4)]
+    for job_id in job_ids:
         assert (await fake_workflows.status(job_id))["job_id"] == job_id
     assert len(fake_workflows.gateway.workflows.reader._steps) == 2

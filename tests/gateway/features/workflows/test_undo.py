@@ -12,7 +12,7 @@ from common.features.workflows.types import WorkflowAnswer, WorkflowOutcome
 from tests.gateway.access_kit import bearer, key_for
 from tests.gateway.asgi import Answer
 from tests.gateway.conftest import Gateway
-from tests.gateway.features.workflows.acting import begin, event_types, items, reviewing, statuses
+from tests.gateway.features.workflows.actions import begin, event_types, items, reviewing, statuses
 from tests.gateway.features.workflows.kit import KEYS, Workflows, check_envelope
 from tests.worker.kit import eventually
 
@@ -34,7 +34,7 @@ async def approved(workflows: Workflows, job_id: str, *ids: int) -> str:
     return token
 
 
-async def test_an_operation(workflows: Workflows) -> None:
+async def test_an_operation_is_undone_once(workflows: Workflows) -> None:
     job_id = await reviewing(workflows)
     token = await approved(workflows, job_id, 1, 2)
     answer = await undo(workflows, job_id, token)
@@ -52,7 +52,7 @@ async def test_an_operation(workflows: Workflows) -> None:
     check_envelope(await undo(workflows, job_id, token), 404, "unknown_undo_token")
 
 
-async def test_one_item_after_the_other(workflows: Workflows) -> None:
+async def test_single_items_of_an_operation_are_undone(workflows: Workflows) -> None:
     job_id = await reviewing(workflows)
     token = await approved(workflows, job_id, 1, 2)
     assert (await undo(workflows, job_id, "undo_p_001")).json()["undone"] == ["p_001"]
@@ -61,17 +61,17 @@ async def test_one_item_after_the_other(workflows: Workflows) -> None:
     assert (await undo(workflows, job_id, token)).json()["undone"] == ["p_002"]
 
 
-async def test_what_has_changed_since_is_not_undone(workflows: Workflows) -> None:
+async def test_items_that_have_changed_are_a_conflict(workflows: Workflows) -> None:
     job_id = await reviewing(workflows)
     token = await approved(workflows, job_id, 1, 2)
     await workflows.post(f"/{job_id}/proposals/bulk", {"action": "reject", "proposal_ids": [2]})
-    told = check_envelope(await undo(workflows, job_id, token), 409, "undo_conflict")
-    assert told["items"] == ["p_002"]
-    assert [error["item_id"] for error in told["errors"]] == [None, "p_002"]
+    envelope = check_envelope(await undo(workflows, job_id, token), 409, "undo_conflict")
+    assert envelope["items"] == ["p_002"]
+    assert [error["item_id"] for error in envelope["errors"]] == [None, "p_002"]
     assert await statuses(workflows, job_id) == ["approved", "rejected", "proposed"]
 
 
-async def test_tokens_that_are_none(fake_workflows: Workflows) -> None:
+async def test_unknown_and_invalid_tokens_are_rejected(fake_workflows: Workflows) -> None:
     job_id = await reviewing(fake_workflows)
     for token in ("undo_00000000", "undo_p_001", "undo_p_404"):
         check_envelope(await undo(fake_workflows, job_id, token), 404, "unknown_undo_token")
@@ -81,11 +81,11 @@ async def test_tokens_that_are_none(fake_workflows: Workflows) -> None:
     check_envelope(await undo(fake_workflows, "wf_20200101_001", "undo_p_001"), 404)
 
 
-# -- what a worker must undo -------------------------------------------------------------------
+# -- undo by a worker --------------------------------------------------------------------------
 
 
 class Beyond:
-    """A job of which an operation reached beyond it, and the core job that is to undo that."""
+    """A job with an operation that had external effects, and the core job that undoes them."""
 
     def __init__(self, workflows: Workflows, job_id: str) -> None:
         self.workflows = workflows
@@ -135,20 +135,20 @@ def ask(beyond: Beyond, **more: Any) -> Any:
     return begin(beyond.workflows, f"/{beyond.job_id}/undo", body)
 
 
-async def test_a_worker_undoes_it(beyond: Beyond) -> None:
-    asked = ask(beyond)
+async def test_effects_are_undone_by_a_worker(beyond: Beyond) -> None:
+    request = ask(beyond)
     core_id = await beyond.core()
     entries = await beyond.gateway.redis.xrange(beyond.gateway.keys.queue)
     payload = json.loads(entries[-1][1][b"payload"])
     args = {"workflow_job_id": beyond.job_id, "undo_token": TOKEN}
     assert payload == {"tool": "workflow.undo", "args": args}
     await beyond.end(core_id, OK)
-    answer = await asked.answer()
+    answer = await request.answer()
     assert (answer.status, answer.json()["undone"]) == (200, ["p_001"])
     assert [item["id"] for item in answer.json()["items"]] == ["p_001"]
 
 
-async def test_two_who_want_it_get_one_undoing(beyond: Beyond) -> None:
+async def test_two_requests_share_one_undo_job(beyond: Beyond) -> None:
     first, second = ask(beyond), ask(beyond)
     await eventually(lambda: len(beyond.gateway.hub._subscribers) == 2)
     core_id = await beyond.core()
@@ -157,35 +157,35 @@ async def test_two_who_want_it_get_one_undoing(beyond: Beyond) -> None:
     assert await beyond.cores() == [core_id]
 
 
-async def test_a_worker_finds_that_it_cannot_be_undone(beyond: Beyond) -> None:
-    asked = ask(beyond)
+async def test_a_conflict_found_by_the_worker_is_reported(beyond: Beyond) -> None:
+    request = ask(beyond)
     refused = {"answer": "refused", "undone": [], "items": ["p_002"], "code": "undo_conflict"}
     await beyond.end(await beyond.core(), refused)
-    told = check_envelope(await asked.answer(), 409, "undo_conflict")
-    assert told["items"] == ["p_002"]
+    envelope = check_envelope(await request.answer(), 409, "undo_conflict")
+    assert envelope["items"] == ["p_002"]
     # A repeated request does not get the old response.
-    asked = ask(beyond)
+    request = ask(beyond)
     await eventually(lambda: beyond.gateway.hub._topics)
     assert len(await beyond.cores()) == 2
     await beyond.end(await beyond.core(), OK)
-    assert (await asked.answer()).status == 200
+    assert (await request.answer()).status == 200
 
 
-async def test_a_worker_finds_nothing(beyond: Beyond) -> None:
-    asked = ask(beyond)
+async def test_a_token_that_the_worker_does_not_find_gets_404(beyond: Beyond) -> None:
+    request = ask(beyond)
     missing = {"answer": "missing", "undone": [], "items": [], "code": None}
     await beyond.end(await beyond.core(), missing)
-    check_envelope(await asked.answer(), 404, WorkflowError.UNKNOWN_UNDO.value)
+    check_envelope(await request.answer(), 404, WorkflowError.UNKNOWN_UNDO.value)
 
 
 @pytest.mark.parametrize("status", ["error", "canceled"])
-async def test_a_worker_fails(beyond: Beyond, status: str) -> None:
-    asked = ask(beyond)
+async def test_a_failed_undo_job_gets_500(beyond: Beyond, status: str) -> None:
+    request = ask(beyond)
     await beyond.end(await beyond.core(), {}, status)
-    check_envelope(await asked.answer(), 500, "undo_failed")
+    check_envelope(await request.answer(), 500, "undo_failed")
 
 
-async def test_no_worker_comes_in_time(beyond: Beyond) -> None:
+async def test_at_the_timeout_the_response_is_202(beyond: Beyond) -> None:
     answer = await ask(beyond, wait_s=0.05).answer()
     assert (answer.status, answer.json()["undone"]) == (202, [])
     assert answer.header("location") == f"/api/workflow/jobs/{beyond.job_id}/status"
@@ -195,35 +195,35 @@ async def test_no_worker_comes_in_time(beyond: Beyond) -> None:
 async def test_after_a_failure_the_same_key_tries_again(
     workflows: Workflows, wait_s: float
 ) -> None:
-    """By the scripts, not as if: an operation with effects."""
+    """An operation with effects, through the real scripts."""
     job_id = await reviewing(workflows)
     beyond = Beyond(workflows, job_id)
     operation = json.dumps({"kind": "step", "items": {}, "effects": {"a": "b"}})
     await workflows.redis.hset(KEYS.operations(job_id), TOKEN, operation)
     await workflows.redis.lpush(KEYS.undo(job_id), TOKEN)
 
-    asked = ask(beyond, wait_s=wait_s, idempotency_key="k")
+    request = ask(beyond, wait_s=wait_s, idempotency_key="k")
     if wait_s:
         await beyond.end(await beyond.core(), {}, "error")
     else:
-        assert (await asked.answer()).status == 202
+        assert (await request.answer()).status == 202
         await beyond.end((await beyond.cores())[-1], {}, "error")
-        asked = ask(beyond, wait_s=wait_s, idempotency_key="k")
-    check_envelope(await asked.answer(), 500, "undo_failed")
+        request = ask(beyond, wait_s=wait_s, idempotency_key="k")
+    check_envelope(await request.answer(), 500, "undo_failed")
     assert len(await beyond.cores()) == 1
 
-    asked = ask(beyond, idempotency_key="k")
+    request = ask(beyond, idempotency_key="k")
     await beyond.end(await beyond.core(), OK)
-    answer = await asked.answer()
+    answer = await request.answer()
     assert (answer.status, answer.json()["undone"]) == (200, ["p_001"])
     assert len(await beyond.cores()) == 2
     assert (await ask(beyond, idempotency_key="k").answer()).body == answer.body
 
 
-async def test_whose_core_job_it_is(beyond: Beyond) -> None:
+async def test_the_undo_job_belongs_to_the_tenant(beyond: Beyond) -> None:
     workflows = beyond.workflows
     key = await key_for(workflows.gateway, "k", scopes=("jobs:read", "jobs:write"), tenant="a")
-    job_id = await workflows.made(None, **bearer(key))
+    job_id = await workflows.create_job(None, **bearer(key))
     body = {"undo_token": TOKEN, "wait_s": 0}
     assert (await workflows.post(f"/{job_id}/undo", body)).status == 202  # by an administrator
     [core_id] = await beyond.cores()

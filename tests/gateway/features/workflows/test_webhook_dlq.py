@@ -33,33 +33,33 @@ DETAIL = {
 }
 
 
-class Letters:
-    """The two routes, and what a worker does."""
+class WebhookDeadLetters:
+    """The two routes, and the calls of a worker."""
 
     def __init__(self, workflows: Workflows) -> None:
         self.workflows = workflows
         state = workflows.gateway.state
         self.store = WebhookStore(state.client, workflows.gateway.workflows.store._batcher)
 
-    async def give_up(self, count: int = 1) -> list[str]:
+    async def add(self, count: int = 1) -> list[str]:
         """Write dead letters; returns their events, oldest first."""
-        made = []
+        added = []
         for number in range(count):
-            job_id = await self.workflows.made({"webhook_url": URL})
-            [taken] = await self.store.claim([job_id], 60_000)
+            job_id = await self.workflows.create_job({"webhook_url": URL})
+            [delivery] = await self.store.claim([job_id], 60_000)
             event_id = f"{job_id}:job.created:{number:08x}"
             body = json.dumps({"event_id": event_id, "payload": {"n": number}}).encode()
             detail = json.dumps([DETAIL]).encode()
-            letter = WebhookDeadLetter(event_id, "job.created", job_id, URL, 1, detail, body)
-            await self.store.settle(taken, DeliveryOutcome.DEAD, letter=letter)
-            made.append(event_id)
-        return made
+            dead_letter = WebhookDeadLetter(event_id, "job.created", job_id, URL, 1, detail, body)
+            await self.store.settle(delivery, DeliveryOutcome.DEAD, letter=dead_letter)
+            added.append(event_id)
+        return added
 
     async def end_redrive(
         self, event_id: str, becomes: DeliveryOutcome = DeliveryOutcome.OK
     ) -> None:
-        [taken] = await self.store.claim([event_id], 60_000)
-        await self.store.settle(taken, becomes)
+        [delivery] = await self.store.claim([event_id], 60_000)
+        await self.store.settle(delivery, becomes)
 
     async def read(self, query: str = "") -> Any:
         answer = await self.workflows.gateway.client.get(f"{DLQ}{query}", {})
@@ -78,23 +78,23 @@ class Letters:
 
 
 @pytest.fixture
-async def letters(make: Make) -> Letters:
-    return Letters(Workflows(make(workflow_webhook_allowed_hosts="127.0.0.1")))
+async def dead_letters(make: Make) -> WebhookDeadLetters:
+    return WebhookDeadLetters(Workflows(make(workflow_webhook_allowed_hosts="127.0.0.1")))
 
 
 @pytest.fixture
-async def fake_letters(fake_make: Make) -> Letters:
-    return Letters(Workflows(fake_make(workflow_webhook_allowed_hosts="127.0.0.1")))
+async def fake_dead_letters(fake_make: Make) -> WebhookDeadLetters:
+    return WebhookDeadLetters(Workflows(fake_make(workflow_webhook_allowed_hosts="127.0.0.1")))
 
 
-async def on_their_way(letters: Letters, query: str = "") -> Any:
-    answer = await letters.workflows.gateway.client.get(f"{DELIVERIES}{query}", {})
+async def list_deliveries(dead_letters: WebhookDeadLetters, query: str = "") -> Any:
+    answer = await dead_letters.workflows.gateway.client.get(f"{DELIVERIES}{query}", {})
     assert answer.status == 200, answer
     return answer.json()
 
 
-async def test_nothing_is_on_its_way(letters: Letters) -> None:
-    assert await on_their_way(letters) == {
+async def test_without_deliveries_the_list_is_empty(dead_letters: WebhookDeadLetters) -> None:
+    assert await list_deliveries(dead_letters) == {
         "success": True,
         "items": [],
         "total": 0,
@@ -102,9 +102,9 @@ async def test_nothing_is_on_its_way(letters: Letters) -> None:
     }
 
 
-async def test_what_is_on_its_way(letters: Letters) -> None:
-    job_id = await letters.workflows.made({"webhook_url": URL})
-    [item] = (await on_their_way(letters))["items"]
+async def test_a_delivery_is_described(dead_letters: WebhookDeadLetters) -> None:
+    job_id = await dead_letters.workflows.create_job({"webhook_url": URL})
+    [item] = (await list_deliveries(dead_letters))["items"]
     assert item.pop("next_at").endswith("Z")
     assert item == {
         "job_id": job_id,
@@ -115,41 +115,41 @@ async def test_what_is_on_its_way(letters: Letters) -> None:
         "attempts": 0,
         "last": None,
     }
-    [taken] = await letters.store.claim([job_id], 60_000)
-    [item] = (await on_their_way(letters))["items"]
+    [delivery] = await dead_letters.store.claim([job_id], 60_000)
+    [item] = (await list_deliveries(dead_letters))["items"]
     assert (item["under_way"], item["attempts"]) == (True, 1)
     detail = json.dumps(DETAIL).encode()
-    await letters.store.settle(taken, DeliveryOutcome.RETRY, delay_ms=60_000, detail=detail)
-    [item] = (await on_their_way(letters))["items"]
+    await dead_letters.store.settle(delivery, DeliveryOutcome.RETRY, delay_ms=60_000, detail=detail)
+    [item] = (await list_deliveries(dead_letters))["items"]
     assert (item["under_way"], item["attempts"], item["last"]) == (False, 1, DETAIL)
 
 
-async def test_a_letter_that_is_sent_again_is_on_its_way(letters: Letters) -> None:
-    [event_id] = await letters.give_up()
-    assert (await on_their_way(letters))["total"] == 0
-    await letters.redrive({"all": True})
-    [item] = (await on_their_way(letters))["items"]
+async def test_a_redriven_dead_letter_is_a_delivery(dead_letters: WebhookDeadLetters) -> None:
+    [event_id] = await dead_letters.add()
+    assert (await list_deliveries(dead_letters))["total"] == 0
+    await dead_letters.redrive({"all": True})
+    [item] = (await list_deliveries(dead_letters))["items"]
     assert (item["event_id"], item["job_id"]) == (event_id, event_id.partition(":")[0])
     assert (item["url"], item["waiting"]) == (URL, 1)
 
 
-async def test_only_some_of_what_is_on_its_way(letters: Letters) -> None:
+async def test_the_number_of_deliveries_is_limited(dead_letters: WebhookDeadLetters) -> None:
     for _ in range(3):
-        await letters.workflows.made({"webhook_url": URL})
-    page = await on_their_way(letters, "?limit=2")
+        await dead_letters.workflows.create_job({"webhook_url": URL})
+    page = await list_deliveries(dead_letters, "?limit=2")
     assert (len(page["items"]), page["total"]) == (2, 3)
-    answer = await letters.workflows.gateway.client.get(f"{DELIVERIES}?limit=0", {})
+    answer = await dead_letters.workflows.gateway.client.get(f"{DELIVERIES}?limit=0", {})
     check_envelope(answer, 422, "validation_error")
 
 
-async def test_deliveries_page_by_page(letters: Letters) -> None:
-    """Also where several are due in the same millisecond."""
+async def test_delivery_pages_list_each_delivery_once(dead_letters: WebhookDeadLetters) -> None:
+    """Also if several are due in the same millisecond."""
     due = {"wf_1": 5, "wf_2": 6, "wf_3": 6, "wf_4": 6, "wf_5": 6, "wf_6": 7}
-    await letters.workflows.redis.zadd(KEYS.deliveries, due)
+    await dead_letters.workflows.redis.zadd(KEYS.deliveries, due)
     for limit in (1, 2, 3, 6, 7):
         seen, cursor = [], ""
         while True:
-            page = await on_their_way(letters, f"?limit={limit}{cursor}")
+            page = await list_deliveries(dead_letters, f"?limit={limit}{cursor}")
             seen += [item["job_id"] for item in page["items"]]
             pagination = page["pagination"]
             assert (pagination["count"], pagination["total"]) == (len(page["items"]), 6)
@@ -160,31 +160,33 @@ async def test_deliveries_page_by_page(letters: Letters) -> None:
         assert (seen, pagination["next_cursor"]) == (list(due), None)
 
 
-async def test_deliveries_after_an_offset(letters: Letters) -> None:
-    await letters.workflows.redis.zadd(KEYS.deliveries, {"wf_1": 5, "wf_2": 6, "wf_3": 7})
-    page = await on_their_way(letters, "?limit=1&offset=1")
+async def test_deliveries_are_selected_by_offset(dead_letters: WebhookDeadLetters) -> None:
+    await dead_letters.workflows.redis.zadd(KEYS.deliveries, {"wf_1": 5, "wf_2": 6, "wf_3": 7})
+    page = await list_deliveries(dead_letters, "?limit=1&offset=1")
     assert [item["job_id"] for item in page["items"]] == ["wf_2"]
     assert page["pagination"]["next_cursor"] == "due_6_1"
-    assert (await on_their_way(letters, "?offset=3"))["items"] == []
+    assert (await list_deliveries(dead_letters, "?offset=3"))["items"] == []
 
 
 @pytest.mark.parametrize("cursor", ["dlq_1-1", "due_", "due_5", "due_5_0", "due_-1_1", "due_x_1"])
-async def test_an_invalid_cursor_of_deliveries(fake_letters: Letters, cursor: str) -> None:
-    client = fake_letters.workflows.gateway.client
+async def test_an_invalid_cursor_of_deliveries_is_rejected(
+    fake_dead_letters: WebhookDeadLetters, cursor: str
+) -> None:
+    client = fake_dead_letters.workflows.gateway.client
     answer = await client.get(f"{DELIVERIES}?cursor={cursor}", {})
     check_envelope(answer, 400, "invalid_cursor")
     answer = await client.get(f"{DELIVERIES}?cursor=due_5_1&offset=1", {})
     check_envelope(answer, 400, "pagination_conflict")
 
 
-async def test_deliveries_of_a_foreign_hand(letters: Letters) -> None:
-    redis = letters.workflows.redis
+async def test_invalid_deliveries_are_tolerated(dead_letters: WebhookDeadLetters) -> None:
+    redis = dead_letters.workflows.redis
     await redis.zadd(KEYS.deliveries, {"wf_1": 5, "wf_2": 6, "\u202e<b>": 7})
     await redis.set(KEYS.job("wf_1"), "none")
     await redis.set(KEYS.outbox("wf_1"), "none")
     await redis.set(KEYS.delivery("wf_1"), "none")
     await redis.hset(KEYS.delivery("wf_2"), mapping={"attempt": "x", "detail": "{", "token": ""})
-    items = (await on_their_way(letters))["items"]
+    items = (await list_deliveries(dead_letters))["items"]
     assert [(item["job_id"], item["attempts"], item["last"]) for item in items] == [
         ("wf_1", 0, None),
         ("wf_2", 0, None),
@@ -192,10 +194,10 @@ async def test_deliveries_of_a_foreign_hand(letters: Letters) -> None:
     ]
     await redis.delete(KEYS.deliveries)
     await redis.set(KEYS.deliveries, "none")
-    assert (await on_their_way(letters))["items"] == []
+    assert (await list_deliveries(dead_letters))["items"] == []
 
 
-async def test_deliveries_are_for_admins(fake_make: Make) -> None:
+async def test_reading_deliveries_requires_admin(fake_make: Make) -> None:
     gateway = fake_make(auth="required")
     reader = await key_for(gateway, scopes=("jobs:read", "jobs:write"))
     check_envelope(await call(gateway, "GET", DELIVERIES, reader), 403, "insufficient_scope")
@@ -203,17 +205,17 @@ async def test_deliveries_are_for_admins(fake_make: Make) -> None:
     assert (await call(gateway, "GET", DELIVERIES, admin)).status == 200
 
 
-async def test_none(letters: Letters) -> None:
-    assert await letters.read() == {
+async def test_without_dead_letters_the_list_is_empty(dead_letters: WebhookDeadLetters) -> None:
+    assert await dead_letters.read() == {
         "success": True,
         "items": [],
         "pagination": {"count": 0, "has_more": False, "next_cursor": None, "total": 0},
     }
 
 
-async def test_a_letter_tells_all(letters: Letters) -> None:
-    [event_id] = await letters.give_up()
-    [item] = (await letters.read())["items"]
+async def test_a_dead_letter_is_described(dead_letters: WebhookDeadLetters) -> None:
+    [event_id] = await dead_letters.add()
+    [item] = (await dead_letters.read())["items"]
     assert item.pop("failed_at").endswith("Z")
     assert item == {
         "event_id": event_id,
@@ -225,21 +227,21 @@ async def test_a_letter_tells_all(letters: Letters) -> None:
         "attempts_detail": [DETAIL],
         "redrive": {"status": "none", "at": None},
     }
-    status = await letters.workflows.status(event_id.partition(":")[0])
+    status = await dead_letters.workflows.status(event_id.partition(":")[0])
     assert status["webhook"]["last_delivery_status"] == "failed"
 
 
-async def test_pages_newest_first(letters: Letters) -> None:
-    events = (await letters.give_up(5))[::-1]
-    first = await letters.read("?limit=2")
+async def test_pages_list_dead_letters_newest_first(dead_letters: WebhookDeadLetters) -> None:
+    events = (await dead_letters.add(5))[::-1]
+    first = await dead_letters.read("?limit=2")
     assert [item["event_id"] for item in first["items"]] == events[:2]
     page = first["pagination"]
     assert (page["count"], page["has_more"], page["total"]) == (2, True, 5)
-    await letters.give_up()  # new entries do not shift the pages
-    second = await letters.read(f"?limit=3&cursor={page['next_cursor']}")
+    await dead_letters.add()  # new entries do not shift the pages
+    second = await dead_letters.read(f"?limit=3&cursor={page['next_cursor']}")
     assert [item["event_id"] for item in second["items"]] == events[2:5]
     assert second["pagination"]["next_cursor"] is None
-    by_offset = await letters.read("?limit=2&offset=4")
+    by_offset = await dead_letters.read("?limit=2&offset=4")
     assert [item["event_id"] for item in by_offset["items"]] == events[3:5]
 
 
@@ -250,62 +252,62 @@ async def test_pages_newest_first(letters: Letters) -> None:
      ("?cursor=dlq_x", 400, "invalid_cursor"), ("?cursor=dlq_0-0", 400, "invalid_cursor"),
      ("?cursor=dlq_1-1&offset=1", 400, "pagination_conflict")],
 )  # fmt: skip
-async def test_pages_that_are_none(
-    fake_letters: Letters, query: str, status: int, code: str
+async def test_invalid_query_parameters_are_rejected(
+    fake_dead_letters: WebhookDeadLetters, query: str, status: int, code: str
 ) -> None:
-    answer = await fake_letters.workflows.gateway.client.get(f"{DLQ}{query}", {})
+    answer = await fake_dead_letters.workflows.gateway.client.get(f"{DLQ}{query}", {})
     check_envelope(answer, status, code)
 
 
-async def test_a_redrive_and_what_becomes_of_it(letters: Letters) -> None:
-    first, second = await letters.give_up(2)
-    answer = await letters.redrive({"event_ids": [first, first]})
+async def test_a_redrive_is_recorded_with_its_outcome(dead_letters: WebhookDeadLetters) -> None:
+    first, second = await dead_letters.add(2)
+    answer = await dead_letters.redrive({"event_ids": [first, first]})
     assert answer.status == 200
     assert answer.json() == {"success": True, "redriven": [first], "skipped": [], "errors": []}
-    assert await letters.due() == {first}
-    again = await letters.redrive({"all": True})
+    assert await dead_letters.due() == {first}
+    again = await dead_letters.redrive({"all": True})
     assert again.json()["redriven"] == [second]
     assert again.json()["skipped"] == [first]
-    await letters.end_redrive(first)
-    await letters.end_redrive(second, DeliveryOutcome.DEAD)
-    items = {item["event_id"]: item for item in (await letters.read())["items"]}
+    await dead_letters.end_redrive(first)
+    await dead_letters.end_redrive(second, DeliveryOutcome.DEAD)
+    items = {item["event_id"]: item for item in (await dead_letters.read())["items"]}
     assert items[first]["redrive"]["status"] == "ok"
     assert items[first]["redrive"]["at"].endswith("Z")
     assert items[second]["redrive"]["status"] == "failed"
-    third = (await letters.redrive({"all": True})).json()
+    third = (await dead_letters.redrive({"all": True})).json()
     assert (third["redriven"], third["skipped"]) == ([second], [first])
 
 
-async def test_all_are_those_that_are_left(
-    letters: Letters, monkeypatch: pytest.MonkeyPatch
+async def test_redrive_all_skips_trimmed_dead_letters(
+    dead_letters: WebhookDeadLetters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Some may be trimmed between the list and the redrive."""
-    [gone, left] = await letters.give_up(2)
+    [gone, left] = await dead_letters.add(2)
     event_ids = WebhookDeadLetterStore.event_ids
 
     async def read_late(self: WebhookDeadLetterStore) -> list[str]:
         found = await event_ids(self)
-        await letters.workflows.redis.hdel(KEYS.dead_letter_states, gone)
+        await dead_letters.workflows.redis.hdel(KEYS.dead_letter_states, gone)
         return found
 
     monkeypatch.setattr(WebhookDeadLetterStore, "event_ids", read_late)
-    answer = await letters.redrive({"all": True})
+    answer = await dead_letters.redrive({"all": True})
     assert (answer.status, answer.json()["redriven"]) == (200, [left])
-    assert await letters.due() == {left}
+    assert await dead_letters.due() == {left}
 
 
-async def test_all_of_none(letters: Letters) -> None:
-    answer = await letters.redrive({"all": True})
+async def test_redrive_all_of_an_empty_list_does_nothing(dead_letters: WebhookDeadLetters) -> None:
+    answer = await dead_letters.redrive({"all": True})
     assert answer.json() == {"success": True, "redriven": [], "skipped": [], "errors": []}
 
 
-async def test_events_that_nobody_knows(letters: Letters) -> None:
-    [event_id] = await letters.give_up()
+async def test_unknown_events_are_rejected(dead_letters: WebhookDeadLetters) -> None:
+    [event_id] = await dead_letters.add()
     unknown = ["wf_20260214_001:job.created:00000000", "x"]
-    answer = await letters.redrive({"event_ids": [event_id, *unknown]})
+    answer = await dead_letters.redrive({"event_ids": [event_id, *unknown]})
     envelope = check_envelope(answer, 404, "event_not_found")
     assert [error["item_id"] for error in envelope["errors"]] == unknown
-    assert await letters.due() == set()
+    assert await dead_letters.due() == set()
 
 
 @pytest.mark.parametrize(
@@ -314,37 +316,39 @@ async def test_events_that_nobody_knows(letters: Letters) -> None:
      {"event_ids": [1]}, {"all": "yes"}, {"all": True, "more": 1}, {"event_ids": ["x"] * 1001},
      {"event_ids": ["x" * 257]}, []],
 )  # fmt: skip
-async def test_bodies_that_do_not_fit(fake_letters: Letters, body: object) -> None:
-    check_envelope(await fake_letters.redrive(body), 422, "validation_error")
+async def test_invalid_requests_are_rejected(
+    fake_dead_letters: WebhookDeadLetters, body: object
+) -> None:
+    check_envelope(await fake_dead_letters.redrive(body), 422, "validation_error")
 
 
-async def test_bodies_that_are_none(fake_letters: Letters) -> None:
-    check_envelope(await fake_letters.redrive(b"{"), 400, "invalid_json")
-    check_envelope(await fake_letters.redrive(b""), 400, "invalid_json")
+async def test_malformed_json_is_rejected(fake_dead_letters: WebhookDeadLetters) -> None:
+    check_envelope(await fake_dead_letters.redrive(b"{"), 400, "invalid_json")
+    check_envelope(await fake_dead_letters.redrive(b""), 400, "invalid_json")
 
 
-async def test_an_idempotency_key_gets_the_first_answer(letters: Letters) -> None:
-    [event_id] = await letters.give_up()
-    first = await letters.redrive({"all": True}, idempotency_key="k")
+async def test_a_repeated_request_gets_the_first_response(dead_letters: WebhookDeadLetters) -> None:
+    [event_id] = await dead_letters.add()
+    first = await dead_letters.redrive({"all": True}, idempotency_key="k")
     assert first.json()["redriven"] == [event_id]
-    await letters.end_redrive(event_id)
-    await letters.give_up()
-    again = await letters.redrive({"all": True, "idempotency_key": "k"})
+    await dead_letters.end_redrive(event_id)
+    await dead_letters.add()
+    again = await dead_letters.redrive({"all": True, "idempotency_key": "k"})
     assert again.json() == first.json()
     assert again.header("idempotency-replayed") == "true"
-    assert await letters.due() == set()
-    other = await letters.redrive({"event_ids": [event_id]}, idempotency_key="k")
+    assert await dead_letters.due() == set()
+    other = await dead_letters.redrive({"event_ids": [event_id]}, idempotency_key="k")
     check_envelope(other, 422, "idempotency_key_reused")
 
 
-async def test_many_at_once_redrive_once(letters: Letters) -> None:
-    events = await letters.give_up(3)
-    answers = await asyncio.gather(*(letters.redrive({"all": True}) for _ in range(8)))
+async def test_concurrent_requests_redrive_each_one_once(dead_letters: WebhookDeadLetters) -> None:
+    events = await dead_letters.add(3)
+    answers = await asyncio.gather(*(dead_letters.redrive({"all": True}) for _ in range(8)))
     redriven = [event for answer in answers for event in answer.json()["redriven"]]
     assert sorted(redriven) == sorted(events)
 
 
-async def test_only_an_admin_may(fake_make: Make) -> None:
+async def test_dead_letters_require_admin(fake_make: Make) -> None:
     gateway = fake_make(auth="required", workflow_webhook_allowed_hosts="127.0.0.1")
     admin = await key_for(gateway, scopes=("admin",))
     user = await key_for(gateway, scopes=("jobs:read", "jobs:write"))
@@ -352,42 +356,46 @@ async def test_only_an_admin_may(fake_make: Make) -> None:
         assert (await call(gateway, method, path, None, body)).status == 401
         assert (await call(gateway, method, path, user, body)).status == 403
         assert (await call(gateway, method, path, admin, body)).status == 200
-    trail = await call(gateway, "GET", "/v1/trail", admin)
-    assert "dlq.redrive" in trail.body.decode()
-    assert "webhooks, all" in trail.body.decode()
+    audit_log = await call(gateway, "GET", "/v1/trail", admin)
+    assert "dlq.redrive" in audit_log.body.decode()
+    assert "webhooks, all" in audit_log.body.decode()
 
 
-async def test_letters_that_a_foreign_hand_wrote(letters: Letters) -> None:
-    redis = letters.workflows.redis
+async def test_invalid_dead_letters_are_tolerated(dead_letters: WebhookDeadLetters) -> None:
+    redis = dead_letters.workflows.redis
     await redis.xadd(KEYS.dead_letters, {"event_id": "e", "attempts_detail": "x", "body": "["})
     await redis.xadd(KEYS.dead_letters, {"nothing": "known", "attempts_detail": "[1]"})
-    page = await letters.read()
+    page = await dead_letters.read()
     assert [item["event_id"] for item in page["items"]] == ["", "e"]
     assert [item["attempts_detail"] for item in page["items"]] == [[], []]
     await redis.delete(KEYS.dead_letters, KEYS.dead_letter_states)
     await redis.set(KEYS.dead_letters, "x")
     await redis.set(KEYS.dead_letter_states, "x")
-    assert (await letters.read())["items"] == []
-    assert (await letters.redrive({"all": True})).json()["redriven"] == []
+    assert (await dead_letters.read())["items"] == []
+    assert (await dead_letters.redrive({"all": True})).json()["redriven"] == []
 
 
-async def test_what_may_be_sent_where_is_checked_when_a_job_is_made(fake_letters: Letters) -> None:
+async def test_webhook_urls_are_checked_when_a_job_is_created(
+    fake_dead_letters: WebhookDeadLetters,
+) -> None:
     for url in ("http://169.254.169.254/", "http://2130706433/", "ftp://example.com/", "x"):
-        answer = await fake_letters.workflows.create({"webhook_url": url})
+        answer = await fake_dead_letters.workflows.create({"webhook_url": url})
         check_envelope(answer, 422)
-    await fake_letters.workflows.made({"webhook_url": "https://example.com/hook"})
+    await fake_dead_letters.workflows.create_job({"webhook_url": "https://example.com/hook"})
 
 
-async def test_what_workers_delivered_is_told(fake_letters: Letters) -> None:
-    gateway = fake_letters.workflows.gateway
+async def test_delivery_counts_of_workers_are_published(
+    fake_dead_letters: WebhookDeadLetters,
+) -> None:
+    gateway = fake_dead_letters.workflows.gateway
     reading = WebhooksReading(delivered=7, retried=2, failed=1, under_way=3)
     await store(gateway, beat("w1", webhooks=reading), beat("w2"))
     found = await scrape(gateway)
-    told = {
+    counts = {
         outcome: found.value("gw_webhooks_total", worker="w1", outcome=outcome)
         for outcome in ("delivered", "retried", "failed")
     }
-    assert told == {"delivered": 7, "retried": 2, "failed": 1}
+    assert counts == {"delivered": 7, "retried": 2, "failed": 1}
     assert len(found.labels("gw_webhooks_total")) == 3
     [first, second] = (await gateway.client.get("/v1/workers", {})).json()["workers"]
     assert first["webhooks"]["under_way"] == 3

@@ -38,7 +38,7 @@ def run(gateway: GatewayProcess, *args: str) -> subprocess.CompletedProcess[str]
     return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60)
 
 
-def test_none_is_a_quiet_answer(gateway: GatewayProcess) -> None:
+def test_an_empty_list_prints_nothing(gateway: GatewayProcess) -> None:
     ended = run(gateway)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
     ended = run(gateway, "--redrive")
@@ -46,7 +46,7 @@ def test_none_is_a_quiet_answer(gateway: GatewayProcess) -> None:
     assert ended.stdout.startswith("0 redriven")
 
 
-def test_an_unknown_one_is_refused(gateway: GatewayProcess) -> None:
+def test_an_unknown_event_exits_with_66(gateway: GatewayProcess) -> None:
     ended = run(gateway, "--redrive", EVENT)
     assert ended.returncode == 66
     assert "404" in ended.stderr

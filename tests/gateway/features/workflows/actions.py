@@ -37,43 +37,43 @@ async def execute(
     workflows: Workflows, job_id: str, step: str, body: object = None, **headers: str
 ) -> Answer:
     """An execute request that does not wait unless the body says so."""
-    asked = {"wait_s": 0, **(body if isinstance(body, dict) else {})}
-    return await send(workflows, execute_path(job_id, step), asked, **headers)
+    request = {"wait_s": 0, **(body if isinstance(body, dict) else {})}
+    return await send(workflows, execute_path(job_id, step), request, **headers)
 
 
 async def running(workflows: Workflows, job_id: str) -> StepExecution:
-    """The execution that a worker has now."""
+    """The execution that is running."""
     job = await workflows.status(job_id)
     [step] = [step for step in job["stepper"] if step["status"] == "running"]
     return StepExecution(job_id, step["name"], step["execution_id"])
 
 
 async def work(workflows: Workflows, job_id: str, items: Sequence[NewItem] = ()) -> str:
-    """A worker ends well what runs; returns its name."""
+    """Complete the running step as a worker does; returns its name."""
     what = await running(workflows, job_id)
     await workflows.complete(what, items or things(2))
     return what.step
 
 
 async def work_up_to(workflows: Workflows, job_id: str, step: str, count: int = 3) -> None:
-    """A worker does step after step, as they start."""
+    """Complete steps as a worker does, up to and including `step`."""
     while True:
         what = await running(workflows, job_id)
-        made = proposals(count) if what.step == "proposals" else things(2)
-        await workflows.complete(what, made, f"Did {what.step}")
+        results = proposals(count) if what.step == "proposals" else things(2)
+        await workflows.complete(what, results, f"Did {what.step}")
         if what.step == step:
             return
 
 
 async def fail(workflows: Workflows, job_id: str, **error: Any) -> None:
-    """A worker gives up on what runs."""
+    """Fail the running step as a worker does."""
     errors = json.dumps([{"code": "boom", "message": "it broke", **error}]).encode()
     await workflows.store.fail(await running(workflows, job_id), errors)
 
 
 async def reviewing(workflows: Workflows, count: int = 3, **body: Any) -> str:
-    """A new job that waits for decisions on so many proposals."""
-    job_id = await workflows.made(body)
+    """A new job that waits for decisions on `count` proposals."""
+    job_id = await workflows.create_job(body)
     await workflows.until_proposals(job_id, count)
     answer = await execute(workflows, job_id, "review")
     assert answer.status == 202, answer

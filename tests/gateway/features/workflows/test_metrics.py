@@ -17,7 +17,7 @@ async def fill(gateway: Gateway) -> None:
         await gateway.redis.xadd(KEYS.dead_letters, {"x": "y"})
 
 
-async def test_they_are_counted(gateway: Gateway) -> None:
+async def test_jobs_and_deliveries_are_counted(gateway: Gateway) -> None:
     await fill(gateway)
     found = await scrape(gateway)
     assert found.value("gw_workflows_running") == 2
@@ -26,17 +26,17 @@ async def test_they_are_counted(gateway: Gateway) -> None:
     assert found.value("gw_webhooks_dlq_depth") == 4
 
 
-async def test_a_delivery_that_was_given_up_wants_an_eye(gateway: Gateway) -> None:
+async def test_dead_lettered_deliveries_are_a_warning(gateway: Gateway) -> None:
     [check] = (await gateway.client.get("/v1/status")).json()["checks"]["workflows"]
     assert check["status"] == "pass"
     await fill(gateway)
     [check] = (await gateway.client.get("/v1/status")).json()["checks"]["workflows"]
     assert check["status"] == "warn"
-    assert "4 webhook deliveries were given up" in check["output"]
+    assert "4 webhook deliveries failed after all attempts" in check["output"]
     assert (check["running"], check["waiting_input"], check["webhooks_waiting"]) == (2, 3, 1)
 
 
-async def test_keys_of_another_kind_are_left_out(gateway: Gateway) -> None:
+async def test_keys_of_another_type_are_left_out(gateway: Gateway) -> None:
     await gateway.redis.set(KEYS.running, "no hash")
     await gateway.redis.set(KEYS.dead_letters, "no stream")
     found = await scrape(gateway)
