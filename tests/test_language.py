@@ -25,9 +25,7 @@ CLEAN = (
     *("contract.md", "docs", "Makefile", "pyproject.toml"),
     *("common", "gateway", "worker", "sluice", "ops"),
     *("deploy", "bench", "chaos", "examples", "tools"),
-    *("tests/bench", "tests/browser", "tests/common", "tests/deploy", "tests/interop"),
-    *("tests/node", "tests/ops", "tests/process", "tests/sluice", "tests/support", "tests/system"),
-    *("tests/topologies", "tests/worker"),
+    "tests",
 )
 SUFFIXES = (
     *(".md", ".py", ".lua", ".js", ".mjs", ".css", ".html", ".sh"),
