@@ -29,7 +29,7 @@ RESULT: dict[str, Any] = {
 
 @dataclass
 class Work:
-    """A request under way, and the job behind it, in the hands of a test that is the worker."""
+    """A running request and its job; the test plays the worker."""
 
     gateway: Gateway
     exchange: Exchange
@@ -52,18 +52,18 @@ class Work:
             await self.gateway.emit(self.job_id, "message", data, hint=hint)
 
     async def think(self, *deltas: str) -> None:
-        """Pieces of the thoughts before it."""
+        """Emit pieces of the reasoning."""
         for delta in deltas:
             self.thoughts += 1
             data = {"delta": delta, "n": self.thoughts, "attempt": self.attempt}
             await self.gateway.emit(self.job_id, "reasoning", data)
 
     async def finish(self, **changes: Any) -> None:
-        """The end, with a result."""
+        """End the job with a result."""
         await self.end("done", result=json.dumps({**RESULT, **changes}))
 
     async def fail(self, kind: str, message: str = "it broke") -> None:
-        """The end, with an error."""
+        """End the job with an error."""
         error = json.dumps({"kind": kind, "message": message, "attempt": 1})
         await self.end("error", error=error)
 
@@ -74,20 +74,20 @@ class Work:
         await self.gateway.emit(self.job_id, status, {"ms": 1})
 
     async def status(self) -> str:
-        """How the job stands."""
+        """The status of the job."""
         key = self.gateway.keys_of(self.job_id).job(self.job_id)
         found = await self.gateway.redis.hget(key, "status")  # type: ignore[misc]
         return bytes(found).decode()
 
     async def events(self) -> list[tuple[str, Any]]:
-        """What was written of the job: type and data."""
+        """The events of the job: type and data."""
         entries = await self.gateway.redis.xrange(
             self.gateway.keys_of(self.job_id).events(self.job_id)
         )
         return [(fields[b"type"].decode(), json.loads(fields[b"data"])) for _, fields in entries]
 
     async def payload(self) -> Any:
-        """What the worker is asked for."""
+        """The payload of the job."""
         key = self.gateway.keys_of(self.job_id).job(self.job_id)
         return json.loads(await self.gateway.redis.hget(key, "payload"))  # type: ignore[misc]
 
@@ -122,14 +122,14 @@ async def work(gateway: Gateway, body: object = None, path: str = CHAT, **header
 
 
 async def chunks(exchange: Exchange) -> list[dict[str, Any]]:
-    """Every chunk of a stream that ends as it should."""
+    """Every chunk of a stream that ends with `[DONE]`."""
     blocks = await exchange.rest()
     assert blocks[-1].data == "[DONE]"
     return [block.json() for block in blocks[:-1]]
 
 
 def text_of(found: list[dict[str, Any]], member: str = "content") -> str:
-    """The whole answer, put together as a client does."""
+    """The answer as a client assembles it."""
     deltas = [choice["delta"] for chunk in found for choice in chunk["choices"]]
     return "".join(delta.get(member) or "" for delta in deltas)
 
@@ -149,8 +149,10 @@ def error_in(answer: Answer, status: int, code: str) -> dict[str, Any]:
 
 
 async def beat(gateway: Gateway, consumer: str = "w1", name: str = "", embedder: str = "") -> None:
-    """A worker's sign of life, with the models it asks."""
+    """A worker's heartbeat with the names of its models."""
     model = ModelReading(state="ready", name=name) if name else None
-    told = Heartbeat(consumer=consumer, started_ms=1760000000000, model=model, embedder=embedder)
+    heartbeat = Heartbeat(
+        consumer=consumer, started_ms=1760000000000, model=model, embedder=embedder
+    )
     await gateway.redis.zadd(gateway.keys.workers, {consumer: 1760000000000})
-    await gateway.redis.set(gateway.keys.worker(consumer), told.to_json())
+    await gateway.redis.set(gateway.keys.worker(consumer), heartbeat.to_json())

@@ -1,4 +1,4 @@
-"""A worker that needs no model: its chat answers and vectors are made up."""
+"""A worker that needs no model: its answers and vectors are constant or hashes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ USAGE = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2, "cached_
 
 
 async def chat(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
-    """Say hello, in two pieces."""
+    """Answer "hello" in two pieces."""
     for n, delta in enumerate(("hel", "lo"), 1):
         data = {"delta": delta, "n": n, "attempt": context.attempt}
         await context.emit("message", data)

@@ -16,18 +16,18 @@ VECTORS = [[0.5, -0.25, 1.0], [0.1, 0.2, 0.3]]
 USAGE = {"prompt_tokens": 6, "completion_tokens": 0, "total_tokens": 6}
 
 
-async def finish(asked: Work, vectors: Any = VECTORS, **more: Any) -> None:
+async def finish(request: Work, vectors: Any = VECTORS, **more: Any) -> None:
     result = {"vectors": vectors, "dimensions": 3, "model": "minilm", "usage": USAGE, "ms": 4}
-    await asked.end("done", result=json.dumps({**result, **more}))
+    await request.end("done", result=json.dumps({**result, **more}))
 
 
-async def test_vectors(gateway: Gateway) -> None:
-    asked = await work(gateway, {"input": ["a", "b"], "model": "minilm"}, EMBEDDINGS)
-    assert await asked.payload() == {"input": ["a", "b"]}
-    await finish(asked)
-    answer = await asked.answer()
+async def test_vectors_are_returned_in_order(gateway: Gateway) -> None:
+    request = await work(gateway, {"input": ["a", "b"], "model": "minilm"}, EMBEDDINGS)
+    assert await request.payload() == {"input": ["a", "b"]}
+    await finish(request)
+    answer = await request.answer()
     assert answer.status == 200
-    assert answer.header("x-job-id") == asked.job_id
+    assert answer.header("x-job-id") == request.job_id
     assert answer.json() == {
         "object": "list",
         "data": [
@@ -36,16 +36,16 @@ async def test_vectors(gateway: Gateway) -> None:
         ],
         "model": "minilm",
         "usage": {"prompt_tokens": 6, "total_tokens": 6},
-        "sluice": {"job_id": asked.job_id},
+        "sluice": {"job_id": request.job_id},
     }
 
 
 async def test_base64_is_little_endian_floats(fake_gateway: Gateway) -> None:
     body = {"input": "a", "encoding_format": "base64", "dimensions": 3, "user": "u"}
-    asked = await work(fake_gateway, body, EMBEDDINGS)
-    assert await asked.payload() == {"input": "a", "dimensions": 3}
-    await finish(asked, VECTORS[:1])
-    [item] = (await asked.answer()).json()["data"]
+    request = await work(fake_gateway, body, EMBEDDINGS)
+    assert await request.payload() == {"input": "a", "dimensions": 3}
+    await finish(request, VECTORS[:1])
+    [item] = (await request.answer()).json()["data"]
     assert struct.unpack("<3f", base64.b64decode(item["embedding"])) == tuple(VECTORS[0])
 
 
@@ -53,16 +53,16 @@ async def test_base64_is_little_endian_floats(fake_gateway: Gateway) -> None:
     "result",
     ["{}", '{"text":"hi"}', "[]", "", '{"vectors":[["x"]]}', '{"vectors":[[1.0],[2.0]]}'],
 )
-async def test_a_result_of_something_else(fake_gateway: Gateway, result: str) -> None:
-    asked = await work(fake_gateway, {"input": "a"}, EMBEDDINGS)
-    await asked.end("done", result=result)
-    error_in(await asked.answer(), 502, "worker_answer_invalid")
+async def test_an_invalid_result_gets_502(fake_gateway: Gateway, result: str) -> None:
+    request = await work(fake_gateway, {"input": "a"}, EMBEDDINGS)
+    await request.end("done", result=result)
+    error_in(await request.answer(), 502, "worker_answer_invalid")
 
 
-async def test_nobody_makes_vectors(fake_gateway: Gateway) -> None:
-    asked = await work(fake_gateway, {"input": "a"}, EMBEDDINGS)
-    await asked.fail("no_embedder", "run `sluice model install`")
-    error = error_in(await asked.answer(), 503, "no_embedder")
+async def test_a_missing_embedder_gets_503(fake_gateway: Gateway) -> None:
+    request = await work(fake_gateway, {"input": "a"}, EMBEDDINGS)
+    await request.fail("no_embedder", "run `sluice model install`")
+    error = error_in(await request.answer(), 503, "no_embedder")
     assert error["message"] == "run `sluice model install`"
 
 
@@ -84,12 +84,14 @@ async def test_nobody_makes_vectors(fake_gateway: Gateway) -> None:
         ({"input": "a", "input_type": "query"}, "unknown_parameter", "input_type"),
     ],
 )
-async def test_what_is_refused(fake_gateway: Gateway, body: Any, code: str, param: str) -> None:
+async def test_invalid_requests_are_rejected(
+    fake_gateway: Gateway, body: Any, code: str, param: str
+) -> None:
     error = error_in(await send(fake_gateway, body, EMBEDDINGS), 400, code)
     assert error["param"] == param
 
 
-async def test_models_for_vectors_are_others(fake_gateway: Gateway) -> None:
+async def test_a_chat_model_is_not_an_embedding_model(fake_gateway: Gateway) -> None:
     await beat(fake_gateway, name="tiny", embedder="minilm")
     error = error_in(
         await send(fake_gateway, {"input": "a", "model": "tiny"}, EMBEDDINGS),

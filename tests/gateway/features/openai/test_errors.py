@@ -39,27 +39,29 @@ KINDS = {
 
 
 @pytest.mark.parametrize(("kind", "status"), KINDS.items())
-async def test_how_a_job_failed(fake_gateway: Gateway, kind: str, status: int) -> None:
-    asked = await work(fake_gateway)
-    await asked.run()
-    await asked.fail(kind, "so and so")
-    answer = await asked.answer()
+async def test_a_failed_job_has_the_status_of_its_error_kind(
+    fake_gateway: Gateway, kind: str, status: int
+) -> None:
+    request = await work(fake_gateway)
+    await request.run()
+    await request.fail(kind, "so and so")
+    answer = await request.answer()
     error = error_in(answer, status, kind)
     assert error["message"] == "so and so"
     assert error["type"] == ("invalid_request_error" if status == 400 else "server_error")
-    # SDKs would try again by themselves, and the job has had its attempts.
+    # SDKs retry by default, but the job has used its attempts.
     assert answer.header("x-should-retry") == "false"
-    assert answer.header("x-job-id") == asked.job_id
+    assert answer.header("x-job-id") == request.job_id
 
 
 @pytest.mark.parametrize("error", ["", "no json", "[1]", '{"kind":null}'])
-async def test_an_error_of_a_foreign_hand(fake_gateway: Gateway, error: str) -> None:
-    asked = await work(fake_gateway)
-    await asked.end("error", error=error)
-    assert error_in(await asked.answer(), 500, "handler_error")["message"] == "the job failed"
+async def test_an_invalid_error_is_a_handler_error(fake_gateway: Gateway, error: str) -> None:
+    request = await work(fake_gateway)
+    await request.end("error", error=error)
+    assert error_in(await request.answer(), 500, "handler_error")["message"] == "the job failed"
 
 
-async def test_a_full_queue(make: Make) -> None:
+async def test_a_full_queue_gets_429(make: Make) -> None:
     gateway = make(backpressure_max_backlog=1)
     await gateway.create()
     answer = await send(gateway, HELLO)
@@ -70,7 +72,7 @@ async def test_a_full_queue(make: Make) -> None:
     assert answer.header("x-should-retry") is None
 
 
-async def test_a_rate_and_a_quota(make: Make) -> None:
+async def test_rate_limits_and_quotas_get_429(make: Make) -> None:
     gateway = make(auth="required")
     slow = await key_for(gateway, rate_per_min=1, burst=1)
     few = await key_for(gateway, max_jobs=1)
@@ -81,7 +83,7 @@ async def test_a_rate_and_a_quota(make: Make) -> None:
         assert answer.header("retry-after")
 
 
-async def test_redis_is_away(fake_make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unreachable_redis_gets_503(fake_make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     from redis.exceptions import ConnectionError as Gone
 
     gateway = fake_make()
@@ -95,7 +97,7 @@ async def test_redis_is_away(fake_make: Make, monkeypatch: pytest.MonkeyPatch) -
     error_in(await gateway.client.get(MODELS), 503, "store_unavailable")
 
 
-async def test_pressure(fake_gateway: Gateway) -> None:
+async def test_a_gateway_under_pressure_gets_503(fake_gateway: Gateway) -> None:
     fake_gateway.state.pressure.refusing = True
     error_in(await send(fake_gateway, HELLO), 503, "under_pressure")
     error_in(await send(fake_gateway, {"input": "x"}, EMBEDDINGS), 503, "under_pressure")
@@ -111,13 +113,13 @@ BODIES: dict[str, tuple[bytes, int, str]] = {
 
 @pytest.mark.parametrize("path", [CHAT, EMBEDDINGS])
 @pytest.mark.parametrize(("body", "status", "code"), BODIES.values(), ids=list(BODIES))
-async def test_bodies(
+async def test_malformed_bodies_are_rejected(
     fake_gateway: Gateway, path: str, body: bytes, status: int, code: str
 ) -> None:
     error_in(await send(fake_gateway, body, path), status, code)
 
 
-async def test_too_long_and_of_the_wrong_type(fake_make: Make) -> None:
+async def test_long_bodies_and_wrong_types_are_rejected(fake_make: Make) -> None:
     gateway = fake_make(max_payload_bytes=2048)
     long = {"messages": [{"role": "user", "content": "x" * 3000}]}
     error_in(await send(gateway, long), 413, "payload_too_large")
@@ -127,18 +129,18 @@ async def test_too_long_and_of_the_wrong_type(fake_make: Make) -> None:
     error_in(answer, 415, "unsupported_media_type")
 
 
-async def test_foreign_pages_and_hosts(fake_gateway: Gateway) -> None:
+async def test_cross_site_requests_and_other_hosts_are_rejected(fake_gateway: Gateway) -> None:
     answer = await send(fake_gateway, HELLO, origin="https://evil.example")
     assert error_in(answer, 403, "foreign_origin")["type"] == "permission_error"
     error_in(await send(fake_gateway, HELLO, host="evil.example"), 421, "misdirected_request")
 
 
-async def test_malformed_idempotency_keys(fake_gateway: Gateway) -> None:
+async def test_malformed_idempotency_keys_are_rejected(fake_gateway: Gateway) -> None:
     answer = await send(fake_gateway, HELLO, idempotency_key=" ")
     error_in(answer, 400, "invalid_idempotency_key")
 
 
-async def test_other_paths_keep_their_problems(fake_gateway: Gateway) -> None:
+async def test_other_paths_keep_the_problem_format(fake_gateway: Gateway) -> None:
     check_problem(await fake_gateway.client.get("/v1/modelsx"), 404, "not_found")
     check_problem(await fake_gateway.client.get("/v1/chat"), 404, "not_found")
     check_problem(await fake_gateway.client.post(b"{"), 400, "malformed_json")
@@ -157,14 +159,14 @@ async def test_other_paths_keep_their_problems(fake_gateway: Gateway) -> None:
         ("/tools/0/function/name", "tools[0].function.name"),
     ],
 )
-def test_members_are_named_as_openai_does(pointer: str, param: str | None) -> None:
+def test_json_pointers_become_openai_parameter_names(pointer: str, param: str | None) -> None:
     assert openai_error_view(400, "x", "y", pointer).error.param == param
 
 
 # -- keys ------------------------------------------------------------------------------------------
 
 
-async def test_keys_are_needed_where_they_are(fake_make: Make) -> None:
+async def test_a_missing_or_invalid_key_gets_401(fake_make: Make) -> None:
     gateway = fake_make(auth="required")
     for path in (CHAT, EMBEDDINGS):
         for headers in ({}, bearer("sk-local"), bearer("sluice_x")):
@@ -176,7 +178,7 @@ async def test_keys_are_needed_where_they_are(fake_make: Make) -> None:
 
 
 @pytest.mark.parametrize("filler", ["Bearer sk-local", "bearer none", "Bearer x y", "Bearer "])
-async def test_what_sdks_send_on_loopback_is_no_key(fake_gateway: Gateway, filler: str) -> None:
+async def test_placeholder_keys_are_ignored_on_loopback(fake_gateway: Gateway, filler: str) -> None:
     answer = await fake_gateway.client.get(MODELS, {"authorization": filler})
     assert answer.status == 200
     # Not on other paths, not for one of Sluice's keys, not from other machines.
@@ -188,7 +190,7 @@ async def test_what_sdks_send_on_loopback_is_no_key(fake_gateway: Gateway, fille
 
 
 @pytest.mark.parametrize(
-    "shown",
+    "credentials",
     [
         [("authorization", "Bearer sluice_oops")],
         [("authorization", "Bearer SLUICE_k3x9q2ab_x")],
@@ -197,22 +199,24 @@ async def test_what_sdks_send_on_loopback_is_no_key(fake_gateway: Gateway, fille
         [("authorization", "Bearer a"), ("authorization", "Bearer b")],
     ],
 )
-async def test_all_else_is_looked_at(fake_gateway: Gateway, shown: list[tuple[str, str]]) -> None:
-    error_in(await fake_gateway.client.get(MODELS, shown), 401, "invalid_api_key")
+async def test_other_credentials_are_checked_on_loopback(
+    fake_gateway: Gateway, credentials: list[tuple[str, str]]
+) -> None:
+    error_in(await fake_gateway.client.get(MODELS, credentials), 401, "invalid_api_key")
 
 
-async def test_a_key_of_ours_counts_on_loopback_too(gateway: Gateway) -> None:
+async def test_a_sluice_key_counts_on_loopback_too(gateway: Gateway) -> None:
     key = await key_for(gateway, tenant="shop")
-    asked = await work(gateway, **bearer(key))
+    request = await work(gateway, **bearer(key))
     other = await key_for(gateway, tenant="bakery")
-    place = f"/v1/jobs/{asked.job_id}"
-    assert (await gateway.client.get(place, bearer(key))).status == 200
-    check_problem(await gateway.client.get(place, bearer(other)), 404, "job_not_found")
-    await asked.finish()
-    assert (await asked.answer()).status == 200
+    path_of_job = f"/v1/jobs/{request.job_id}"
+    assert (await gateway.client.get(path_of_job, bearer(key))).status == 200
+    check_problem(await gateway.client.get(path_of_job, bearer(other)), 404, "job_not_found")
+    await request.finish()
+    assert (await request.answer()).status == 200
 
 
-async def test_scopes(fake_make: Make) -> None:
+async def test_both_scopes_are_required(fake_make: Make) -> None:
     gateway = fake_make(auth="required")
     for scope in ("jobs:write", "jobs:read", "metrics"):
         key = await key_for(gateway, scopes=frozenset({scope}))
@@ -221,39 +225,41 @@ async def test_scopes(fake_make: Make) -> None:
             assert "All of these scopes" in error["message"]
         assert (await gateway.client.get(MODELS, bearer(key))).status == 200
     both = await key_for(gateway, scopes=frozenset({"jobs:write", "jobs:read"}))
-    asked = await work(gateway, **bearer(both))
-    await asked.finish()
-    assert (await asked.answer()).status == 200
+    request = await work(gateway, **bearer(both))
+    await request.finish()
+    assert (await request.answer()).status == 200
 
 
 SCOPE = "insufficient_scope"
 
 
-async def test_tasks_of_a_key(fake_make: Make) -> None:
+async def test_a_key_for_other_tasks_is_rejected(fake_make: Make) -> None:
     gateway = fake_make(auth="required")
     key = await key_for(gateway, tasks=frozenset({"embed"}))
     error_in(await send(gateway, HELLO, **bearer(key)), 403, "task_not_allowed")
 
 
-async def test_a_key_that_is_revoked_meanwhile(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_revoking_the_key_ends_the_request(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("gateway.auth.callers.CACHE_TTL_S", 0.0)
     gateway = make(auth="required", sse_heartbeat_s=0.05)
     key = await key_for(gateway)
-    asked = await work(gateway, **bearer(key))
+    request = await work(gateway, **bearer(key))
     await gateway.state.access.keys.revoke(key.split("_")[1])
-    error_in(await asked.answer(), 401, "invalid_api_key")
-    assert json.dumps(await asked.status()) == '"queued"'
+    error_in(await request.answer(), 401, "invalid_api_key")
+    assert json.dumps(await request.status()) == '"queued"'
 
 
-async def test_the_sdk_in_a_page(fake_make: Make) -> None:
-    """An allowed page may send what the SDK sends, and read which job it got."""
+async def test_a_page_of_an_allowed_origin_can_use_the_sdk(fake_make: Make) -> None:
+    """The headers of the SDK are allowed, and the job id is readable."""
     page = {"origin": "https://app.example"}
     gateway = fake_make(allowed_origins="https://app.example")
-    asking = {**page, "access-control-request-method": "POST"}
-    preflight = await gateway.client.send("OPTIONS", CHAT, asking)
+    preflight_headers = {**page, "access-control-request-method": "POST"}
+    preflight = await gateway.client.send("OPTIONS", CHAT, preflight_headers)
     allowed = (preflight.header("access-control-allow-headers") or "").lower()
     assert {"authorization", "x-stainless-lang", "x-stainless-timeout"} <= set(allowed.split(", "))
-    asked = await work(gateway, **page)
-    await asked.finish()
-    exposed = (await asked.answer()).header("access-control-expose-headers") or ""
+    request = await work(gateway, **page)
+    await request.finish()
+    exposed = (await request.answer()).header("access-control-expose-headers") or ""
     assert "X-Job-Id" in exposed

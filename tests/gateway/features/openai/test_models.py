@@ -13,18 +13,18 @@ from tests.gateway.conftest import Gateway, Make
 from tests.gateway.features.openai.kit import HELLO, MODELS, beat, error_in, send, work
 
 
-async def test_nobody_says_anything(gateway: Gateway) -> None:
+async def test_without_heartbeats_any_model_name_is_accepted(gateway: Gateway) -> None:
     answer = await gateway.client.get(MODELS)
     assert (answer.status, answer.json()) == (200, {"object": "list", "data": []})
     error_in(await gateway.client.get(f"{MODELS}/x"), 404, "model_not_found")
-    # Then any name will do.
-    asked = await work(gateway, {**HELLO, "model": "gpt-9"})
-    assert (await asked.payload())["model"] == "gpt-9"
-    await asked.finish(model="")
-    assert (await asked.answer()).json()["model"] == "gpt-9"
+    # Then any name is accepted.
+    request = await work(gateway, {**HELLO, "model": "gpt-9"})
+    assert (await request.payload())["model"] == "gpt-9"
+    await request.finish(model="")
+    assert (await request.answer()).json()["model"] == "gpt-9"
 
 
-async def test_what_workers_say(gateway: Gateway) -> None:
+async def test_models_of_heartbeats_are_listed(gateway: Gateway) -> None:
     await beat(gateway, "w1", name="tiny", embedder="minilm")
     await beat(gateway, "w2", name="tiny")
     await beat(gateway, "w3", name="org/large:q4")
@@ -55,7 +55,7 @@ async def test_what_workers_say(gateway: Gateway) -> None:
     error_in(await gateway.client.send("DELETE", f"{MODELS}/tiny"), 405, "method_not_allowed")
 
 
-async def test_a_name_that_nobody_has(gateway: Gateway) -> None:
+async def test_an_unknown_model_is_rejected(gateway: Gateway) -> None:
     await beat(gateway, name="tiny", embedder="minilm")
     for name in ("gpt-9", "minilm"):
         answer = await send(gateway, {**HELLO, "model": name})
@@ -64,12 +64,12 @@ async def test_a_name_that_nobody_has(gateway: Gateway) -> None:
         assert error["param"] == "model"
     assert await gateway.redis.xlen(gateway.keys.queue) == 0
     for body in ({**HELLO, "model": "tiny"}, HELLO):
-        asked = await work(gateway, body)
-        await asked.finish(model="")
-        assert (await asked.answer()).json()["model"] == "tiny"
+        request = await work(gateway, body)
+        await request.finish(model="")
+        assert (await request.answer()).json()["model"] == "tiny"
 
 
-async def test_redis_is_asked_once_a_second(fake_gateway: Gateway) -> None:
+async def test_redis_is_read_once_a_second(fake_gateway: Gateway) -> None:
     now = 0.0
     models = ModelCatalog(lambda: now)
     assert await models.all(fake_gateway.state) == ()
@@ -81,14 +81,14 @@ async def test_redis_is_asked_once_a_second(fake_gateway: Gateway) -> None:
     assert known.name == "tiny"
 
 
-async def test_all_who_wait_share_one_question_and_its_failure(
+async def test_concurrent_requests_share_one_read_and_its_failure(
     fake_gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = 0
+    request = 0
 
     async def away(*_: object) -> list[object]:
-        nonlocal asked
-        asked += 1
+        nonlocal request
+        request += 1
         await asyncio.sleep(0.01)
         raise ConnectionError("away")
 
@@ -99,10 +99,10 @@ async def test_all_who_wait_share_one_question_and_its_failure(
     first, *others = await asyncio.gather(*waiting, return_exceptions=True)
     assert isinstance(first, asyncio.CancelledError)
     assert all(isinstance(other, Problem) and other.status == 503 for other in others)
-    assert asked == 1
+    assert request == 1
 
 
-async def test_any_key_will_do(fake_make: Make) -> None:
+async def test_any_key_may_list_the_models(fake_make: Make) -> None:
     gateway = fake_make(auth="required")
     key = await key_for(gateway, scopes=frozenset({"metrics"}))
     await beat(gateway, name="a/b")

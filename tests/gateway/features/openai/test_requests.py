@@ -57,7 +57,7 @@ PASSED_ON: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"tools": [CLOCK], "tool_choice": {"type": "function", "function": {"name": "clock"}}},
         {"tools": [CLOCK], "tool_choice": {"type": "function", "function": {"name": "clock"}}},
     ),
-    "tools of ours": ({"tools": ["clock", "web"]}, {"tools": ["clock", "web"]}),
+    "tools of Sluice": ({"tools": ["clock", "web"]}, {"tools": ["clock", "web"]}),
     "no tools": ({"tools": [], "tool_choice": "none"}, {}),
     "JSON": ({"response_format": {"type": "json_object"}},) * 2,
     "a schema": (
@@ -69,7 +69,7 @@ PASSED_ON: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         },
     )
     * 2,
-    "what nobody needs": (
+    "ignored members": (
         {
             "user": "u", "metadata": {"a": "b"}, "store": True, "service_tier": "auto",
             "safety_identifier": "s", "prompt_cache_key": "k", "prompt_cache_retention": "24h",
@@ -84,11 +84,13 @@ PASSED_ON: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("members", "expected"), PASSED_ON.values(), ids=list(PASSED_ON))
-def test_what_the_worker_is_asked(members: dict[str, Any], expected: dict[str, Any]) -> None:
+def test_supported_members_are_passed_to_the_worker(
+    members: dict[str, Any], expected: dict[str, Any]
+) -> None:
     assert payload_of(**members) == {**HELLO, **expected}
 
 
-def test_messages() -> None:
+def test_messages_are_normalised() -> None:
     assert messages_of(
         {"role": "developer", "content": "be kind"},
         {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
@@ -104,8 +106,8 @@ def test_messages() -> None:
     ]
 
 
-def test_an_answer_handed_back_as_the_sdk_dumps_it() -> None:
-    """`messages.append(answer.choices[0].message)` sends all that the answer had."""
+def test_a_message_dumped_by_the_sdk_is_accepted() -> None:
+    """`messages.append(answer.choices[0].message)` sends every member of the answer."""
     said = {
         "content": "hi",
         "refusal": None,
@@ -157,7 +159,7 @@ REFUSALS: dict[str, tuple[dict[str, Any], str, str | None]] = {
         "unsupported_value",
         "messages[1].content",
     ),
-    "an image beside": (
+    "an image member": (
         {"messages": [{"role": "user", "content": "x", "images": []}]},
         "unknown_parameter",
         "messages[0].images",
@@ -211,7 +213,7 @@ REFUSALS: dict[str, tuple[dict[str, Any], str, str | None]] = {
 
 
 @pytest.mark.parametrize(("members", "code", "param"), REFUSALS.values(), ids=list(REFUSALS))
-async def test_what_is_refused(
+async def test_invalid_requests_are_rejected(
     fake_gateway: Gateway, members: dict[str, Any], code: str, param: str | None
 ) -> None:
     before = await fake_gateway.snapshot()
@@ -221,7 +223,7 @@ async def test_what_is_refused(
     assert await fake_gateway.snapshot() == before
 
 
-def test_every_refused_member_is_in_the_schema_and_says_why() -> None:
+def test_every_unsupported_member_is_documented() -> None:
     for member in UNSUPPORTED_MEMBERS:
         with pytest.raises(Problem) as refusal:
             payload_of(**{member: ["x"]})
@@ -230,10 +232,10 @@ def test_every_refused_member_is_in_the_schema_and_says_why() -> None:
         assert ChatRequest.model_fields[member].description
 
 
-async def test_messages_of_a_length(fake_gateway: Gateway) -> None:
-    """As much as a payload may have."""
+async def test_messages_may_have_the_maximum_payload_size(fake_gateway: Gateway) -> None:
+    """Close to the limit of the payload."""
     text = "x" * (fake_gateway.state.settings.max_payload_bytes - 100)
-    asked = await work(fake_gateway, {"messages": [{"role": "user", "content": text}]})
-    assert len(json.dumps(await asked.payload())) > len(text)
-    await asked.finish()
-    assert (await asked.answer()).status == 200
+    work_item = await work(fake_gateway, {"messages": [{"role": "user", "content": text}]})
+    assert len(json.dumps(await work_item.payload())) > len(text)
+    await work_item.finish()
+    assert (await work_item.answer()).status == 200

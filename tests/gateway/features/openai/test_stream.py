@@ -22,31 +22,31 @@ from tests.gateway.features.openai.kit import (
 )
 
 
-async def error_of(asked: Work) -> tuple[str, dict[str, Any]]:
-    """The text that came, and the error that the stream ended with."""
-    blocks = await asked.exchange.rest()
+async def error_of(request: Work) -> tuple[str, dict[str, Any]]:
+    """The received text, and the error at the end of the stream."""
+    blocks = await request.exchange.rest()
     *found, last = [block.json() for block in blocks]
     assert set(last) == {"error"}
-    assert asked.gateway.hub.clients == 0
+    assert request.gateway.hub.clients == 0
     return text_of(found), last["error"]
 
 
-async def test_a_stream(gateway: Gateway) -> None:
-    asked = await work(gateway, {**STREAMED, "model": "tiny"})
-    await asked.run()
-    await asked.say("Hi")
-    stream = await asked.exchange.start()
+async def test_the_stream_is_a_sequence_of_chunks(gateway: Gateway) -> None:
+    request = await work(gateway, {**STREAMED, "model": "tiny"})
+    await request.run()
+    await request.say("Hi")
+    stream = await request.exchange.start()
     assert stream.status == 200
     assert stream.header("content-type") == "text/event-stream; charset=utf-8"
     assert stream.header("cache-control") == "no-store, no-transform"
     assert stream.header("x-accel-buffering") == "no"
     assert stream.header("content-length") is None
-    assert stream.header("x-job-id") == asked.job_id
-    await asked.say(" there,", " friend.")
-    await asked.finish()
+    assert stream.header("x-job-id") == request.job_id
+    await request.say(" there,", " friend.")
+    await request.finish()
     found = await chunks(stream)
     for chunk in found:
-        assert chunk["id"] == f"chatcmpl-{asked.job_id}"
+        assert chunk["id"] == f"chatcmpl-{request.job_id}"
         assert (chunk["object"], chunk["model"]) == ("chat.completion.chunk", "tiny")
         assert isinstance(chunk["created"], int)
         assert "usage" not in chunk
@@ -56,47 +56,47 @@ async def test_a_stream(gateway: Gateway) -> None:
     assert found[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
     assert text_of(found) == "Hi there, friend."
     assert found[-1]["choices"][0] == {"index": 0, "delta": {}, "finish_reason": "stop"}
-    assert found[-1]["sluice"]["job_id"] == asked.job_id
+    assert found[-1]["sluice"]["job_id"] == request.job_id
     assert gateway.hub.clients == 0
 
 
-async def test_tokens_come_as_they_are_said(gateway: Gateway) -> None:
-    asked = await work(gateway, STREAMED)
-    await asked.run()
-    await asked.say("Hi")
-    stream = await asked.exchange.start()
+async def test_chunks_arrive_as_they_are_emitted(gateway: Gateway) -> None:
+    request = await work(gateway, STREAMED)
+    await request.run()
+    await request.say("Hi")
+    stream = await request.exchange.start()
     await stream.next()
     for word in ("Hi", " there,", " friend."):
         if word != "Hi":
-            await asked.say(word)
+            await request.say(word)
         block = await stream.next()
         assert block is not None
         assert block.json()["choices"][0]["delta"] == {"content": word}
-    await asked.finish()
+    await request.finish()
     assert text_of(await chunks(stream)) == ""
 
 
-async def test_usage_when_asked_for(fake_gateway: Gateway) -> None:
-    asked = await work(fake_gateway, {**STREAMED, "stream_options": {"include_usage": True}})
-    await asked.finish()
-    await asked.exchange.start()
-    *found, last = await chunks(asked.exchange)
+async def test_usage_is_sent_on_request(fake_gateway: Gateway) -> None:
+    request = await work(fake_gateway, {**STREAMED, "stream_options": {"include_usage": True}})
+    await request.finish()
+    await request.exchange.start()
+    *found, last = await chunks(request.exchange)
     assert all(chunk["usage"] is None for chunk in found)
     assert last["choices"] == []
     assert last["usage"]["total_tokens"] == 10
     assert last["usage"]["prompt_tokens_details"] == {"cached_tokens": 4}
 
 
-async def test_thoughts_and_calls(fake_gateway: Gateway) -> None:
-    asked = await work(fake_gateway, STREAMED)
-    await asked.run()
-    await asked.think("let me", " see")
+async def test_reasoning_and_tool_calls_are_sent(fake_gateway: Gateway) -> None:
+    request = await work(fake_gateway, STREAMED)
+    await request.run()
+    await request.think("let me", " see")
     call = {"id": "c1", "type": "function", "function": {"name": "clock", "arguments": "{}"}}
-    await asked.finish(
+    await request.finish(
         text="", reasoning="let me see", tool_calls=[call], finish_reason="tool_calls"
     )
-    await asked.exchange.start()
-    found = await chunks(asked.exchange)
+    await request.exchange.start()
+    found = await chunks(request.exchange)
     assert text_of(found, "reasoning_content") == "let me see"
     assert text_of(found) == ""
     [calls] = [
@@ -108,92 +108,94 @@ async def test_thoughts_and_calls(fake_gateway: Gateway) -> None:
     assert found[-1]["choices"][0]["finish_reason"] == "tool_calls"
 
 
-async def test_a_worker_that_says_nothing_on_the_way(fake_gateway: Gateway) -> None:
-    asked = await work(fake_gateway, STREAMED)
-    await asked.run()
-    await fake_gateway.emit(asked.job_id, "message", {"text": "not a piece of it"})
-    await asked.finish()
-    await asked.exchange.start()
-    assert text_of(await chunks(asked.exchange)) == "Hi there, friend."
+async def test_a_worker_without_deltas_is_supported(fake_gateway: Gateway) -> None:
+    request = await work(fake_gateway, STREAMED)
+    await request.run()
+    await fake_gateway.emit(request.job_id, "message", {"text": "not a piece of it"})
+    await request.finish()
+    await request.exchange.start()
+    assert text_of(await chunks(request.exchange)) == "Hi there, friend."
 
 
-async def test_events_that_were_trimmed(gateway: Gateway) -> None:
-    """A client that read slowly falls back to Redis, where the middle is gone."""
-    asked = await work(gateway, STREAMED)
-    await asked.run()
-    await asked.say("Hi")
-    stream = await asked.exchange.start()
+async def test_trimmed_events_are_completed_from_the_result(gateway: Gateway) -> None:
+    """A slow client falls back to Redis, where older events have been trimmed."""
+    request = await work(gateway, STREAMED)
+    await request.run()
+    await request.say("Hi")
+    stream = await request.exchange.start()
     await stream.next()
     await stream.next()
     [watch] = gateway.hub._subscribers
     watch._fall_back()
-    await asked.say(" there,", hint=False)
-    await asked.say(" friend.", hint=False)
-    await gateway.redis.xtrim(gateway.keys.events(asked.job_id), maxlen=1, approximate=False)
-    await asked.finish()
+    await request.say(" there,", hint=False)
+    await request.say(" friend.", hint=False)
+    await gateway.redis.xtrim(gateway.keys.events(request.job_id), maxlen=1, approximate=False)
+    await request.finish()
     watch._notify()
     assert text_of(await chunks(stream)) == " there, friend."
 
 
-async def test_heartbeats_while_it_waits(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_waiting_stream_gets_heartbeats(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(streaming, "FIRST_CHUNK_WAIT_S", 0.05)
     gateway = make(sse_heartbeat_s=0.05, sse_max_life_s=0.2)
-    asked = await work(gateway, STREAMED)
-    stream = await asked.exchange.start()
-    for _ in range(6):  # also when the watch behind it has had its time
+    request = await work(gateway, STREAMED)
+    stream = await request.exchange.start()
+    for _ in range(6):  # also beyond the maximum age of event streams
         block = await stream.next()
         assert block is not None
         assert block.comment or block.json()["choices"][0]["delta"]["role"]
-    await asked.run()
-    await asked.finish()
+    await request.run()
+    await request.finish()
     assert text_of(await chunks(stream)) == "Hi there, friend."
 
 
-async def test_heartbeats_while_much_happens_that_is_not_told(
+async def test_events_without_text_do_not_suppress_heartbeats(
     fake_make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streaming, "FIRST_CHUNK_WAIT_S", 0.01)
     gateway = fake_make(sse_heartbeat_s=0.2)
-    asked = await work(gateway, STREAMED)
-    stream = await asked.exchange.start()
+    request = await work(gateway, STREAMED)
+    stream = await request.exchange.start()
     await stream.next()
 
-    async def talk() -> None:
+    async def emit_progress() -> None:
         while True:
-            await gateway.emit(asked.job_id, "progress", {"done": 1, "total": 2, "attempt": 1})
+            await gateway.emit(request.job_id, "progress", {"done": 1, "total": 2, "attempt": 1})
             await asyncio.sleep(0.01)
 
-    talking = asyncio.create_task(talk())
+    emitting = asyncio.create_task(emit_progress())
     for _ in range(3):
         block = await stream.next()
         assert block is not None
         assert block.comment
-    talking.cancel()
-    await asyncio.gather(talking, return_exceptions=True)
-    await asked.finish()
+    emitting.cancel()
+    await asyncio.gather(emitting, return_exceptions=True)
+    await request.finish()
     assert text_of(await chunks(stream)) == "Hi there, friend."
 
 
-async def test_a_job_that_fails_at_once_has_a_status(
+async def test_a_job_that_fails_before_the_first_chunk_has_a_status(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streaming, "FIRST_CHUNK_WAIT_S", 60.0)  # at once, on a slow machine too
-    asked = await work(gateway, STREAMED)
-    await asked.run()
-    await asked.fail("model_refused", "the prompt is too long")
-    answer = await asked.answer()
+    monkeypatch.setattr(streaming, "FIRST_CHUNK_WAIT_S", 60.0)  # long enough for a slow machine
+    request = await work(gateway, STREAMED)
+    await request.run()
+    await request.fail("model_refused", "the prompt is too long")
+    answer = await request.answer()
     error = error_in(answer, 400, "model_refused")
     assert error["message"] == "the prompt is too long"
-    assert answer.header("x-job-id") == asked.job_id
+    assert answer.header("x-job-id") == request.job_id
 
 
-async def test_a_job_that_fails_in_mid_answer(gateway: Gateway) -> None:
-    asked = await work(gateway, STREAMED)
-    await asked.run()
-    await asked.say("Hi")
-    await asked.exchange.start()
-    await asked.fail("model_stream_broken", "the server hung up")
-    text, error = await error_of(asked)
+async def test_a_job_that_fails_later_ends_with_an_error(gateway: Gateway) -> None:
+    request = await work(gateway, STREAMED)
+    await request.run()
+    await request.say("Hi")
+    await request.exchange.start()
+    await request.fail("model_stream_broken", "the server hung up")
+    text, error = await error_of(request)
     assert text == "Hi"
     assert error == {
         "message": "the server hung up",
@@ -203,73 +205,76 @@ async def test_a_job_that_fails_in_mid_answer(gateway: Gateway) -> None:
     }
 
 
-async def test_another_attempt_that_says_the_same(gateway: Gateway) -> None:
-    asked = await work(gateway, STREAMED)
-    await asked.run()
-    await asked.say("Hi", " the")
-    await asked.exchange.start()
-    await asked.run()
-    await asked.say("Hi th", "ere", ", friend", ".")
-    await asked.finish()
-    assert text_of(await chunks(asked.exchange)) == "Hi there, friend."
+async def test_a_repeated_attempt_continues_the_answer(gateway: Gateway) -> None:
+    request = await work(gateway, STREAMED)
+    await request.run()
+    await request.say("Hi", " the")
+    await request.exchange.start()
+    await request.run()
+    await request.say("Hi th", "ere", ", friend", ".")
+    await request.finish()
+    assert text_of(await chunks(request.exchange)) == "Hi there, friend."
 
 
-async def test_another_attempt_that_says_something_else(gateway: Gateway) -> None:
-    asked = await work(gateway, STREAMED)
-    await asked.run()
-    await asked.say("Hi", " the")
-    await asked.exchange.start()
-    await asked.run()
-    await asked.say("Hi", " you")
-    text, error = await error_of(asked)
+async def test_a_different_attempt_ends_with_an_error(gateway: Gateway) -> None:
+    request = await work(gateway, STREAMED)
+    await request.run()
+    await request.say("Hi", " the")
+    await request.exchange.start()
+    await request.run()
+    await request.say("Hi", " you")
+    text, error = await error_of(request)
     assert text == "Hi the"
     assert error["code"] == "answer_restarted"
-    assert asked.job_id in error["message"]
-    assert await asked.status() == "queued"  # not canceled
+    assert request.job_id in error["message"]
+    assert await request.status() == "queued"  # not canceled
 
 
-async def test_a_stopping_gateway_says_so(gateway: Gateway) -> None:
-    asked = await work(gateway, STREAMED)
-    await asked.run()
-    await asked.say("Hi")
-    await asked.exchange.start()
-    await asked.exchange.next()
+async def test_shutdown_ends_the_stream_with_an_error(gateway: Gateway) -> None:
+    request = await work(gateway, STREAMED)
+    await request.run()
+    await request.say("Hi")
+    await request.exchange.start()
+    await request.exchange.next()
     gateway.hub.close_streams()
-    _, error = await error_of(asked)
+    _, error = await error_of(request)
     assert error["code"] == "gateway_stopping"
-    assert [kind for kind, _ in await asked.events()] == ["queued", "running", "message"]
+    assert [kind for kind, _ in await request.events()] == ["queued", "running", "message"]
 
 
-async def test_an_agent_that_asks_the_model_twice(fake_gateway: Gateway) -> None:
+async def test_rounds_of_an_agent_are_joined(fake_gateway: Gateway) -> None:
     for response_format, expected in (
         ({"type": "text"}, "Let me see.\n\nIt is 4."),
         ({"type": "json_object"}, "It is 4."),
     ):
         body = {**STREAMED, "tools": ["calculator"], "response_format": response_format}
-        asked = await work(fake_gateway, body)
-        assert (await asked.payload())["tools"] == ["calculator"]
-        await asked.run()
-        await asked.say("Let me", " see.")
-        await asked.say("It is", " 4.", round=2)
-        await asked.finish(text="It is 4.")
-        await asked.exchange.start()
-        assert text_of(await chunks(asked.exchange)) == expected
+        request = await work(fake_gateway, body)
+        assert (await request.payload())["tools"] == ["calculator"]
+        await request.run()
+        await request.say("Let me", " see.")
+        await request.say("It is", " 4.", round=2)
+        await request.finish(text="It is 4.")
+        await request.exchange.start()
+        assert text_of(await chunks(request.exchange)) == expected
 
 
-async def test_a_replayed_stream(gateway: Gateway) -> None:
-    asked = await work(gateway, STREAMED, idempotency_key="k")
-    await asked.run()
-    await asked.say("Hi")
-    await asked.finish()
-    for exchange in (asked.exchange, begin(gateway, HELLO | {"stream": True}, idempotency_key="k")):
+async def test_a_repeated_request_gets_the_same_stream(gateway: Gateway) -> None:
+    request = await work(gateway, STREAMED, idempotency_key="k")
+    await request.run()
+    await request.say("Hi")
+    await request.finish()
+    for exchange in (
+        request.exchange,
+        begin(gateway, HELLO | {"stream": True}, idempotency_key="k"),
+    ):
         await exchange.start()
         assert text_of(await chunks(exchange)) == "Hi there, friend."
     assert exchange.header("idempotent-replayed") == "true"
 
 
-async def test_as_many_as_event_streams_may_be(make: Make) -> None:
+async def test_the_limit_of_open_streams_applies(make: Make) -> None:
     gateway = make(sse_max_clients=1)
-    asked = await work(gateway, STREAMED)
+    request = await work(gateway, STREAMED)
     await eventually(lambda: gateway.hub.clients)
     before = await gateway.redis.xlen(gateway.keys.queue)
     for body in (STREAMED, HELLO):
@@ -277,12 +282,12 @@ async def test_as_many_as_event_streams_may_be(make: Make) -> None:
         error_in(answer, 503, "too_many_streams")
         assert answer.header("retry-after") == "5"
     assert await gateway.redis.xlen(gateway.keys.queue) == before
-    await asked.finish()
-    await asked.exchange.start()
-    await chunks(asked.exchange)
+    await request.finish()
+    await request.exchange.start()
+    await chunks(request.exchange)
 
 
-async def test_many_streams_at_once(gateway: Gateway) -> None:
+async def test_many_concurrent_streams_get_their_own_answers(gateway: Gateway) -> None:
     exchanges = [begin(gateway, STREAMED) for _ in range(50)]
 
     async def all_there() -> bool:
@@ -301,7 +306,7 @@ async def test_many_streams_at_once(gateway: Gateway) -> None:
         assert f"chatcmpl-{text_of(found)}" == found[0]["id"]
 
 
-async def test_a_mistake_of_ours_leaves_nothing_behind(
+async def test_an_unexpected_error_leaves_no_subscriber(
     fake_gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def wrong(*_: object) -> bytes:
@@ -309,6 +314,6 @@ async def test_a_mistake_of_ours_leaves_nothing_behind(
 
     monkeypatch.setattr("gateway.features.openai.chat.stream.ChatStream.feed", wrong)
     monkeypatch.setattr(streaming, "FIRST_CHUNK_WAIT_S", 60.0)
-    asked = await work(fake_gateway, STREAMED)
-    error_in(await asked.answer(), 500, "internal_error")
+    request = await work(fake_gateway, STREAMED)
+    error_in(await request.answer(), 500, "internal_error")
     assert fake_gateway.hub.clients == 0

@@ -27,9 +27,9 @@ REQUESTS: dict[str, tuple[Any, str]] = {
     "embeddings": ({"input": "hello"}, EMBEDDINGS),
 }
 LEFT = {"reason": "the client has left"}
-#: From the client's leaving to the end of the job.
+#: From the disconnect to the end of the job.
 CANCELED_WITHIN_S = 0.25
-#: Of so many the fastest counts: a machine may be busy with something else.
+#: The fastest of several tries counts, because the machine may be busy.
 TRIES = 3
 
 
@@ -41,11 +41,11 @@ async def rigs(backend: Backend, keys: JobKeys, worker: WorkerIdentity) -> Async
 
 
 @pytest.mark.parametrize(("body", "path"), REQUESTS.values(), ids=list(REQUESTS))
-async def test_while_the_job_is_queued(gateway: Gateway, body: Any, path: str) -> None:
-    asked = await work(gateway, body, path)
-    await asked.exchange.hang_up()
-    assert await asked.status() == "canceled"
-    assert await asked.events() == [("queued", {}), ("canceled", LEFT)]
+async def test_a_queued_job_is_canceled(gateway: Gateway, body: Any, path: str) -> None:
+    request = await work(gateway, body, path)
+    await request.exchange.hang_up()
+    assert await request.status() == "canceled"
+    assert await request.events() == [("queued", {}), ("canceled", LEFT)]
     assert gateway.hub.clients == 0
 
 
@@ -67,51 +67,51 @@ class Slow:
 
 
 @pytest.mark.parametrize("body", [HELLO, STREAMED], ids=["chat", "stream"])
-async def test_while_the_job_runs(gateway: Gateway, rigs: RigMaker, body: Any) -> None:
+async def test_a_running_job_is_canceled(gateway: Gateway, rigs: RigMaker, body: Any) -> None:
     slow = Slow()
     rig: Rig = rigs(slow)
     rig.start()
     took_s = []
     for _ in range(TRIES):
         slow.speaking.clear()
-        asked = await work(gateway, body)
+        request = await work(gateway, body)
         await asyncio.wait_for(slow.speaking.wait(), TIMEOUT_S)
         if body is STREAMED:
-            await asked.exchange.start()
+            await request.exchange.start()
         started = time.monotonic()
-        await asked.exchange.hang_up()
-        assert await rig.settled(asked.job_id) == b"canceled"
+        await request.exchange.hang_up()
+        assert await rig.settled(request.job_id) == b"canceled"
         took_s.append(time.monotonic() - started)
-        assert ("canceling", "gateway.cancel", LEFT) in await rig.parsed_events(asked.job_id)
+        assert ("canceling", "gateway.cancel", LEFT) in await rig.parsed_events(request.job_id)
     assert min(took_s) < CANCELED_WITHIN_S
 
 
-async def test_who_has_a_key_may_come_again(gateway: Gateway) -> None:
-    """To give up on a request and repeat it must not end in `canceled`."""
+async def test_a_job_with_an_idempotency_key_is_not_canceled(gateway: Gateway) -> None:
+    """A request that is aborted and repeated must not end in `canceled`."""
     for body in (HELLO, STREAMED):
         key = json.dumps(body)
-        asked = await work(gateway, body, idempotency_key=f"{len(key)}")
-        await asked.exchange.hang_up()
-        assert await asked.status() == "queued"
+        request = await work(gateway, body, idempotency_key=f"{len(key)}")
+        await request.exchange.hang_up()
+        assert await request.status() == "queued"
         again = begin(gateway, body, idempotency_key=f"{len(key)}")
-        await asked.finish()
+        await request.finish()
         await again.start()
         assert again.status == 200
         assert b"Hi there, friend." in await again.body()
 
 
-async def test_after_the_end_nothing_is_canceled(gateway: Gateway) -> None:
-    asked = await work(gateway, STREAMED)
-    await asked.run()
-    await asked.finish()
-    await asked.exchange.start()
-    await asked.exchange.rest()
-    await asked.exchange.hang_up()
-    assert await asked.status() == "done"
+async def test_a_job_that_has_ended_is_not_canceled(gateway: Gateway) -> None:
+    request = await work(gateway, STREAMED)
+    await request.run()
+    await request.finish()
+    await request.exchange.start()
+    await request.exchange.rest()
+    await request.exchange.hang_up()
+    assert await request.status() == "done"
 
 
-class AsServersDo(Exchange):
-    """Says that the client has left as soon as all is sent."""
+class DisconnectAfterResponse(Exchange):
+    """Reports a disconnect as soon as the response is sent, as servers do."""
 
     async def _send(self, message: dict[str, Any]) -> None:
         await super()._send(message)
@@ -119,54 +119,56 @@ class AsServersDo(Exchange):
             self._hung_up.set()
 
 
-async def test_who_was_told_all_has_not_left(
+async def test_a_disconnect_after_the_last_byte_cancels_nothing(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tests.gateway.asgi.Exchange", AsServersDo)
-    asked = await work(gateway, STREAMED)
-    await asked.run()
-    await asked.say("Hi")
-    await asked.exchange.start()
+    monkeypatch.setattr("tests.gateway.asgi.Exchange", DisconnectAfterResponse)
+    request = await work(gateway, STREAMED)
+    await request.run()
+    await request.say("Hi")
+    await request.exchange.start()
     gateway.hub.close_streams()
-    await asked.exchange.rest()
-    assert await asked.status() == "queued"
-    assert [kind for kind, _ in await asked.events()] == ["queued", "running", "message"]
+    await request.exchange.rest()
+    assert await request.status() == "queued"
+    assert [kind for kind, _ in await request.events()] == ["queued", "running", "message"]
 
 
-async def test_somebody_else_cancels_it(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_canceling_the_job_ends_the_request_with_499(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(stream, "FIRST_CHUNK_WAIT_S", 60.0)  # the stream has a status until then
-    asked, streamed = await work(gateway), await work(gateway, STREAMED)
-    for one in (asked, streamed):
+    request, streamed = await work(gateway), await work(gateway, STREAMED)
+    for one in (request, streamed):
         await gateway.client.send("DELETE", f"/v1/jobs/{one.job_id}")
         answer = await one.answer()
         error_in(answer, 499, "job_canceled")
         assert answer.header("x-should-retry") == "false"
 
 
-async def test_a_client_that_takes_nothing_any_more(
+async def test_a_client_that_stops_reading_cancels_its_job(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream, "SEND_TIMEOUT_S", 0.05)
-    asked = await work(gateway, STREAMED)
-    await asked.run()
-    await asked.say("Hi")
-    await asked.exchange.start()
-    asked.exchange.take.clear()
-    await asked.say(" there")
-    await asyncio.wait_for(asked.exchange.task, TIMEOUT_S)
-    assert await asked.status() == "canceled"
+    request = await work(gateway, STREAMED)
+    await request.run()
+    await request.say("Hi")
+    await request.exchange.start()
+    request.exchange.take.clear()
+    await request.say(" there")
+    await asyncio.wait_for(request.exchange.task, TIMEOUT_S)
+    assert await request.status() == "canceled"
     assert gateway.hub.clients == 0
 
 
-async def test_redis_is_away_then(
+async def test_a_failed_cancel_is_logged(
     fake_gateway: Gateway, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def away(*_: object) -> None:
         raise StoreUnavailable("away")
 
-    asked = await work(fake_gateway)
+    request = await work(fake_gateway)
     monkeypatch.setattr(fake_gateway.state.store, "cancel", away)
     with caplog.at_level(logging.WARNING, "gateway.features.openai.job_runner"):
-        await asked.exchange.hang_up()
-    assert "was not canceled: away" in caplog.text
+        await request.exchange.hang_up()
+    assert "not canceled after its client disconnected: away" in caplog.text
     assert fake_gateway.hub.clients == 0
