@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.gateway.conftest import Make
-from tests.gateway.features.bullmq.kit import QUEUES, Door
+from tests.gateway.features.bullmq.kit import QUEUES, QueueApi
 
 
 @pytest.fixture
-async def door(real_make: Make) -> Door:
-    return Door(real_make(bullmq_add_queues=",".join(QUEUES), sse_heartbeat_s=60))
+async def api(real_make: Make) -> QueueApi:
+    return QueueApi(real_make(bullmq_add_queues=",".join(QUEUES), sse_heartbeat_s=60))

@@ -16,7 +16,7 @@ QUEUES = ("video", "{video}")
 
 
 @dataclass
-class Door:
+class QueueApi:
     """Requests about one queue."""
 
     gateway: Gateway
@@ -38,7 +38,7 @@ class Door:
     async def add(
         self, opts: dict[str, Any] | None = None, data: Any = None, name: str = "render"
     ) -> str:
-        """A job; its id."""
+        """Add a job; returns its id."""
         body = {"name": name, "data": {"n": 1} if data is None else data, "opts": opts or {}}
         answer = await self.post(body)
         assert answer.status == 202, answer
@@ -55,8 +55,8 @@ class Door:
 
     async def watch(self, job_id: str = "", **headers: str) -> Exchange:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
-        place = f"/jobs/{job_id}/events" if job_id else "/events"
-        return await self.gateway.client.begin("GET", self.path + place, named).start()
+        suffix = f"/jobs/{job_id}/events" if job_id else "/events"
+        return await self.gateway.client.begin("GET", self.path + suffix, named).start()
 
     async def fields(self, job_id: str) -> dict[str, str]:
         found = await self.gateway.redis.hgetall(self.keys.job(job_id))  # type: ignore[misc]
@@ -69,22 +69,22 @@ class Door:
         return written.decode()
 
     async def begin(self, job_id: str) -> None:
-        """A worker takes the job."""
+        """Begin the job as a worker does."""
         redis, keys = self.gateway.redis, self.keys
         await redis.lrem(keys.key("wait"), 0, job_id)  # type: ignore[misc]
         await redis.lpush(keys.key("active"), job_id)  # type: ignore[misc]
         await redis.set(keys.lock(job_id), "token", px=30_000)
-        taken = {"processedOn": "1760000000000", "ats": "1", "pb": "node-1"}
-        await redis.hset(keys.job(job_id), mapping=taken)  # type: ignore[misc]
+        started = {"processedOn": "1760000000000", "ats": "1", "pb": "node-1"}
+        await redis.hset(keys.job(job_id), mapping=started)  # type: ignore[misc]
         await self.emit("active", job_id, prev="waiting")
 
     async def complete(self, job_id: str, value: object) -> str:
-        """And is done with it."""
+        """Complete the job as a worker does."""
         redis, keys = self.gateway.redis, self.keys
         await redis.lrem(keys.key("active"), 0, job_id)  # type: ignore[misc]
         await redis.delete(keys.lock(job_id))
         await redis.zadd(keys.key("completed"), {job_id: 1760000000001})
         done = {"returnvalue": json.dumps(value), "finishedOn": "1760000000001", "atm": "1"}
         await redis.hset(keys.job(job_id), mapping=done)  # type: ignore[misc]
-        told = json.dumps(value)
-        return await self.emit("completed", job_id, returnvalue=told, prev="active")
+        encoded = json.dumps(value)
+        return await self.emit("completed", job_id, returnvalue=encoded, prev="active")

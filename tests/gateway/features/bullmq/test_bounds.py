@@ -1,4 +1,4 @@
-"""Invalid requests are refused before Redis is asked, and never with a 500."""
+"""Invalid requests are rejected before Redis is called, and never with a 500."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.gateway.asgi import Client
 from tests.gateway.conftest import Gateway, Make, check_problem
-from tests.gateway.features.bullmq.kit import Door
+from tests.gateway.features.bullmq.kit import QueueApi
 
 BEYOND: list[tuple[Any, str]] = [
     ({"priority": -1}, "/opts/priority"),
@@ -55,83 +55,83 @@ NO_JOBS: list[Any] = [
 ]
 
 
-async def test_options_beyond_their_bounds(door: Door) -> None:
+async def test_options_out_of_bounds_are_rejected(api: QueueApi) -> None:
     for opts, pointer in BEYOND:
-        answer = await door.post({"name": "a", "data": {}, "opts": opts})
+        answer = await api.post({"name": "a", "data": {}, "opts": opts})
         problem = check_problem(answer, 422, "invalid_request")
-        places = [fault["pointer"] for fault in problem["errors"]]
-        assert all(place.startswith(pointer) for place in places), (opts, places)
-    assert await door.gateway.redis.keys("bull:*") == []
+        pointers = [fault["pointer"] for fault in problem["errors"]]
+        assert all(suffix.startswith(pointer) for suffix in pointers), (opts, pointers)
+    assert await api.gateway.redis.keys("bull:*") == []
 
 
-async def test_what_is_no_job(door: Door) -> None:
+async def test_invalid_jobs_are_rejected(api: QueueApi) -> None:
     for body in NO_JOBS:
-        check_problem(await door.post(body), 422, "invalid_request")
+        check_problem(await api.post(body), 422, "invalid_request")
 
 
-async def test_the_bounds_themselves_are_within(door: Door) -> None:
+async def test_options_at_their_bounds_are_accepted(api: QueueApi) -> None:
     for opts in ({"priority": 2_097_151}, {"priority": 0}, {"delay": 0}, {"attempts": 1}):
-        assert (await door.post({"name": "a", "opts": opts})).status == 202
+        assert (await api.post({"name": "a", "opts": opts})).status == 202
 
 
-async def test_no_tool_of_our_own(door: Door) -> None:
+async def test_internal_tools_are_rejected(api: QueueApi) -> None:
     body = {"name": "tool", "data": {"tool": "workflow.step"}}
-    check_problem(await door.post(body), 422, "invalid_request")
+    check_problem(await api.post(body), 422, "invalid_request")
 
 
-async def test_data_that_is_too_long(real_make: Make) -> None:
-    door = Door(real_make(bullmq_add_queues="video", max_payload_bytes=100))
-    assert (await door.post({"name": "a", "data": {"t": "x" * 90}})).status == 202
-    too_long = await door.post({"name": "a", "data": {"t": "x" * 95}})
+async def test_data_that_is_too_long_is_rejected(real_make: Make) -> None:
+    api = QueueApi(real_make(bullmq_add_queues="video", max_payload_bytes=100))
+    assert (await api.post({"name": "a", "data": {"t": "x" * 90}})).status == 202
+    too_long = await api.post({"name": "a", "data": {"t": "x" * 95}})
     check_problem(too_long, 413, "payload_too_large")
-    check_problem(await door.post(b'"' + b"x" * 9000 + b'"'), 413, "body_too_large")
+    check_problem(await api.post(b'"' + b"x" * 9000 + b'"'), 413, "body_too_large")
 
 
-async def test_what_is_no_json(door: Door) -> None:
-    check_problem(await door.post(b"{"), 400, "malformed_json")
-    check_problem(await door.post(b"[" * 100 + b"]" * 100), 400, "nested_too_deep")
-    answer = await door.post(b"a=1", {"content-type": "application/x-www-form-urlencoded"})
+async def test_malformed_bodies_are_rejected(api: QueueApi) -> None:
+    check_problem(await api.post(b"{"), 400, "malformed_json")
+    check_problem(await api.post(b"[" * 100 + b"]" * 100), 400, "nested_too_deep")
+    answer = await api.post(b"a=1", {"content-type": "application/x-www-form-urlencoded"})
     check_problem(answer, 415, "unsupported_media_type")
 
 
-async def test_a_queue_that_is_not_named_is_not_there(door: Door) -> None:
-    other = Door(door.gateway, "secret")
-    client: Client = door.gateway.client
+async def test_a_queue_that_is_not_configured_is_not_found(api: QueueApi) -> None:
+    other = QueueApi(api.gateway, "secret")
+    client: Client = api.gateway.client
     check_problem(await other.post({"name": "a"}), 404, "queue_not_found")
     check_problem(await other.get("1"), 404, "queue_not_found")
     check_problem(await other.delete("1"), 404, "queue_not_found")
-    for place in ("/events", "/jobs/1/events"):
-        check_problem(await client.get(other.path + place), 404, "queue_not_found")
-    check_problem(await client.send("PUT", f"{door.path}/jobs/1"), 405)
+    for suffix in ("/events", "/jobs/1/events"):
+        check_problem(await client.get(other.path + suffix), 404, "queue_not_found")
+    check_problem(await client.send("PUT", f"{api.path}/jobs/1"), 405)
 
 
-async def test_without_the_setting_there_is_no_queue(fake_gateway: Gateway) -> None:
-    check_problem(await Door(fake_gateway).post({"name": "a"}), 404, "queue_not_found")
+async def test_without_the_setting_no_queue_is_found(fake_gateway: Gateway) -> None:
+    check_problem(await QueueApi(fake_gateway).post({"name": "a"}), 404, "queue_not_found")
 
 
-async def test_what_is_no_job_is_not_there(door: Door) -> None:
-    await door.add()
-    before = await door.gateway.snapshot()
+async def test_unknown_and_invalid_job_ids_are_not_found(api: QueueApi) -> None:
+    await api.add()
+    before = await api.gateway.snapshot()
     for job_id in ("7", "meta", "wait", "events", "x" * 2000, "%F0%9F%8E%AC", "a:lock", "1%00"):
-        check_problem(await door.get(job_id), 404, "job_not_found")
-        check_problem(await door.delete(job_id), 404, "job_not_found")
-        stream = f"{door.path}/jobs/{job_id}/events"
-        check_problem(await door.gateway.client.get(stream), 404, "job_not_found")
-    assert await door.gateway.snapshot() == before
+        check_problem(await api.get(job_id), 404, "job_not_found")
+        check_problem(await api.delete(job_id), 404, "job_not_found")
+        stream = f"{api.path}/jobs/{job_id}/events"
+        check_problem(await api.gateway.client.get(stream), 404, "job_not_found")
+    assert await api.gateway.snapshot() == before
 
 
-async def test_a_foreign_hands_hash_is_shown_as_far_as_it_goes(door: Door) -> None:
+async def test_an_invalid_job_hash_is_tolerated(api: QueueApi) -> None:
     odd = {"name": "a", "timestamp": "soon", "data": "{", "opts": "?", "returnvalue": "no json"}
-    await door.gateway.redis.hset(door.keys.job("odd"), mapping=odd)  # type: ignore[misc]
-    view = (await door.get("odd")).json()
+    await api.gateway.redis.hset(api.keys.job("odd"), mapping=odd)  # type: ignore[misc]
+    view = (await api.get("odd")).json()
     assert (view["state"], view["timestamp"], view["progress"]) == ("unknown", 0, 0)
     assert view["data"] == {"_raw": "{"}
 
 
-async def test_keys_of_another_type_are_told_apart_from_mistakes_of_ours(door: Door) -> None:
-    await door.gateway.redis.set(door.keys.key("id"), "no number")
-    check_problem(await door.post({"name": "a"}), 503, "store_corrupt")
-    await door.gateway.redis.set(door.keys.key("completed"), "x")
-    await door.gateway.redis.hset(door.keys.job("1"), mapping={"name": "a", "timestamp": "1"})  # type: ignore[misc]
-    check_problem(await door.get("1"), 503, "store_corrupt")
-    assert json.loads((await door.gateway.client.get("/healthz")).body)
+async def test_keys_of_another_type_are_reported(api: QueueApi) -> None:
+    await api.gateway.redis.set(api.keys.key("id"), "no number")
+    check_problem(await api.post({"name": "a"}), 503, "store_corrupt")
+    await api.gateway.redis.set(api.keys.key("completed"), "x")
+    await api.gateway.redis.hset(api.keys.job("1"), mapping={"name": "a", "timestamp": "1"})  # type: ignore[misc]
+    check_problem(await api.get("1"), 503, "store_corrupt")
+    assert json.loads((await api.gateway.client.get("/healthz")).body)

@@ -16,7 +16,7 @@ from gateway.app import create_app
 from gateway.features.bullmq import queues
 from tests.gateway.asgi import Answer, Client
 from tests.gateway.conftest import SHORT_S, check_problem, make_gateway
-from tests.gateway.features.bullmq.kit import Door
+from tests.gateway.features.bullmq.kit import QueueApi
 from tests.gateway.observability.test_outage import Redis, check_refused
 from tests.support.backends import BUNDLED, SYSTEM, Backend, RealServer, require_binary
 
@@ -30,68 +30,68 @@ def server() -> Iterator[Redis]:
 
 
 @pytest.fixture
-async def own_door(server: Redis, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Door]:
+async def own_api(server: Redis, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[QueueApi]:
     monkeypatch.setattr(queues, "REDIS_RETRY_S", 30.0)  # a busy machine is no fault of Redis
     backend = Backend("own", server.url)
     gateway = make_gateway(backend, bullmq_add_queues="video")
-    yield Door(gateway)
+    yield QueueApi(gateway)
     await gateway.close()
     await backend.close()
 
 
-async def everything(door: Door) -> list[Answer]:
+async def everything(api: QueueApi) -> list[Answer]:
     return await asyncio.gather(
-        door.post({"name": "a"}),
-        door.post({"name": "a"}, {"idempotency-key": "k"}),
-        door.get("1"),
-        door.delete("1"),
-        door.gateway.client.get(f"{door.path}/jobs/1/events"),
+        api.post({"name": "a"}),
+        api.post({"name": "a"}, {"idempotency-key": "k"}),
+        api.get("1"),
+        api.delete("1"),
+        api.gateway.client.get(f"{api.path}/jobs/1/events"),
     )
 
 
-async def check_away(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    runner = door.gateway.bullmq.find(door.queue)._runner
+async def check_away(api: QueueApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = api.gateway.bullmq.find(api.queue)._runner
     with monkeypatch.context() as patch:
         patch.setattr(runner, "_retry_for_s", SHORT_S)
-        await check_refused(lambda: everything(door))
+        await check_refused(lambda: everything(api))
 
 
-async def test_away_and_back(
-    own_door: Door, server: Redis, monkeypatch: pytest.MonkeyPatch
+async def test_requests_fail_while_redis_is_down_and_recover(
+    own_api: QueueApi, server: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await own_door.add()
+    await own_api.add()
     server.stop()
-    await check_away(own_door, monkeypatch)
-    answer = await own_door.gateway.client.get(f"{own_door.path}/events")
+    await check_away(own_api, monkeypatch)
+    answer = await own_api.gateway.client.get(f"{own_api.path}/events")
     check_problem(answer, 503, "store_unavailable")
     server.start()
-    assert (await own_door.post({"name": "a"})).json()["outcome"] == "added"
+    assert (await own_api.post({"name": "a"})).json()["outcome"] == "added"
 
 
-async def test_frozen_and_thawed(
-    own_door: Door, server: Redis, monkeypatch: pytest.MonkeyPatch
+async def test_requests_fail_while_redis_is_frozen_and_recover(
+    own_api: QueueApi, server: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job_id = await own_door.add()
+    job_id = await own_api.add()
     server.freeze()
-    await check_away(own_door, monkeypatch)
+    await check_away(own_api, monkeypatch)
     server.thaw()
-    assert (await own_door.get(job_id)).status in (200, 404)  # the frozen DELETE may have come
+    assert (await own_api.get(job_id)).status in (200, 404)  # the frozen DELETE may have come
 
 
-async def test_full(own_door: Door, server: Redis) -> None:
-    job_id = await own_door.add()
+async def test_a_full_redis_gets_503(own_api: QueueApi, server: Redis) -> None:
+    job_id = await own_api.add()
     server.client.config_set("maxmemory", "1")
-    check_problem(await own_door.post({"name": "a"}), 503, "store_unavailable")
+    check_problem(await own_api.post({"name": "a"}), 503, "store_unavailable")
     server.client.config_set("maxmemory", "0")
-    assert (await own_door.get(job_id)).status == 200
+    assert (await own_api.get(job_id)).status == 200
 
 
-async def test_a_stream_outlasts_a_restart(own_door: Door, server: Redis) -> None:
-    stream = await own_door.watch()
+async def test_a_stream_survives_a_restart_of_redis(own_api: QueueApi, server: Redis) -> None:
+    stream = await own_api.watch()
     await stream.event("hello")
     server.stop()
     server.start()
-    await own_door.add()
+    await own_api.add()
     assert (await stream.event("added")).event == "added"
 
 
@@ -99,11 +99,11 @@ async def test_the_queues_may_be_on_another_redis(
     real_server: Callable[[str], RealServer], tmp_path: Path
 ) -> None:
     """As `gateway.lifespan` connects them."""
-    ours, theirs = real_server(BUNDLED), real_server(SYSTEM)
-    for each in (ours, theirs):
+    main, other = real_server(BUNDLED), real_server(SYSTEM)
+    for each in (main, other):
         each.client.flushall()
     settings = GatewaySettings(
-        redis_url=ours.url, bullmq_redis_url=theirs.url, bullmq_add_queues="video"
+        redis_url=main.url, bullmq_redis_url=other.url, bullmq_add_queues="video"
     )
     app = create_app(settings)
     async with app.router.lifespan_context(app):
@@ -114,39 +114,39 @@ async def test_the_queues_may_be_on_another_redis(
         stream = await client.begin("GET", "/v1/bullmq/video/jobs/1/events").start()
         assert (await stream.event("waiting")).event == "waiting"
         await client.close()
-    assert theirs.client.exists("bull:video:1")
-    assert not ours.client.keys("bull:*")
+    assert other.client.exists("bull:video:1")
+    assert not main.client.keys("bull:*")
 
 
-async def test_a_box_that_is_too_hot_takes_none(
-    door: Door, monkeypatch: pytest.MonkeyPatch
+async def test_a_gateway_under_pressure_rejects_jobs(
+    api: QueueApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(door.gateway.state.pressure, "refusing", True)
-    check_problem(await door.post({"name": "a"}), 503, "under_pressure")
+    monkeypatch.setattr(api.gateway.state.pressure, "refusing", True)
+    check_problem(await api.post({"name": "a"}), 503, "under_pressure")
 
 
-def test_without_the_package_the_setting_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    def nowhere(name: str) -> str:
+def test_without_the_package_the_setting_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    def not_installed(name: str) -> str:
         raise importlib.metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(package.importlib.metadata, "version", nowhere)
+    monkeypatch.setattr(package.importlib.metadata, "version", not_installed)
     create_app(GatewaySettings())  # no queue is configured
     with pytest.raises(SettingsError, match=r"BULLMQ_ADD_QUEUES needs .*pip install"):
         create_app(GatewaySettings(bullmq_add_queues="video"))
 
 
-def test_another_release_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_version_of_the_package_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(package.importlib.metadata, "version", lambda name: "9.9.9")
     with pytest.raises(SettingsError, match=r"9\.9\.9 is installed"):
         create_app(GatewaySettings(bullmq_add_queues="video"))
 
 
-def test_a_script_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_script_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(package, "_script_path", lambda script: Path("/nowhere"))
     with pytest.raises(SettingsError, match="addStandardJob"):
         create_app(GatewaySettings(bullmq_add_queues="video"))
 
 
-def test_a_name_that_is_none_is_refused() -> None:
+def test_an_invalid_queue_name_is_rejected() -> None:
     with pytest.raises(ValueError, match="not a queue name"):
         GatewaySettings(bullmq_add_queues="a:b")

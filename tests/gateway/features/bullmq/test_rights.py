@@ -7,74 +7,74 @@ import json
 from common.contracts.access import Scope
 from tests.gateway.access_kit import bearer, key_for
 from tests.gateway.conftest import check_problem
-from tests.gateway.features.bullmq.kit import Door
+from tests.gateway.features.bullmq.kit import QueueApi
 
 READ, WRITE = (Scope.JOBS_READ.value,), (Scope.JOBS_WRITE.value,)
 
 
-async def test_scopes(door: Door) -> None:
-    job_id = await door.add()
+async def test_each_request_requires_its_scope(api: QueueApi) -> None:
+    job_id = await api.add()
     reads, writes = (
-        await key_for(door.gateway, scopes=READ),
-        await key_for(door.gateway, scopes=WRITE),
+        await key_for(api.gateway, scopes=READ),
+        await key_for(api.gateway, scopes=WRITE),
     )
-    check_problem(await door.post({"name": "a"}, bearer(reads)), 403, "insufficient_scope")
-    check_problem(await door.get(job_id, writes), 403, "insufficient_scope")
-    check_problem(await door.delete(job_id, reads), 403, "insufficient_scope")
-    for place in ("/events", f"/jobs/{job_id}/events"):
-        answer = await door.gateway.client.get(door.path + place, bearer(writes))
+    check_problem(await api.post({"name": "a"}, bearer(reads)), 403, "insufficient_scope")
+    check_problem(await api.get(job_id, writes), 403, "insufficient_scope")
+    check_problem(await api.delete(job_id, reads), 403, "insufficient_scope")
+    for suffix in ("/events", f"/jobs/{job_id}/events"):
+        answer = await api.gateway.client.get(api.path + suffix, bearer(writes))
         check_problem(answer, 403, "insufficient_scope")
-    assert (await door.post({"name": "a"}, bearer(writes))).status == 202
-    assert (await door.get(job_id, reads)).status == 200
-    assert (await door.delete(job_id, writes)).status == 200
+    assert (await api.post({"name": "a"}, bearer(writes))).status == 202
+    assert (await api.get(job_id, reads)).status == 200
+    assert (await api.delete(job_id, writes)).status == 200
 
 
-async def test_tenants_do_not_see_each_others_jobs(door: Door) -> None:
-    ours = await key_for(door.gateway, tenant="ours")
-    theirs = await key_for(door.gateway, tenant="theirs")
-    numbered = await door.add()
-    made = []
+async def test_tenants_do_not_see_jobs_of_other_tenants(api: QueueApi) -> None:
+    own_key = await key_for(api.gateway, tenant="ours")
+    other_key = await key_for(api.gateway, tenant="theirs")
+    numbered = await api.add()
+    created = []
     for opts in ({}, {"jobId": "same"}, {"deduplication": {"id": "same"}}):
-        for key in (ours, theirs):
-            answer = await door.post({"name": "a", "opts": opts}, bearer(key))
+        for key in (own_key, other_key):
+            answer = await api.post({"name": "a", "opts": opts}, bearer(key))
             assert answer.json()["outcome"] == "added", opts
-            made.append((key, answer.json()["id"]))
-    for key in (ours, theirs):
-        answer = await door.post({"name": "a"}, bearer(key, idempotency_key="once"))
+            created.append((key, answer.json()["id"]))
+    for key in (own_key, other_key):
+        answer = await api.post({"name": "a"}, bearer(key, idempotency_key="once"))
         assert answer.json()["outcome"] == "added"
-        made.append((key, answer.json()["id"]))
-    for key, job_id in made:
-        other = theirs if key == ours else ours
-        assert (await door.get(job_id, key)).status == 200
-        check_problem(await door.get(job_id, other), 404, "job_not_found")
-        check_problem(await door.delete(job_id, other), 404, "job_not_found")
-        path = f"{door.path}/jobs/{job_id}/events"
-        check_problem(await door.gateway.client.get(path, bearer(other)), 404, "job_not_found")
-        assert (await door.get(job_id)).status == 200  # a local caller without a key
-    check_problem(await door.get(numbered, ours), 404, "job_not_found")
+        created.append((key, answer.json()["id"]))
+    for key, job_id in created:
+        other = other_key if key == own_key else own_key
+        assert (await api.get(job_id, key)).status == 200
+        check_problem(await api.get(job_id, other), 404, "job_not_found")
+        check_problem(await api.delete(job_id, other), 404, "job_not_found")
+        path = f"{api.path}/jobs/{job_id}/events"
+        check_problem(await api.gateway.client.get(path, bearer(other)), 404, "job_not_found")
+        assert (await api.get(job_id)).status == 200  # a local caller without a key
+    check_problem(await api.get(numbered, own_key), 404, "job_not_found")
 
 
-async def test_of_a_queue_a_tenant_hears_of_its_own_jobs_only(door: Door) -> None:
-    ours = await key_for(door.gateway, tenant="ours")
-    theirs = await key_for(door.gateway, tenant="theirs")
-    stream = await door.watch(authorization=f"Bearer {ours}")
+async def test_a_queue_stream_has_only_jobs_of_the_tenant(api: QueueApi) -> None:
+    own_key = await key_for(api.gateway, tenant="ours")
+    other_key = await key_for(api.gateway, tenant="theirs")
+    stream = await api.watch(authorization=f"Bearer {own_key}")
     await stream.event("hello")
-    await door.add()
-    await door.post({"name": "a"}, bearer(theirs))
-    job_id = (await door.post({"name": "a"}, bearer(ours))).json()["id"]
-    await door.emit("drained", "")
-    told = [await stream.next() for _ in range(2)]
-    assert {json.loads(block.data)["data"]["jobId"] for block in told if block} == {job_id}
+    await api.add()
+    await api.post({"name": "a"}, bearer(other_key))
+    job_id = (await api.post({"name": "a"}, bearer(own_key))).json()["id"]
+    await api.emit("drained", "")
+    blocks = [await stream.next() for _ in range(2)]
+    assert {json.loads(block.data)["data"]["jobId"] for block in blocks if block} == {job_id}
 
 
-async def test_a_key_for_some_tasks_adds_jobs_of_those_names(door: Door) -> None:
-    key = await key_for(door.gateway, tasks=("chat",))
-    check_problem(await door.post({"name": "render"}, bearer(key)), 403, "task_not_allowed")
-    assert (await door.post({"name": "chat"}, bearer(key))).status == 202
+async def test_a_key_for_some_tasks_adds_only_jobs_of_those_names(api: QueueApi) -> None:
+    key = await key_for(api.gateway, tasks=("chat",))
+    check_problem(await api.post({"name": "render"}, bearer(key)), 403, "task_not_allowed")
+    assert (await api.post({"name": "chat"}, bearer(key))).status == 202
 
 
-async def test_limits_that_cannot_be_kept_are_not_promised(door: Door) -> None:
+async def test_keys_with_limits_that_cannot_be_enforced_are_rejected(api: QueueApi) -> None:
     for spec in ({"rate_per_min": 60}, {"max_jobs": 5}, {"tools": ("calculator",)}):
-        key = await key_for(door.gateway, **spec)
-        check_problem(await door.post({"name": "a"}, bearer(key)), 403, "key_limited")
-    assert await door.gateway.redis.keys("bull:*") == []
+        key = await key_for(api.gateway, **spec)
+        check_problem(await api.post({"name": "a"}, bearer(key)), 403, "key_limited")
+    assert await api.gateway.redis.keys("bull:*") == []
