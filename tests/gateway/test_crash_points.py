@@ -16,16 +16,16 @@ Crash = Callable[[CrashPoint], None]
 
 
 class Died(BaseException):
-    """Nothing in the gateway may catch it, as nothing can catch kill -9."""
+    """A BaseException, because the gateway must not catch it, as it cannot catch kill -9."""
 
 
 @pytest.fixture
 def crash_at(monkeypatch: pytest.MonkeyPatch) -> Crash:
     """Arms one crash point."""
 
-    def arm(wanted: CrashPoint) -> None:
+    def arm(target: CrashPoint) -> None:
         def reach(point: CrashPoint) -> None:
-            if point is wanted:
+            if point is target:
                 monkeypatch.undo()
                 raise Died
 
@@ -35,7 +35,9 @@ def crash_at(monkeypatch: pytest.MonkeyPatch) -> Crash:
 
 
 @pytest.mark.parametrize("body", [CHAT, {**CHAT, "delay_s": 60, "max_attempts": 2}])
-async def test_before_a_job_is_accepted(gateway: Gateway, crash_at: Crash, body: object) -> None:
+async def test_a_crash_before_the_enqueue_leaves_nothing(
+    gateway: Gateway, crash_at: Crash, body: object
+) -> None:
     crash_at(CrashPoint.BEFORE_ENQUEUE)
     with pytest.raises(Died):
         await gateway.client.post(body, KEYED)
@@ -44,7 +46,9 @@ async def test_before_a_job_is_accepted(gateway: Gateway, crash_at: Crash, body:
 
 
 @pytest.mark.parametrize("body", [CHAT, {**CHAT, "delay_s": 60, "max_attempts": 2}])
-async def test_after_a_job_was_accepted(gateway: Gateway, crash_at: Crash, body: object) -> None:
+async def test_after_a_crash_past_the_enqueue_a_retry_is_replayed(
+    gateway: Gateway, crash_at: Crash, body: object
+) -> None:
     crash_at(CrashPoint.AFTER_ENQUEUE)
     with pytest.raises(Died):
         await gateway.client.post(body, KEYED)
@@ -56,7 +60,9 @@ async def test_after_a_job_was_accepted(gateway: Gateway, crash_at: Crash, body:
 
 
 @pytest.mark.parametrize("point", [CrashPoint.BEFORE_CANCEL, CrashPoint.AFTER_CANCEL])
-async def test_around_a_cancel(gateway: Gateway, crash_at: Crash, point: CrashPoint) -> None:
+async def test_after_a_crash_around_a_cancel_a_retry_succeeds(
+    gateway: Gateway, crash_at: Crash, point: CrashPoint
+) -> None:
     job_id = await gateway.create()
     crash_at(point)
     with pytest.raises(Died):

@@ -14,7 +14,7 @@ from tests.conftest import eventually
 from tests.gateway.access_kit import bearer, call, id_of, key_for, post
 from tests.gateway.conftest import Gateway, Make, check_problem
 
-WANTED: dict[str, Any] = {
+NEW_KEY: dict[str, Any] = {
     "name": "shop front",
     "tenant": "shop",
     "scopes": ["jobs:write", "metrics"],
@@ -61,8 +61,8 @@ async def admin(gateway: Gateway) -> str:
     return await key_for(gateway, "root", scopes=("admin",))
 
 
-async def test_a_key_is_shown_once(gateway: Gateway, admin: str) -> None:
-    answer = await call(gateway, "POST", "/v1/keys", admin, WANTED)
+async def test_the_secret_of_a_key_is_shown_once(gateway: Gateway, admin: str) -> None:
+    answer = await call(gateway, "POST", "/v1/keys", admin, NEW_KEY)
     assert answer.status == 201
     assert answer.header("cache-control") == "no-store"
     issued = IssuedKeyView.model_validate_json(answer.body)
@@ -98,7 +98,7 @@ class _Any:
 ANY = _Any()
 
 
-async def test_the_least_that_must_be_said(gateway: Gateway, admin: str) -> None:
+async def test_a_name_is_enough_for_a_key(gateway: Gateway, admin: str) -> None:
     answer = await call(gateway, "POST", "/v1/keys", admin, {"name": "x"})
     view = answer.json()
     assert view["scopes"] == ["jobs:write", "jobs:read"]
@@ -107,7 +107,7 @@ async def test_the_least_that_must_be_said(gateway: Gateway, admin: str) -> None
 
 
 @pytest.mark.parametrize("name", MISFITS)
-async def test_keys_that_cannot_be(fake_make: Make, name: str) -> None:
+async def test_invalid_keys_are_rejected(fake_make: Make, name: str) -> None:
     gateway = fake_make()
     before = await gateway.snapshot()
     answer = await call(gateway, "POST", "/v1/keys", None, MISFITS[name] or {"tenant": "x"})
@@ -118,33 +118,33 @@ async def test_keys_that_cannot_be(fake_make: Make, name: str) -> None:
 
 
 @pytest.mark.parametrize("body", [b"{", b"[]", b"7", b""])
-async def test_bodies_that_are_none(fake_make: Make, body: bytes) -> None:
+async def test_malformed_bodies_are_rejected(fake_make: Make, body: bytes) -> None:
     gateway = fake_make()
     headers = {"content-type": "application/json"}
     answer = await gateway.client.send("POST", "/v1/keys", headers, body)
     assert answer.status in (400, 422)
 
 
-async def test_rotation(gateway: Gateway, admin: str) -> None:
+async def test_a_rotated_key_keeps_its_old_secret_for_a_while(gateway: Gateway, admin: str) -> None:
     old = await key_for(gateway, tenant="shop")
-    place = f"/v1/keys/{id_of(old)}"
-    answer = await call(gateway, "POST", f"{place}/rotate", admin)
+    path_of_key = f"/v1/keys/{id_of(old)}"
+    answer = await call(gateway, "POST", f"{path_of_key}/rotate", admin)
     assert (answer.status, answer.header("cache-control")) == (200, "no-store")
     assert answer.json()["secrets"] == 2
     new = answer.json()["key"]
     for key in (old, new):
         assert (await post(gateway, key)).status == 202
-    answer = await call(gateway, "POST", f"{place}/rotate", admin, {"grace_s": 0})
+    answer = await call(gateway, "POST", f"{path_of_key}/rotate", admin, {"grace_s": 0})
     newest = answer.json()["key"]
     for key in (old, new):
         check_problem(await post(gateway, key), 401, "invalid_key")
     assert (await post(gateway, newest)).status == 202
     for body in ({"grace_s": -1}, {"grace_s": 10**9}, {"grace": 1}):
-        refused = await call(gateway, "POST", f"{place}/rotate", admin, body)
+        refused = await call(gateway, "POST", f"{path_of_key}/rotate", admin, body)
         check_problem(refused, 422, "invalid_request")
 
 
-async def test_revoking(gateway: Gateway, admin: str) -> None:
+async def test_a_revoked_key_is_deleted_completely(gateway: Gateway, admin: str) -> None:
     key = await key_for(gateway, rate_per_min=60, max_jobs=5)
     assert (await post(gateway, key)).status == 202
     answer = await call(gateway, "DELETE", f"/v1/keys/{id_of(key)}", admin)
@@ -158,13 +158,13 @@ async def test_revoking(gateway: Gateway, admin: str) -> None:
 
 
 @pytest.mark.parametrize("key_id", ["x", "AAAAAAAA", "aaaaaaaa\n", "aaaa:aaa", "*", "aaaaaaaaa"])
-async def test_ids_that_cannot_be(fake_make: Make, key_id: str) -> None:
+async def test_an_invalid_key_id_is_not_found(fake_make: Make, key_id: str) -> None:
     gateway = fake_make()
     answer = await gateway.client.send("DELETE", f"/v1/keys/{key_id}")
     check_problem(answer, 404, "key_not_found")
 
 
-async def test_there_is_an_end_of_keys(
+async def test_the_number_of_keys_is_limited(
     gateway: Gateway, admin: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "MOST_KEYS", 1)
@@ -172,20 +172,20 @@ async def test_there_is_an_end_of_keys(
     check_problem(answer, 409, "too_many_keys")
 
 
-async def test_last_use_is_told(gateway: Gateway, admin: str) -> None:
+async def test_the_last_use_is_shown(gateway: Gateway, admin: str) -> None:
     key = await key_for(gateway)
     assert (await post(gateway, key)).status == 202
 
-    async def told() -> int | None:
+    async def last_used() -> int | None:
         answer = await call(gateway, "GET", f"/v1/keys/{id_of(key)}", admin)
         used: int | None = answer.json()["last_used_ts"]
         return used
 
-    used = await eventually(told)
+    used = await eventually(last_used)
     assert abs(used - time.time() * 1000) < 60_000
 
 
-async def test_who_am_i(gateway: Gateway) -> None:
+async def test_whoami_describes_the_key(gateway: Gateway) -> None:
     key = await key_for(
         gateway,
         "shop front",
@@ -210,7 +210,7 @@ async def test_who_am_i(gateway: Gateway) -> None:
     }
 
 
-async def test_who_sits_at_the_machine(make: Make) -> None:
+async def test_whoami_without_a_key_is_local(make: Make) -> None:
     gateway = make()
     me = (await gateway.client.get("/v1/whoami")).json()
     assert (me["key_id"], me["name"], me["tenant"]) == (None, "local", None)
@@ -219,12 +219,12 @@ async def test_who_sits_at_the_machine(make: Make) -> None:
     assert listed.json() == {"items": []}
 
 
-async def test_an_admin_may_do_everything(gateway: Gateway, admin: str) -> None:
+async def test_an_admin_has_every_scope(gateway: Gateway, admin: str) -> None:
     me = json.loads((await gateway.client.get("/v1/whoami", bearer(admin))).body)
     assert me["scopes"] == ["jobs:write", "jobs:read", "metrics", "ui", "admin"]
 
 
-async def test_keys_are_documented(gateway: Gateway) -> None:
+async def test_the_endpoints_are_documented(gateway: Gateway) -> None:
     document = gateway.app.openapi()
     assert "bearer" in str(document["components"]["securitySchemes"])
     for path, methods in {

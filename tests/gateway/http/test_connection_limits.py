@@ -58,12 +58,12 @@ async def serving(**bounds: Any) -> AsyncIterator[tuple[int, uvicorn.Server]]:
 
 
 async def all_gone(server: uvicorn.Server) -> None:
-    """Returns once every connection and every request is forgotten."""
+    """Wait until the server has no connections and no requests."""
 
-    async def forgotten() -> bool:
+    async def is_idle() -> bool:
         return not server.server_state.connections and not server.server_state.tasks
 
-    await eventually(forgotten)
+    await eventually(is_idle)
 
 
 def unread(port: int, size: int) -> socket.socket:
@@ -75,15 +75,15 @@ def unread(port: int, size: int) -> socket.socket:
     return client
 
 
-async def test_an_answer_does_not_wait_for_ever_for_its_reader() -> None:
+async def test_a_client_that_does_not_read_is_disconnected() -> None:
     async with serving(stall_s=0.2) as (port, server):
         with unread(port, MUCH):
             await eventually(lambda: _served(server))
             await all_gone(server)
 
 
-async def test_nor_does_a_connection_that_is_being_closed() -> None:
-    """All is written as far as the application knows; the client has not read it."""
+async def test_a_closing_connection_does_not_wait_for_its_reader() -> None:
+    """The application has written the whole response, but the client has not read it."""
     async with serving(stall_s=0.2) as (port, server):
         with unread(port, MUCH):
             await eventually(lambda: _served(server))
@@ -92,17 +92,17 @@ async def test_nor_does_a_connection_that_is_being_closed() -> None:
             await all_gone(server)
 
 
-async def test_a_slow_reader_gets_all_of_it() -> None:
+async def test_a_slow_reader_gets_the_whole_response() -> None:
     async with serving(stall_s=60.0) as (port, server), known(port, server) as (client, serves):
         client.send(get(f"/{MUCH}"))
         head = await client.reader.readuntil(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 200")
         read = 0
-        while read < MUCH:  # so slowly that with each piece the time is up
+        while read < MUCH:  # the timer expires with each part
             timer = serves._stall_timer
             read += len(await client.reader.readexactly(MUCH // 16))
             if timer is not None and not timer.cancelled():
-                assert timer is serves._stall_timer, "or nobody could stop it"
+                assert timer is serves._stall_timer, "otherwise the timer could not be canceled"
                 timer.cancel()
                 serves._check_reader()
 
@@ -111,7 +111,7 @@ async def _served(server: uvicorn.Server) -> bool:
     return bool(server.server_state.tasks)
 
 
-async def test_connections_quiet_for_long_are_closed_at_once_at_the_end() -> None:
+async def test_long_idle_connections_are_closed_at_shutdown() -> None:
     async with serving(shutdown_grace_s=0.0) as (port, server), raw(port) as connection:
         connection.send(get("/5"))
         assert (await connection.answer()).body == b"xxxxx"
@@ -120,7 +120,7 @@ async def test_connections_quiet_for_long_are_closed_at_once_at_the_end() -> Non
         assert await connection.end() == b""
 
 
-async def test_connections_just_used_may_ask_once_more_at_the_end() -> None:
+async def test_recently_used_connections_get_one_more_request() -> None:
     async with serving(shutdown_grace_s=30.0) as (port, server), raw(port) as connection:
         connection.send(get("/5"))
         assert (await connection.answer()).body == b"xxxxx"
@@ -133,7 +133,7 @@ async def test_connections_just_used_may_ask_once_more_at_the_end() -> None:
 
 
 @pytest.mark.parametrize(
-    ("soft", "hard", "wanted", "room", "raised_to"),
+    ("soft", "hard", "requested", "capacity", "raised_to"),
     [
         (1024, 4096, 2000, 2000, 2100),
         (1024, 1024, 2000, 924, 1024),
@@ -142,22 +142,22 @@ async def test_connections_just_used_may_ask_once_more_at_the_end() -> None:
         (resource.RLIM_INFINITY, resource.RLIM_INFINITY, 10_000, 10_000, None),
     ],
 )
-def test_room_is_made_as_far_as_the_hard_limit_goes(
+def test_the_file_limit_is_raised_up_to_the_hard_limit(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     soft: int,
     hard: int,
-    wanted: int,
-    room: int,
+    requested: int,
+    capacity: int,
     raised_to: int | None,
 ) -> None:
     limits: list[int] = []
     monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
     monkeypatch.setattr(resource, "setrlimit", lambda _, both: limits.append(both[0]))
     with caplog.at_level(logging.WARNING):
-        assert connection_capacity(wanted) == room
+        assert connection_capacity(requested) == capacity
     assert limits == ([] if raised_to is None else [raised_to])
-    assert ("MAX_CONNECTIONS" in caplog.text) is (room < wanted)
+    assert ("MAX_CONNECTIONS" in caplog.text) is (capacity < requested)
 
 
 @asynccontextmanager
@@ -173,32 +173,32 @@ async def known(port: int, server: uvicorn.Server) -> AsyncIterator[tuple[Raw, A
         yield client, protocol
 
 
-def ring_late(protocol: Any, name: str) -> None:
-    """As if the loop had stood still: a timer rings a second late, before anything is read."""
+def fire_late(protocol: Any, name: str) -> None:
+    """As if the event loop had stalled: a timer fires a second late, before data is read."""
     timer, loop = getattr(protocol, name), asyncio.get_running_loop()
-    rings = timer._callback
+    callback = timer._callback
     timer.cancel()
-    late = loop.call_at(loop.time() - 1.0, rings)
-    late.cancel()  # it rings here
+    late = loop.call_at(loop.time() - 1.0, callback)
+    late.cancel()  # it is called below
     setattr(protocol, name, late)
-    rings()
+    callback()
 
 
-async def test_at_the_end_what_came_while_we_stood_still_is_read_first() -> None:
-    """A timer may be heard before the bytes that were there when it rang."""
+async def test_after_a_stall_data_is_read_before_the_shutdown() -> None:
+    """A timer may fire before bytes are read that had already arrived."""
     async with (
         serving(shutdown_grace_s=60.0) as (port, server),
         known(port, server) as (client, kept),
     ):
         kept.shutdown()
-        ring_late(kept, "_last_timer")
+        fire_late(kept, "_last_timer")
         assert not kept.transport.is_closing()
         client.send(get("/3"))
         assert (await client.answer()).body == b"xxx"
 
 
 @pytest.mark.parametrize("begun", [0, 20], ids=["all of it", "the rest of it"])
-async def test_a_head_that_came_while_we_stood_still_is_read(begun: int) -> None:
+async def test_after_a_stall_a_request_head_is_read(begun: int) -> None:
     async with serving() as (port, server), known(port, server) as (client, waiting):
         client.send(get("/3")[:begun])
 
@@ -206,31 +206,31 @@ async def test_a_head_that_came_while_we_stood_still_is_read(begun: int) -> None
             return bool(waiting._head_open) is (begun > 0)
 
         await eventually(is_begun)
-        ring_late(waiting, "_head_timer")
+        fire_late(waiting, "_head_timer")
         client.send(get("/3")[begun:])
         answer = await client.answer()
         assert (answer.status, answer.body) == (200, b"xxx")
         assert waiting._head_timer is None
 
 
-async def test_a_request_that_came_on_a_kept_connection_while_we_stood_still_is_read() -> None:
+async def test_after_a_stall_a_kept_connection_is_read() -> None:
     async with serving() as (port, server), known(port, server) as (client, kept):
         client.send(get("/3"))
         assert (await client.answer()).body == b"xxx"
-        ring_late(kept, "timeout_keep_alive_task")
+        fire_late(kept, "timeout_keep_alive_task")
         client.send(get("/4"))
         assert (await client.answer()).body == b"xxxx"
 
 
 @pytest.mark.parametrize("timer", ["_head_timer", "timeout_keep_alive_task"])
-async def test_there_is_one_second_chance(timer: str) -> None:
-    """A gateway that is always late gets rid of slow clients too."""
+async def test_a_late_timer_is_extended_only_once(timer: str) -> None:
+    """A gateway that always stalls still closes slow connections."""
     async with serving() as (port, server), known(port, server) as (client, slow):
         if timer == "timeout_keep_alive_task":
             client.send(get("/3"))
             assert (await client.answer()).body == b"xxx"
-        ring_late(slow, timer)
+        fire_late(slow, timer)
         assert not slow.transport.is_closing()
-        ring_late(slow, timer)
+        fire_late(slow, timer)
         assert slow.transport.is_closing()
         assert await client.end() == b""

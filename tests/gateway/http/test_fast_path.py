@@ -14,7 +14,7 @@ JSON = {"content-type": "application/json"}
 REQUESTS: dict[str, tuple[bytes | object, dict[str, str]]] = {
     "good": (CHAT, JSON),
     "ttl": ({**CHAT, "ttl_s": 5}, JSON),
-    "wishes": ({**CHAT, "timeout_s": 5, "max_attempts": 2, "backoff": {}}, JSON),
+    "options": ({**CHAT, "timeout_s": 5, "max_attempts": 2, "backoff": {}}, JSON),
     "delay": ({**CHAT, "delay_s": 60}, JSON),
     "two times": ({**CHAT, "delay_s": 60, "run_at": "2020-01-01T00:00:00Z"}, JSON),
     "own request id": (CHAT, {**JSON, "x-request-id": "mine"}),
@@ -38,8 +38,8 @@ REQUESTS: dict[str, tuple[bytes | object, dict[str, str]]] = {
 }
 
 
-class WithoutLane:
-    """The same app, entered behind the lane."""
+class WithoutFastPath:
+    """The same app without the fast path."""
 
     def __init__(self, app: FastAPI) -> None:
         self._app = app
@@ -62,17 +62,19 @@ def comparable(answer: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-async def test_both_ways_answer_alike(fake_gateway: Gateway, name: str) -> None:
+async def test_the_fast_path_and_fastapi_give_the_same_response(
+    fake_gateway: Gateway, name: str
+) -> None:
     body, headers = REQUESTS[name]
-    behind = Client(WithoutLane(fake_gateway.app))
-    by_lane = await fake_gateway.client.post(body, headers)
+    behind = Client(WithoutFastPath(fake_gateway.app))
+    by_fast_path = await fake_gateway.client.post(body, headers)
     by_fastapi = await behind.post(body, headers)
-    assert comparable(by_lane) == comparable(by_fastapi)
+    assert comparable(by_fast_path) == comparable(by_fastapi)
     if "x-request-id" in headers:
-        assert by_lane.header("x-request-id") == by_fastapi.header("x-request-id") == "mine"
+        assert by_fast_path.header("x-request-id") == by_fastapi.header("x-request-id") == "mine"
 
 
-async def test_the_lane_is_one_method_and_one_path(fake_gateway: Gateway) -> None:
+async def test_the_fast_path_covers_one_method_and_path(fake_gateway: Gateway) -> None:
     for method, path, status in (
         ("GET", "/v1/jobs", 200),
         ("PUT", "/v1/jobs", 405),

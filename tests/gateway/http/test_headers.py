@@ -21,7 +21,7 @@ def check_strict(answer: Answer, policy: str | None = LOCKED) -> None:
 
 
 @pytest.mark.parametrize("target", ["/healthz", "/openapi.json", "/v1/dlq", "/nowhere", "/metrics"])
-async def test_every_get(fake_gateway: Gateway, target: str) -> None:
+async def test_every_get_response_has_security_headers(fake_gateway: Gateway, target: str) -> None:
     answer = await fake_gateway.client.get(target)
     check_strict(answer)
     assert answer.header("cache-control") == "no-store"
@@ -37,20 +37,22 @@ async def test_every_get(fake_gateway: Gateway, target: str) -> None:
     ],
     ids=str,
 )
-async def test_every_refusal(fake_gateway: Gateway, headers: dict[str, str]) -> None:
+async def test_every_rejection_has_security_headers(
+    fake_gateway: Gateway, headers: dict[str, str]
+) -> None:
     answer = await fake_gateway.client.send("POST", "/v1/jobs", headers)
     assert answer.status >= 400
     check_strict(answer)
 
 
-async def test_a_submission_and_its_job(fake_gateway: Gateway) -> None:
+async def test_job_responses_have_security_headers(fake_gateway: Gateway) -> None:
     answer = await fake_gateway.client.post(CHAT)
     assert answer.status == 202
     check_strict(answer)
     job_id = answer.json()["job_id"]
     job = await fake_gateway.client.get(f"/v1/jobs/{job_id}")
     check_strict(job)
-    assert job.header("cache-control") == "no-cache", "the route's own word on caching stays"
+    assert job.header("cache-control") == "no-cache", "the header of the route is kept"
     unchanged = await fake_gateway.client.get(
         f"/v1/jobs/{job_id}", {"if-none-match": job.header("etag") or ""}
     )
@@ -58,14 +60,14 @@ async def test_a_submission_and_its_job(fake_gateway: Gateway) -> None:
     check_strict(unchanged)
 
 
-async def test_a_stream(fake_gateway: Gateway) -> None:
+async def test_streams_have_security_headers(fake_gateway: Gateway) -> None:
     job_id = await fake_gateway.create()
     stream = await fake_gateway.client.watch(job_id)
     check_strict(Answer(stream.status, stream.headers, b""))
     assert stream.header("cache-control") == "no-store, no-transform"
 
 
-async def test_a_page_has_its_own_policy_and_stays_alone(fake_gateway: Gateway) -> None:
+async def test_the_docs_page_has_its_own_policy(fake_gateway: Gateway) -> None:
     answer = await fake_gateway.client.get("/docs")
     check_strict(answer, None)
     policy = answer.header("content-security-policy") or ""

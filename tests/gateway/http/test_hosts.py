@@ -34,10 +34,8 @@ async def by_name(gateway: Gateway, *hosts: str, method: str = "GET", **more: st
         "10.0.0.1:", OWN, f"{OWN}:80", f"{OWN.partition('.')[0]}.local", OWN.upper(),
     ],
 )  # fmt: skip
-async def test_names_of_its_own_and_addresses_are_answered(
-    fake_gateway: Gateway, host: str
-) -> None:
-    for _ in range(2):  # the second time from memory
+async def test_own_names_and_addresses_are_accepted(fake_gateway: Gateway, host: str) -> None:
+    for _ in range(2):  # the second time from the cache
         assert (await by_name(fake_gateway, host)).status == 200
 
 
@@ -49,7 +47,7 @@ async def test_names_of_its_own_and_addresses_are_answered(
         "[::1].evil",
     ],
 )  # fmt: skip
-async def test_another_name_is_somebody_else(fake_gateway: Gateway, host: str) -> None:
+async def test_other_host_names_are_rejected(fake_gateway: Gateway, host: str) -> None:
     answer = await by_name(fake_gateway, host)
     if host == "[::1].evil" or host.startswith("."):
         check_problem(answer, 400, "malformed_request")
@@ -58,8 +56,8 @@ async def test_another_name_is_somebody_else(fake_gateway: Gateway, host: str) -
         assert "ALLOWED_HOSTS" in problem["detail"]
 
 
-async def test_a_foreign_name_is_refused_before_anything_else(fake_gateway: Gateway) -> None:
-    """Before the body, the lane, the routes and the documentation."""
+async def test_the_host_is_checked_before_anything_else(fake_gateway: Gateway) -> None:
+    """Before the body, the fast path, the routes and the documentation."""
     before = await fake_gateway.snapshot()
     for method, target in (
         ("POST", "/v1/jobs"),
@@ -75,13 +73,13 @@ async def test_a_foreign_name_is_refused_before_anything_else(fake_gateway: Gate
     assert await fake_gateway.snapshot() == before
 
 
-async def test_there_is_one_host_header(fake_gateway: Gateway) -> None:
+async def test_exactly_one_host_header_is_required(fake_gateway: Gateway) -> None:
     check_problem(await by_name(fake_gateway, "localhost", "localhost"), 400, "malformed_request")
     check_problem(await by_name(fake_gateway, "localhost", "evil.example"), 400)
     check_problem(await by_name(fake_gateway), 400, "malformed_request")
 
 
-def test_an_old_client_may_name_none() -> None:
+def test_http_1_0_needs_no_host_header() -> None:
     HostPolicy().check({"http_version": "1.0"}, None)
     with pytest.raises(Problem):
         HostPolicy().check({"http_version": "1.0"}, b"evil.example")
@@ -90,17 +88,17 @@ def test_an_old_client_may_name_none() -> None:
 @pytest.mark.parametrize(
     ("allowed", "host", "known"),
     [
-        ("box.example.com", "box.example.com", True),
-        ("Box.Example.com. , other.example", "BOX.example.com:8080", True),
-        ("box.example.com", "other.box.example.com", False),
-        ("*.example.com", "box.example.com", True),
-        ("*.example.com", "a.box.example.com", True),
+        ("node.example.com", "node.example.com", True),
+        ("Node.Example.com. , other.example", "NODE.example.com:8080", True),
+        ("node.example.com", "other.node.example.com", False),
+        ("*.example.com", "node.example.com", True),
+        ("*.example.com", "a.node.example.com", True),
         ("*.example.com", "example.com", False),
         ("*.example.com", "evilexample.com", False),
-        ("box", "box:1", True),
+        ("node", "node:1", True),
     ],
 )
-def test_allowed_hosts(allowed: str, host: str, known: bool) -> None:
+def test_allowed_hosts_may_have_wildcards(allowed: str, host: str, known: bool) -> None:
     hosts = HostPolicy(allowed, machine="jetson.lan")
     if known:
         hosts.check(HTTP_1_1, host.encode())
@@ -110,7 +108,7 @@ def test_allowed_hosts(allowed: str, host: str, known: bool) -> None:
         assert refused.value.status == 421
 
 
-def test_the_machine_is_known_by_its_names() -> None:
+def test_names_of_the_machine_are_accepted() -> None:
     hosts = HostPolicy("", machine="Jetson.lan")
     for name in (b"jetson.lan", b"jetson", b"jetson.local", b"JETSON.LOCAL.:80"):
         hosts.check(HTTP_1_1, name)
@@ -118,7 +116,7 @@ def test_the_machine_is_known_by_its_names() -> None:
         hosts.check(HTTP_1_1, b"jetson.example")
 
 
-def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_of_hosts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.http.security.MAX_CACHED_HOSTS", 10)
     hosts = HostPolicy()
     for port in range(100):
@@ -137,8 +135,8 @@ PAGE = {"host": "localhost:8080"}
     [
         ("http://localhost:8080", "localhost:8080", True),
         ("https://localhost:8080", "localhost:8080", True),
-        ("https://box.example.com", "box.example.com", True),
-        ("http://box.example.com", "Box.Example.com:80", True),
+        ("https://node.example.com", "node.example.com", True),
+        ("http://node.example.com", "Node.Example.com:80", True),
         ("http://[::1]:8080", "[::1]:8080", True),
         ("http://localhost:3000", "localhost:8080", False),
         ("http://localhost", "localhost:8080", False),
@@ -151,7 +149,7 @@ PAGE = {"host": "localhost:8080"}
         ("\xff", "localhost", False),
     ],
 )
-def test_whose_page_it_is(origin: str, host: str, own: bool) -> None:
+def test_the_origin_is_compared_with_the_host(origin: str, host: str, own: bool) -> None:
     assert is_same_origin(origin.encode("latin-1"), host.encode("latin-1")) is own
 
 
@@ -171,7 +169,7 @@ def test_whose_page_it_is(origin: str, host: str, own: bool) -> None:
         ({"sec-fetch-site": "same-site"}, False),
     ],
 )
-async def test_foreign_pages_change_nothing(
+async def test_cross_site_requests_change_nothing(
     fake_gateway: Gateway, headers: dict[str, str], allowed: bool
 ) -> None:
     answer = await fake_gateway.client.post(CHAT, headers)
@@ -186,7 +184,7 @@ async def test_foreign_pages_change_nothing(
     assert (await fake_gateway.client.get("/healthz", headers)).status == 200
 
 
-async def test_two_origins_are_none(fake_gateway: Gateway) -> None:
+async def test_two_origin_headers_are_rejected(fake_gateway: Gateway) -> None:
     headers = [("origin", "http://evil.example"), ("origin", "http://localhost:8080")]
     answer = await fake_gateway.client.send("POST", "/v1/jobs", headers)
     check_problem(answer, 400, "malformed_request")
@@ -195,24 +193,24 @@ async def test_two_origins_are_none(fake_gateway: Gateway) -> None:
 # CORS
 
 APP = "https://app.example.com"
-ASKING = {"origin": APP, "access-control-request-method": "POST"}
+PREFLIGHT = {"origin": APP, "access-control-request-method": "POST"}
 
 
 def cors(answer: Answer) -> dict[str, str]:
     return {name: value for name, value in answer.headers if name.startswith("access-control-")}
 
 
-async def test_no_cors_unless_asked_for(fake_gateway: Gateway) -> None:
+async def test_without_allowed_origins_there_is_no_cors(fake_gateway: Gateway) -> None:
     for answer in (
         await fake_gateway.client.get("/healthz", {"origin": APP}),
-        await fake_gateway.client.send("OPTIONS", "/v1/jobs", ASKING),
+        await fake_gateway.client.send("OPTIONS", "/v1/jobs", PREFLIGHT),
     ):
         assert cors(answer) == {}
         assert answer.header("vary") is None
     check_problem(answer, 405)
 
 
-async def test_allowed_pages_may_call_and_read(fake_make: Make) -> None:
+async def test_allowed_origins_may_call_and_read(fake_make: Make) -> None:
     gateway = fake_make(allowed_origins=f"{APP}, http://localhost:3000")
     from_page = {"origin": APP, "sec-fetch-site": "cross-site"}
     for answer in (
@@ -234,32 +232,32 @@ async def test_allowed_pages_may_call_and_read(fake_make: Make) -> None:
             assert name in exposed
         assert "access-control-allow-credentials" not in cors(answer)
         assert answer.header("vary") == "Origin"
-    foreign = await gateway.client.get("/healthz", {"origin": "https://evil.example"})
-    assert (cors(foreign), foreign.header("vary")) == ({}, "Origin")
+    denied = await gateway.client.get("/healthz", {"origin": "https://evil.example"})
+    assert (cors(denied), denied.header("vary")) == ({}, "Origin")
     assert (await gateway.client.get("/healthz")).header("vary") == "Origin"
 
 
-async def test_preflights_are_answered_for_allowed_pages_only(fake_make: Make) -> None:
+async def test_preflights_are_answered_for_allowed_origins_only(fake_make: Make) -> None:
     gateway = fake_make(allowed_origins=APP)
     for target in ("/v1/jobs", "/v1/jobs/x", "/nowhere"):
-        answer = await gateway.client.send("OPTIONS", target, ASKING)
+        answer = await gateway.client.send("OPTIONS", target, PREFLIGHT)
         assert (answer.status, answer.body) == (204, b"")
-        granted = cors(answer)
-        assert granted["access-control-allow-origin"] == APP
-        assert "POST" in granted["access-control-allow-methods"]
+        cors_headers = cors(answer)
+        assert cors_headers["access-control-allow-origin"] == APP
+        assert "POST" in cors_headers["access-control-allow-methods"]
         for name in ("Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID"):
-            assert name in granted["access-control-allow-headers"]
-        assert "access-control-allow-private-network" not in granted
-    lan = {**ASKING, "access-control-request-private-network": "true"}
+            assert name in cors_headers["access-control-allow-headers"]
+        assert "access-control-allow-private-network" not in cors_headers
+    lan = {**PREFLIGHT, "access-control-request-private-network": "true"}
     answer = await gateway.client.send("OPTIONS", "/v1/jobs", lan)
     assert cors(answer)["access-control-allow-private-network"] == "true"
-    foreign = {**ASKING, "origin": "https://evil.example"}
-    refused = await gateway.client.send("OPTIONS", "/v1/jobs", foreign)
+    denied = {**PREFLIGHT, "origin": "https://evil.example"}
+    refused = await gateway.client.send("OPTIONS", "/v1/jobs", denied)
     assert (refused.status, cors(refused)) == (405, {})
 
 
 @pytest.mark.parametrize("written", ["HTTPS://App.Example.com:443", "https://app.example.com"])
-def test_origins_are_compared_as_browsers_write_them(written: str) -> None:
+def test_origins_are_normalised_as_in_browsers(written: str) -> None:
     answered = dict(OriginPolicy(written).check("POST", {b"origin": APP.encode()}))
     assert answered[b"access-control-allow-origin"] == APP.encode()
 
@@ -273,14 +271,14 @@ def test_origins_are_compared_as_browsers_write_them(written: str) -> None:
         ("allowed_origins", "*"),
         ("allowed_origins", "null"),
         ("allowed_origins", "https://user@app.example.com"),
-        ("allowed_hosts", "http://box.example.com"),
-        ("allowed_hosts", "box.example.com:8080"),
-        ("allowed_hosts", "box/path"),
+        ("allowed_hosts", "http://node.example.com"),
+        ("allowed_hosts", "node.example.com:8080"),
+        ("allowed_hosts", "node/path"),
         ("allowed_hosts", "*"),
     ],
 )
-def test_a_wrong_setting_is_told_at_the_start(setting: str, value: str) -> None:
-    chosen: Any = {setting: value}
+def test_an_invalid_setting_is_reported_at_startup(setting: str, value: str) -> None:
+    given: Any = {setting: value}
     with pytest.raises(SettingsError, match=setting.upper()) as error:
-        create_app(GatewaySettings(**chosen))
+        create_app(GatewaySettings(**given))
     assert value.partition(",")[0].lower() in str(error.value).lower()

@@ -12,7 +12,9 @@ from common.observability import logs
 from tests.gateway.conftest import CHAT, Gateway, check_problem
 
 
-async def test_one_line_a_request(fake_gateway: Gateway, caplog: pytest.LogCaptureFixture) -> None:
+async def test_each_request_is_logged_on_one_line(
+    fake_gateway: Gateway, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.INFO, "gateway.access"):
         await fake_gateway.client.post(CHAT, {"x-request-id": "abc"})
         await fake_gateway.client.get("/nowhere")
@@ -21,7 +23,7 @@ async def test_one_line_a_request(fake_gateway: Gateway, caplog: pytest.LogCaptu
     assert second.startswith("GET /nowhere 404 ")
 
 
-async def test_log_lines_carry_the_request_id(
+async def test_log_lines_have_the_request_id(
     fake_gateway: Gateway, caplog: pytest.LogCaptureFixture
 ) -> None:
     lines: list[str] = []
@@ -45,10 +47,10 @@ async def test_log_lines_carry_the_request_id(
         assert line.isprintable(), f"a path forges log lines: {line!r}"
 
 
-async def test_a_request_is_not_told_with_the_names_of_the_one_before_it(
+async def test_a_request_does_not_inherit_the_log_fields_of_another(
     fake_gateway: Gateway, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The server begins a pipelined request within the one before it, with all that it has set."""
+    """The server starts a pipelined request in the context of the one before it."""
     before = {logs.job_id: "j1", logs.tenant: "shop", logs.trace_id: "0af7"}
     tokens = {name: name.set(value) for name, value in before.items()}
     lines: list[dict[str, str]] = []
@@ -66,7 +68,7 @@ async def test_a_request_is_not_told_with_the_names_of_the_one_before_it(
     assert lines == [{"request_id": "abc"}]
 
 
-async def test_a_mistake_of_ours_is_a_problem_too(
+async def test_an_unexpected_error_is_a_problem_without_details(
     fake_gateway: Gateway, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def broken(*args: Any) -> None:
@@ -81,14 +83,12 @@ async def test_a_mistake_of_ours_is_a_problem_too(
 
 
 @pytest.mark.parametrize("target", ["/v1/jobs/no-such", "/v1/jobs/a%3Fb", "/no%20where"])
-async def test_the_instance_is_the_path_that_was_asked_for(
-    fake_gateway: Gateway, target: str
-) -> None:
+async def test_instance_is_the_path_of_the_request(fake_gateway: Gateway, target: str) -> None:
     answer = await fake_gateway.client.get(f"{target}?token=secret")
     assert unquote(answer.json()["instance"]) == unquote(target)
 
 
-async def test_other_protocols_pass_by(fake_gateway: Gateway) -> None:
+async def test_websockets_are_closed(fake_gateway: Gateway) -> None:
     sent: list[dict[str, Any]] = []
 
     async def receive() -> dict[str, Any]:
@@ -111,7 +111,7 @@ async def test_other_protocols_pass_by(fake_gateway: Gateway) -> None:
     assert sent[0]["type"] == "websocket.close"
 
 
-async def test_a_body_cut_off_is_not_a_job(fake_gateway: Gateway) -> None:
+async def test_an_incomplete_body_creates_no_job(fake_gateway: Gateway) -> None:
     headers = {"content-type": "application/json", "content-length": "100"}
     exchange = fake_gateway.client.begin("POST", "/v1/jobs", headers, [])
     exchange._hung_up.set()

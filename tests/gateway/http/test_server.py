@@ -37,7 +37,7 @@ def listen() -> Iterator[Listen]:
 
 @pytest.fixture
 def hand_over(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., dict[str, str]]]:
-    """Puts copies of sockets side by side, as systemd does; here not from 3 on."""
+    """Copies sockets to consecutive descriptors as systemd does, but from 500 instead of 3."""
     copies: list[int] = []
 
     def factory(*sockets: socket.socket, pid: int | None = None) -> dict[str, str]:
@@ -55,41 +55,41 @@ def hand_over(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., dict[st
             os.close(fd)
 
 
-def test_several_sockets_are_taken_over(
+def test_inherited_sockets_are_used(
     listen: Listen, hand_over: Callable[..., dict[str, str]], tmp_path: Path
 ) -> None:
     tcp, unix = listen(("127.0.0.1", 0)), listen(str(tmp_path / "s"), socket.AF_UNIX)
     environment = hand_over(tcp, unix)
-    taken = server.inherited_sockets(environment)
-    assert [one.getsockname() for one in taken] == [tcp.getsockname(), unix.getsockname()]
-    assert [server.socket_url(one) for one in taken] == [
+    inherited = server.inherited_sockets(environment)
+    assert [one.getsockname() for one in inherited] == [tcp.getsockname(), unix.getsockname()]
+    assert [server.socket_url(one) for one in inherited] == [
         f"http://127.0.0.1:{tcp.getsockname()[1]}",
         f"unix:{tmp_path}/s",
     ]
-    assert not any(os.get_inheritable(one.fileno()) for one in taken)
-    assert not any(one.getblocking() for one in taken)
-    assert environment == {"PATH": "/bin"}  # no child is to think that they were meant for it
+    assert not any(os.get_inheritable(one.fileno()) for one in inherited)
+    assert not any(one.getblocking() for one in inherited)
+    assert environment == {"PATH": "/bin"}  # child processes must not use them
     assert server.inherited_sockets(environment) == []
-    for one in taken:
+    for one in inherited:
         one.close()
 
 
 @pytest.mark.parametrize("pid", [1, 0])
-def test_what_was_meant_for_another_process_is_left_alone(
+def test_sockets_of_another_process_are_ignored(
     pid: int, listen: Listen, hand_over: Callable[..., dict[str, str]]
 ) -> None:
     assert server.inherited_sockets(hand_over(listen(("127.0.0.1", 0)), pid=pid)) == []
 
 
-def test_without_systemd_there_are_none() -> None:
+def test_without_systemd_no_sockets_are_inherited() -> None:
     assert server.inherited_sockets({}) == []
 
 
-def test_what_is_no_use_is_a_wrong_setting(
+def test_unsuitable_sockets_are_reported(
     hand_over: Callable[..., dict[str, str]], tmp_path: Path
 ) -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp, socket.socket() as deaf:
-        for one, fault in ((udp, "ListenStream="), (deaf, "does not listen")):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp, socket.socket() as unbound:
+        for one, fault in ((udp, "ListenStream="), (unbound, "does not listen")):
             with pytest.raises(SettingsError, match=fault) as refused:
                 server.inherited_sockets(hand_over(one))
             assert refused.value.exit_code == EXIT_CONFIG
@@ -116,7 +116,7 @@ def test_what_is_no_use_is_a_wrong_setting(
         (socket.AF_INET6, ("::ffff:127.0.0.1", 0), False),
     ],
 )
-def test_whether_others_can_reach_it(
+def test_sockets_beyond_loopback_are_recognised(
     family: int, address: tuple[str, int], beyond: bool, listen: Listen
 ) -> None:
     try:
@@ -127,7 +127,7 @@ def test_whether_others_can_reach_it(
     assert server.beyond_loopback([listen(("127.0.0.1", 0)), one]) is beyond
 
 
-def test_a_unix_socket_is_for_this_machine(listen: Listen, tmp_path: Path) -> None:
+def test_a_unix_socket_counts_as_loopback(listen: Listen, tmp_path: Path) -> None:
     assert not server.beyond_loopback([listen(str(tmp_path / "s"), socket.AF_UNIX)])
     assert not server.beyond_loopback([])
 
@@ -136,5 +136,5 @@ def test_a_unix_socket_is_for_this_machine(listen: Listen, tmp_path: Path) -> No
     ("address", "loopback"),
     [("10.0.0.1", False), ("fe80::1%2", False), ("::ffff:10.0.0.1", False), ("::1", True)],
 )
-def test_addresses(address: str, loopback: bool) -> None:
+def test_loopback_addresses_are_recognised(address: str, loopback: bool) -> None:
     assert is_loopback(address) is loopback

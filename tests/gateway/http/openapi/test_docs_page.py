@@ -56,12 +56,12 @@ async def html(fake_gateway: Gateway) -> str:
     return answer.body.decode()
 
 
-def test_nothing_comes_from_elsewhere(html: str) -> None:
+def test_the_page_loads_no_external_resources(html: str) -> None:
     page = Page(html)
     assert not page.tags & {"script", "link", "img", "iframe", "object", "embed", "form", "base"}
     for name, value in page.attributes:
-        assert not name.startswith("on"), "no script, not even a small one"
-        assert name != "style", "the policy would not let it"
+        assert not name.startswith("on"), "inline scripts are not allowed"
+        assert name != "style", "the policy forbids inline styles"
         assert name not in ("src", "href") or value.startswith("/")
     addresses = set(re.findall(r"[a-z]+://[^/\s\"'<]+", html))
     assert addresses <= {"http://localhost:8080", "https://app.example.com"}
@@ -69,7 +69,7 @@ def test_nothing_comes_from_elsewhere(html: str) -> None:
     assert "url(" not in html
 
 
-async def test_the_policy_lets_its_style_through(fake_gateway: Gateway, html: str) -> None:
+async def test_the_policy_allows_the_style_of_the_page(fake_gateway: Gateway, html: str) -> None:
     [style] = re.findall("<style>(.*?)</style>", html, re.DOTALL)
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     policy = (await fake_gateway.client.get("/docs")).header("content-security-policy") or ""
@@ -77,7 +77,7 @@ async def test_the_policy_lets_its_style_through(fake_gateway: Gateway, html: st
     assert "prefers-color-scheme:dark" in style
 
 
-def test_every_operation_is_on_it(fake_gateway: Gateway, html: str) -> None:
+def test_every_operation_is_on_the_page(fake_gateway: Gateway, html: str) -> None:
     page = Page(html)
     document = fake_gateway.app.openapi()
     for path, item in document["paths"].items():
@@ -93,7 +93,7 @@ def test_every_operation_is_on_it(fake_gateway: Gateway, html: str) -> None:
     assert "curl -N" in page.text
 
 
-def test_the_examples_are_commands(fake_gateway: Gateway) -> None:
+def test_the_examples_are_valid_commands(fake_gateway: Gateway) -> None:
     document = fake_gateway.app.openapi()
     for path, item in document["paths"].items():
         for method, operation in item.items():
@@ -102,7 +102,7 @@ def test_the_examples_are_commands(fake_gateway: Gateway) -> None:
             assert shlex.split(command)[0] == "curl"
 
 
-def test_what_is_not_ours_is_escaped() -> None:
+def test_texts_of_the_document_are_escaped() -> None:
     evil = "</code><script>alert('1')</script>`x`\"&"
     document: dict[str, Any] = {
         "info": {"title": evil, "version": evil, "description": evil},
@@ -138,7 +138,7 @@ def test_what_is_not_ours_is_escaped() -> None:
     assert "alert('1')" in page.text
 
 
-async def test_the_pages_that_need_a_cdn_are_gone(fake_gateway: Gateway) -> None:
+async def test_pages_that_need_a_cdn_are_disabled(fake_gateway: Gateway) -> None:
     for target in ("/redoc", "/docs/oauth2-redirect"):
         check_problem(await fake_gateway.client.get(target), 404)
     assert (await fake_gateway.client.send("HEAD", "/docs")).status in (200, 405)

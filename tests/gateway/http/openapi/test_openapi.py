@@ -33,7 +33,12 @@ from tests.gateway.conftest import CHAT, Gateway
 from tests.gateway.jobs.test_bad_input import MISFITS
 from tests.gateway.jobs.test_options import INVALID_OPTIONS
 
-JOBS, JOB, LETTERS, LETTER = "/v1/jobs", "/v1/jobs/{job_id}", "/v1/dlq", "/v1/dlq/{letter_id}"
+JOBS, JOB, DEAD_LETTERS, DEAD_LETTER = (
+    "/v1/jobs",
+    "/v1/jobs/{job_id}",
+    "/v1/dlq",
+    "/v1/dlq/{letter_id}",
+)
 #: Every operation with the problems it may answer with.
 OPERATIONS: dict[tuple[str, str], set[str]] = {
     ("post", JOBS): {"400", "413", "415", "422", "429", "503"},
@@ -41,17 +46,17 @@ OPERATIONS: dict[tuple[str, str], set[str]] = {
     ("delete", JOB): {"404", "503"},
     ("post", f"{JOB}/cancel"): {"400", "404", "413", "415", "422", "503"},
     ("get", f"{JOB}/events"): {"400", "404", "406", "503"},
-    ("get", LETTERS): {"422", "503"},
-    ("delete", LETTERS): {"400", "422", "503"},
-    ("post", f"{LETTERS}/redrive"): {"400", "413", "415", "422", "503"},
-    ("get", f"{LETTERS}/groups"): {"503"},
-    ("get", LETTER): {"404", "503"},
-    ("delete", LETTER): {"404", "503"},
-    ("post", f"{LETTER}/redrive"): {"404", "422", "429", "503"},
+    ("get", DEAD_LETTERS): {"422", "503"},
+    ("delete", DEAD_LETTERS): {"400", "422", "503"},
+    ("post", f"{DEAD_LETTERS}/redrive"): {"400", "413", "415", "422", "503"},
+    ("get", f"{DEAD_LETTERS}/groups"): {"503"},
+    ("get", DEAD_LETTER): {"404", "503"},
+    ("delete", DEAD_LETTER): {"404", "503"},
+    ("post", f"{DEAD_LETTER}/redrive"): {"404", "422", "429", "503"},
     ("get", "/healthz"): set(),
     ("get", "/readyz"): {"503"},
 }
-#: What the guard answers with before it, and what the edge does before the guard.
+#: Problems of authentication, and of the layers before it.
 GUARD = {"401", "403"}
 EDGE = {"400", "408", "413", "421", "431", "503"}
 BODIES = {**MISFITS, **INVALID_OPTIONS}
@@ -59,7 +64,7 @@ BODIES = {**MISFITS, **INVALID_OPTIONS}
 
 @pytest.fixture
 def twin() -> Client:
-    """The same submission, left to FastAPI."""
+    """The same submission as a plain FastAPI route."""
     app = FastAPI()
 
     @app.post("/v1/jobs", status_code=202)
@@ -72,22 +77,22 @@ def twin() -> Client:
 
 
 @pytest.mark.parametrize("body", [body for body, _ in BODIES.values()], ids=list(BODIES))
-async def test_invalid_bodies_are_answered_alike(
+async def test_invalid_bodies_get_the_same_response_as_in_fastapi(
     fake_gateway: Gateway, twin: Client, body: bytes
 ) -> None:
-    theirs, ours = await twin.post(body), await fake_gateway.client.post(body)
-    assert (ours.status, ours.header("content-type")) == (
-        theirs.status,
-        theirs.header("content-type"),
+    expected, actual = await twin.post(body), await fake_gateway.client.post(body)
+    assert (actual.status, actual.header("content-type")) == (
+        expected.status,
+        expected.header("content-type"),
     )
-    left, right = ours.json(), theirs.json()
+    left, right = actual.json(), expected.json()
     assert list(left) == list(right)
     assert (left["code"], left["title"]) == (right["code"], right["title"])
     assert left["errors"] == right["errors"]
 
 
 @pytest.mark.parametrize("ttl_s", [None, 1, 30 * 24 * 3600])
-async def test_valid_bodies_are_taken_alike(
+async def test_valid_bodies_are_accepted_as_in_fastapi(
     fake_gateway: Gateway, twin: Client, ttl_s: int | None
 ) -> None:
     body = {**CHAT, "ttl_s": ttl_s}
@@ -117,7 +122,7 @@ def resolve(document: dict[str, Any], reference: str) -> Any:
     return value
 
 
-async def test_it_is_served(fake_gateway: Gateway, document: dict[str, Any]) -> None:
+async def test_the_document_is_served(fake_gateway: Gateway, document: dict[str, Any]) -> None:
     answer = await fake_gateway.client.get("/openapi.json")
     assert answer.status == 200
     assert answer.json() == document
@@ -131,7 +136,7 @@ def test_every_reference_resolves(document: dict[str, Any]) -> None:
         assert resolve(document, reference)
 
 
-def test_every_operation_is_there(document: dict[str, Any]) -> None:
+def test_every_operation_is_documented(document: dict[str, Any]) -> None:
     found = {(method, path) for path, item in document["paths"].items() for method in item}
     assert set(OPERATIONS) <= found
     for method, path in found:
@@ -157,15 +162,17 @@ def parameters(document: dict[str, Any], method: str, path: str) -> dict[str, di
         ("delete", JOB, {"job_id", "Prefer"}),
         ("post", f"{JOB}/cancel", {"job_id", "Prefer"}),
         ("get", f"{JOB}/events", {"job_id", "Last-Event-ID", "last_event_id"}),
-        ("get", LETTERS, {"limit", "before", "reason", "fingerprint"}),
-        ("delete", LETTERS, {"reason", "fingerprint", "all"}),
-        ("post", f"{LETTERS}/redrive", set()),
-        ("get", LETTER, {"letter_id"}),
-        ("delete", LETTER, {"letter_id"}),
-        ("post", f"{LETTER}/redrive", {"letter_id"}),
+        ("get", DEAD_LETTERS, {"limit", "before", "reason", "fingerprint"}),
+        ("delete", DEAD_LETTERS, {"reason", "fingerprint", "all"}),
+        ("post", f"{DEAD_LETTERS}/redrive", set()),
+        ("get", DEAD_LETTER, {"letter_id"}),
+        ("delete", DEAD_LETTER, {"letter_id"}),
+        ("post", f"{DEAD_LETTER}/redrive", {"letter_id"}),
     ],
 )
-def test_parameters(document: dict[str, Any], method: str, path: str, names: set[str]) -> None:
+def test_every_parameter_is_documented(
+    document: dict[str, Any], method: str, path: str, names: set[str]
+) -> None:
     found = parameters(document, method, path)
     assert set(found) == names
     for parameter in found.values():
@@ -179,10 +186,10 @@ def test_parameters(document: dict[str, Any], method: str, path: str, names: set
     [
         (JOBS, CreateJobRequest, ["task", "payload"]),
         (f"{JOB}/cancel", CancelRequest, None),
-        (f"{LETTERS}/redrive", RedriveRequest, None),
+        (f"{DEAD_LETTERS}/redrive", RedriveRequest, None),
     ],
 )
-def test_the_requests_have_schemas_and_examples(
+def test_requests_have_schemas_and_examples(
     document: dict[str, Any], path: str, model: type[BaseModel], required: list[str] | None
 ) -> None:
     body = document["paths"][path]["post"]["requestBody"]
@@ -207,15 +214,15 @@ def test_the_requests_have_schemas_and_examples(
         ("delete", JOB, "202", CancelView),
         ("post", f"{JOB}/cancel", "200", CancelView),
         ("post", f"{JOB}/cancel", "202", CancelView),
-        ("get", LETTERS, "200", DeadLetterPage),
-        ("get", f"{LETTERS}/groups", "200", DeadLetterGroups),
-        ("get", LETTER, "200", DeadLetterView),
-        ("delete", LETTERS, "200", PurgeReport),
-        ("post", f"{LETTERS}/redrive", "200", RedriveReport),
-        ("post", f"{LETTER}/redrive", "202", RedrivenJob),
+        ("get", DEAD_LETTERS, "200", DeadLetterPage),
+        ("get", f"{DEAD_LETTERS}/groups", "200", DeadLetterGroups),
+        ("get", DEAD_LETTER, "200", DeadLetterView),
+        ("delete", DEAD_LETTERS, "200", PurgeReport),
+        ("post", f"{DEAD_LETTERS}/redrive", "200", RedriveReport),
+        ("post", f"{DEAD_LETTER}/redrive", "202", RedrivenJob),
     ],
 )
-def test_the_answers_have_schemas(
+def test_responses_have_schemas(
     document: dict[str, Any], method: str, path: str, status: str, model: type[BaseModel]
 ) -> None:
     answer = document["paths"][path][method]["responses"][status]
@@ -225,18 +232,18 @@ def test_the_answers_have_schemas(
         assert "examples" in schema["properties"]["job_id"]
 
 
-def test_a_purged_letter_leaves_no_content(document: dict[str, Any]) -> None:
-    assert "content" not in document["paths"][LETTER]["delete"]["responses"]["204"]
+def test_deleting_a_dead_letter_has_no_content(document: dict[str, Any]) -> None:
+    assert "content" not in document["paths"][DEAD_LETTER]["delete"]["responses"]["204"]
 
 
 @pytest.mark.parametrize(("method", "path"), OPERATIONS)
-def test_the_problems_are_documented(document: dict[str, Any], method: str, path: str) -> None:
-    """With a media type of their own: errors never come as application/json."""
+def test_problems_are_documented(document: dict[str, Any], method: str, path: str) -> None:
+    """Errors have the media type application/problem+json only."""
     responses = document["paths"][path][method]["responses"]
     errors = {status for status in responses if status >= "400"}
     guarded = GUARD if permission_for(method.upper(), path) is not PUBLIC else set()
-    foreign = {"403"} if method != "get" else set()
-    assert errors == OPERATIONS[method, path] | guarded | EDGE | foreign
+    cross_site = {"403"} if method != "get" else set()
+    assert errors == OPERATIONS[method, path] | guarded | EDGE | cross_site
     for status in errors:
         assert responses[status]["description"]
         [(media_type, media)] = responses[status]["content"].items()
@@ -251,12 +258,12 @@ def test_event_streams_are_documented(document: dict[str, Any]) -> None:
     assert "204" in responses
 
 
-async def test_a_real_problem_fits_its_schema(fake_gateway: Gateway) -> None:
+async def test_a_real_problem_matches_its_schema(fake_gateway: Gateway) -> None:
     answer = await fake_gateway.client.post({**CHAT, "ttl_s": 0})
     problems.ProblemView.model_validate(answer.json(), strict=True)
 
 
-async def test_a_real_job_fits_its_schema(fake_gateway: Gateway) -> None:
+async def test_a_real_job_matches_its_schema(fake_gateway: Gateway) -> None:
     job_id = await fake_gateway.create()
     answer = await fake_gateway.client.get(f"/v1/jobs/{job_id}")
     JobView.model_validate_json(answer.body)
