@@ -45,8 +45,8 @@ def new_job(**changes: object) -> NewJob:
     return NewJob(**{**fields, **changes})  # type: ignore[arg-type]
 
 
-def beside(keys: JobKeys) -> tuple[str, ...]:
-    """Keys that exist as soon as there was a job."""
+def shared_keys(keys: JobKeys) -> tuple[str, ...]:
+    """Keys that exist as soon as a job was accepted."""
     return keys.counts, keys.index
 
 

@@ -42,8 +42,8 @@ async def call(
     return await gateway.client.send(method, path, headers, raw)
 
 
-class Elsewhere:
-    """The same app, its connections ending at another address of this machine."""
+class OtherAddress:
+    """The same app, with connections to another address of this machine."""
 
     def __init__(self, app: Any, server: Any) -> None:
         self._app = app
@@ -54,4 +54,4 @@ class Elsewhere:
 
 
 def client_at(gateway: Gateway, server: Any = ("192.0.2.9", 8080)) -> Client:
-    return Client(Elsewhere(gateway.app, server))
+    return Client(OtherAddress(gateway.app, server))

@@ -20,7 +20,7 @@ Headers = dict[str, str] | Sequence[tuple[str, str]]
 
 @dataclass(frozen=True)
 class Answer:
-    """A complete answer."""
+    """A complete response."""
 
     status: int
     headers: list[tuple[str, str]]
@@ -36,7 +36,7 @@ class Answer:
 
 
 class Exchange:
-    """One request under way. `take` is cleared by a client that reads no more."""
+    """A running request. `take` is cleared by a client that stops reading."""
 
     def __init__(self, app: Any, scope: dict[str, Any], chunks: Iterable[bytes]) -> None:
         self._chunks = deque(chunks)
@@ -142,7 +142,7 @@ class Exchange:
         raise AssertionError(f"the stream ended without {type}")
 
     async def hang_up(self) -> None:
-        """The client leaves; returns when the app has noticed."""
+        """Disconnect; returns when the app has noticed."""
         self._hung_up.set()
         await asyncio.wait_for(self.task, TIMEOUT_S)
 

@@ -37,31 +37,31 @@ from tests.gateway.sse import Block
 from tests.support.backends import SYSTEM, Backend, RealServer, require_binary
 
 CHAT = {"task": "chat", "payload": {"text": "hello"}}
-#: How long something is tried against a Redis that may only be slow.
+#: Retry time of the batchers: long, because Redis may be slow on a busy machine.
 TIMEOUT_S = 30.0
-#: The same where the test knows that it is away.
+#: Retry time while Redis is unavailable in a test.
 SHORT_S = 0.3
 
 
 @contextmanager
-def impatient(*carriers: ScriptBatcher) -> Iterator[None]:
-    """Meanwhile these give up soon; what must succeed is done before or after."""
-    usual = [carrier._retry_for_s for carrier in carriers]
-    for carrier in carriers:
-        carrier._retry_for_s = SHORT_S
-        if carrier._give_up_timer is not None:  # set for a longer time, and of use to nobody now
-            carrier._give_up_timer.cancel()
-            carrier._give_up_timer = None
+def short_retries(*batchers: ScriptBatcher) -> Iterator[None]:
+    """Let these batchers fail soon; calls that must succeed belong before or after."""
+    usual = [batcher._retry_for_s for batcher in batchers]
+    for batcher in batchers:
+        batcher._retry_for_s = SHORT_S
+        if batcher._give_up_timer is not None:  # was set for the long time
+            batcher._give_up_timer.cancel()
+            batcher._give_up_timer = None
     try:
         yield
     finally:
-        for carrier, patience_s in zip(carriers, usual):
-            carrier._retry_for_s = patience_s
+        for batcher, retry_for_s in zip(batchers, usual):
+            batcher._retry_for_s = retry_for_s
 
 
 @dataclass
 class Gateway:
-    """One running gateway, and the Redis behind it seen through other hands."""
+    """A running gateway, and another connection to its Redis."""
 
     app: FastAPI
     client: Client
@@ -70,8 +70,8 @@ class Gateway:
     keys: JobKeys
     #: The connection that the hub reads with.
     reading: Any
-    #: What carries everything that is written: first what goes to each partition, by its number.
-    carriers: Sequence[ScriptBatcher]
+    #: All script batchers, first those of the partitions by number.
+    batchers: Sequence[ScriptBatcher]
     stack: AsyncExitStack
 
     @property
@@ -99,11 +99,11 @@ class Gateway:
         return services
 
     def keys_of(self, job_id: str) -> JobKeys:
-        """The names of the partition that a job belongs to."""
+        """The keys of the partition that a job belongs to."""
         return self.state.lines.for_job(job_id).keys
 
     async def create(self, body: object = CHAT, **headers: str) -> str:
-        """A job, by HTTP."""
+        """Create a job over HTTP; returns its id."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         answer = await self.client.post(body, named)
         assert answer.status == 202, answer
@@ -130,7 +130,7 @@ class Gateway:
         return await self.emit(job_id, status, {"ms": 1}, hint=hint)
 
     async def watch_all(self, job_id: str, last_event_id: str | None = None) -> list[Block]:
-        """Everything a tail gets up to the end, without the hello."""
+        """All events of a stream up to its end, without the hello."""
         headers = {} if last_event_id is None else {"last-event-id": last_event_id}
         stream = await self.client.watch(job_id, headers)
         assert stream.status == 200
@@ -151,12 +151,12 @@ class Gateway:
         await self.state.streams.stop()
         await self.stack.aclose()
         await self.state.access.close()
-        for carrier in self.carriers:
-            await carrier.close()
+        for batcher in self.batchers:
+            await batcher.close()
 
 
 class BackendConnections:
-    """Connections of features to a test's backend, whatever URL they ask for."""
+    """Connections of features to the backend of the test, for any URL."""
 
     url = ""
 
@@ -179,72 +179,72 @@ def make_gateway(
     others: Mapping[int, Backend] | None = None,
     **settings: Any,
 ) -> Gateway:
-    """What `gateway.lifespan` builds, over a test's backend and without background tasks.
+    """Build what `gateway.lifespan` builds, on the backend of a test and without background tasks.
 
-    `others`: backends that have a partition each; the test's own has the rest.
+    `others`: backends with one partition each; `backend` has the others.
     """
-    chosen = GatewaySettings(**settings)
-    keys, partitions = chosen.keys, chosen.partitions
-    places = [(others or {}).get(number, backend) for number in range(partitions.count)]
-    clients = {place: place.client() for place in dict.fromkeys(places)}
-    writing, reads = ({place: place.wire() for place in clients} for _ in range(2))
+    config = GatewaySettings(**settings)
+    keys, partitions = config.keys, config.partitions
+    backends = [(others or {}).get(number, backend) for number in range(partitions.count)]
+    clients = {server: server.client() for server in dict.fromkeys(backends)}
+    writing, reads = ({server: server.wire() for server in clients} for _ in range(2))
     lines = PartitionClients(
         partitions,
         tuple(
-            PartitionClient(number, keys, clients[place], chosen.lane_names)
-            for number, (keys, place) in enumerate(zip(partitions.keys, places))
+            PartitionClient(number, keys, clients[server], config.lane_names)
+            for number, (keys, server) in enumerate(zip(partitions.keys, backends))
         ),
     )
     batchers = [
-        ScriptBatcher(writing[place], line.keys, CORE_SCRIPT, TIMEOUT_S)
-        for place, line in zip(places, lines)
+        ScriptBatcher(writing[server], line.keys, CORE_SCRIPT, TIMEOUT_S)
+        for server, line in zip(backends, lines)
     ]
     lanes = [
         {
-            lane: ScriptBatcher(writing[place], line.keys.for_lane(lane), CORE_SCRIPT, TIMEOUT_S)
-            for lane in chosen.lane_names
+            lane: ScriptBatcher(writing[server], line.keys.for_lane(lane), CORE_SCRIPT, TIMEOUT_S)
+            for lane in config.lane_names
         }
-        for place, line in zip(places, lines)
+        for server, line in zip(backends, lines)
     ]
     store, queue = build_stores(lines, batchers, lanes)
     reading = reads[backend]
     streams = StreamHubs()
     listening = backend.wire(on_message=streams.on_hint)
-    patience = chosen.sse_heartbeat_s, chosen.sse_max_life_s
-    hub = EventHub([reads[place] for place in places], listening, partitions, *patience)
-    app = create_app(chosen)
+    limits = config.sse_heartbeat_s, config.sse_max_life_s
+    hub = EventHub([reads[server] for server in backends], listening, partitions, *limits)
+    app = create_app(config)
     auditor = build_auditor(
-        lines, chosen.worker_group, AuditPace(pause_s=0.0, recheck_delay_s=0.02)
+        lines, config.worker_group, AuditPace(pause_s=0.0, recheck_delay_s=0.02)
     )
-    state = build_state(chosen, store, queue, hub, streams, auditor, lines)
+    state = build_state(config, store, queue, hub, streams, auditor, lines)
     app.state.gateway = state
     hub.start()
     connections, stack = BackendConnections(backend, keys), AsyncExitStack()
     build_features(app, FeatureContext(state, connections, LoopLag(), stack), FEATURES)
     redis = backend.client()
-    beside = [each for own in lanes for each in own.values()]
-    carriers = (*batchers, *beside, *connections.batchers)
-    return Gateway(app, Client(app), state, redis, keys, reading, carriers, stack)
+    lane_batchers = [each for own in lanes for each in own.values()]
+    all_batchers = (*batchers, *lane_batchers, *connections.batchers)
+    return Gateway(app, Client(app), state, redis, keys, reading, all_batchers, stack)
 
 
 Make = Callable[..., Gateway]
 
 
 async def _making(backend: Backend) -> AsyncIterator[Make]:
-    made: list[Gateway] = []
+    built: list[Gateway] = []
 
     def factory(**settings: Any) -> Gateway:
-        made.append(make_gateway(backend, **settings))
-        return made[-1]
+        built.append(make_gateway(backend, **settings))
+        return built[-1]
 
     yield factory
-    for gateway in made:
+    for gateway in built:
         await gateway.close()
 
 
 @pytest.fixture
 async def make(backend: Backend) -> AsyncIterator[Make]:
-    """Makes gateways with settings of their own, on every kind of Redis."""
+    """Builds gateways with the given settings, on every kind of Redis."""
     async for factory in _making(backend):
         yield factory
 
@@ -276,7 +276,7 @@ async def fake_gateway(fake_make: Make) -> Gateway:
 
 
 def check_problem(answer: Answer, status: int, code: str | None = None) -> dict[str, Any]:
-    """The answer is a whole problem+json of this kind; returns it."""
+    """Check that the response is a complete problem of this kind; returns it."""
     assert answer.status == status, answer
     assert answer.header("content-type") == "application/problem+json"
     problem: dict[str, Any] = answer.json()
@@ -296,14 +296,14 @@ def check_problem(answer: Answer, status: int, code: str | None = None) -> dict[
 
 
 async def settle() -> None:
-    """Let everything run that is ready to run."""
+    """Let all tasks run that are ready."""
     for _ in range(20):
         await asyncio.sleep(0)
 
 
 @pytest.fixture
 def leaving() -> Iterator[RealServer]:
-    """A server that a test may end."""
+    """A Redis server that a test may stop."""
     server = RealServer(require_binary(SYSTEM))
     yield server
     server.close()

@@ -44,7 +44,7 @@ HOSTILE: dict[str, dict[bytes, bytes]] = {
 
 
 async def put(gateway: Gateway, fields: dict[bytes, bytes], id: str = "*") -> str:
-    """A dead letter of any kind."""
+    """Add an entry with any fields to the dead-letter stream."""
     dead_letter_id: bytes = await gateway.redis.xadd(
         gateway.keys.dead_letters,
         fields,  # type: ignore[arg-type]
@@ -62,7 +62,7 @@ async def dead(
     payload: Any = None,
     error: Any = None,
 ) -> str:
-    """A dead letter as Sluice's scripts write it."""
+    """Add a dead letter as Sluice's scripts write it."""
     message = {
         "job_id": f"job-{number}",
         "task": task,

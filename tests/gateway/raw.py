@@ -20,12 +20,12 @@ class Raw:
         self.writer = writer
 
     def send(self, *pieces: bytes) -> None:
-        """Bytes, as they are, in one write each."""
+        """Send bytes unchanged, in one write each."""
         for piece in pieces:
             self.writer.write(piece)
 
     async def answer(self) -> Answer:
-        """The next whole answer."""
+        """The next complete response."""
         head = await self._within(self.reader.readuntil(b"\r\n\r\n"))
         status_line, *lines = head[:-4].decode("latin-1").split("\r\n")
         pairs = [line.split(": ", 1) for line in lines]
@@ -36,14 +36,14 @@ class Raw:
         return Answer(status, headers, body)
 
     async def end(self) -> bytes:
-        """Whatever comes until the other side closes; a reset is an end too."""
+        """All bytes until the other side closes or resets the connection."""
         try:
             return await self._within(self.reader.read())
         except ConnectionError:
             return b""
 
     async def drip(self, data: bytes, every_s: float = 0.02) -> None:
-        """Byte by byte, until it is all sent or the other side has had enough."""
+        """Send byte by byte, until all is sent or the other side closes."""
         for position in range(len(data)):
             if self.reader.at_eof() or self.writer.is_closing():
                 return

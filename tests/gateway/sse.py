@@ -11,7 +11,7 @@ _FIELDS = ("id", "event", "data", "retry")
 
 @dataclass(frozen=True)
 class Block:
-    """What stands between two blank lines."""
+    """The lines between two blank lines."""
 
     id: str | None = None
     event: str | None = None
@@ -31,7 +31,7 @@ class Block:
 
 
 class Parser:
-    """Feed it bytes as they come; `blocks` has what is complete."""
+    """Parses bytes as they arrive; `blocks` has the complete blocks."""
 
     def __init__(self) -> None:
         self._buffer = b""
@@ -39,7 +39,7 @@ class Parser:
 
     def feed(self, data: bytes) -> None:
         self._buffer += data
-        assert b"\r" not in self._buffer, "we end lines with LF only"
+        assert b"\r" not in self._buffer, "lines must end with LF only"
         while b"\n\n" in self._buffer:
             raw, _, self._buffer = self._buffer.partition(b"\n\n")
             self.blocks.append(parse_block(raw.decode("utf-8")))
@@ -49,7 +49,7 @@ class Parser:
 
 
 def parse_block(raw: str) -> Block:
-    """One block; a line that is no known field, or a field that comes twice, is a fault."""
+    """One block; an unknown or repeated field is an error."""
     found: dict[str, str] = {}
     for line in raw.split("\n"):
         name, _, value = line.partition(":")

@@ -12,7 +12,7 @@ from common.access.audit_log import AuditEntry
 from common.contracts.access import AuditAction
 from gateway.admin.audit_log import AuditLogPage
 from tests.gateway.access_kit import JSON, bearer, call, id_of, key_for, post
-from tests.gateway.conftest import Gateway, Make, check_problem, impatient
+from tests.gateway.conftest import Gateway, Make, check_problem, short_retries
 from tests.gateway.dead_letters import dead
 
 
@@ -137,7 +137,7 @@ async def test_actions_that_free_memory_work_when_redis_is_full(real_make: Make)
     dead_letter = await dead(gateway)
     await gateway.redis.config_set("maxmemory", "1")
     try:
-        with impatient(*gateway.carriers):
+        with short_retries(*gateway.batchers):
             check_problem(await post(gateway, flooding_key), 503, "store_unavailable")
         for path in (
             f"/v1/keys/{id_of(flooding_key)}",

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.common.kit import beside
+from tests.common.kit import shared_keys
 from tests.gateway.conftest import CHAT, Gateway, Make
 
 
@@ -59,7 +59,8 @@ async def test_hash_event_and_queue_entry_are_exact(gateway: Gateway) -> None:
     [(_, message)] = await redis.xrange(keys.queue)
     assert message == {b"job_id": job_id.encode(), b"task": b"plan", b"payload": payload}
     assert sorted(await redis.keys("*")) == sorted(
-        key.encode() for key in (keys.job(job_id), keys.events(job_id), keys.queue, *beside(keys))
+        key.encode()
+        for key in (keys.job(job_id), keys.events(job_id), keys.queue, *shared_keys(keys))
     )
     assert await redis.ttl(keys.queue) == -1
 

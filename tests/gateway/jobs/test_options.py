@@ -10,7 +10,7 @@ import pytest
 from common.contracts.queue import Answer
 from common.jobs.options import Backoff, JobOptions
 from common.jobs.store import Claim, WorkerIdentity
-from tests.common.kit import beside
+from tests.common.kit import shared_keys
 from tests.gateway.conftest import CHAT, Gateway, check_problem
 
 DAYS_30 = 30 * 24 * 3600
@@ -159,7 +159,8 @@ async def test_null_options_write_no_keys(gateway: Gateway) -> None:
     job_id = await gateway.create({**CHAT, **nothing})
     keys = gateway.keys
     assert set(await gateway.redis.keys("*")) == {
-        key.encode() for key in (keys.job(job_id), keys.events(job_id), keys.queue, *beside(keys))
+        key.encode()
+        for key in (keys.job(job_id), keys.events(job_id), keys.queue, *shared_keys(keys))
     }
 
 

@@ -12,7 +12,7 @@ import pytest
 from common.jobs.queue import LONGEST_WAIT_S, Promoter
 from common.settings.gateway import GatewaySettings
 from gateway.lifespan import Connections, open_state
-from tests.common.kit import beside
+from tests.common.kit import shared_keys
 from tests.conftest import eventually
 from tests.gateway.conftest import CHAT, Gateway, Make, check_problem
 from tests.support.backends import Backend
@@ -159,7 +159,7 @@ async def test_a_job_that_expired_before_it_was_due_is_dropped(gateway: Gateway)
     await gateway.redis.delete(gateway.keys.job(job_id), gateway.keys.events(job_id))
     await make_due(gateway, job_id)
     await Promoter(gateway.state.queue).run_once()
-    left = {key.encode() for key in beside(gateway.keys)}
+    left = {key.encode() for key in shared_keys(gateway.keys)}
     assert set(await gateway.redis.keys("*")) == left
 
 

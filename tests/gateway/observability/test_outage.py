@@ -23,8 +23,8 @@ from tests.gateway.conftest import (
     Gateway,
     Make,
     check_problem,
-    impatient,
     make_gateway,
+    short_retries,
 )
 from tests.gateway.dead_letters import dead
 from tests.support.backends import REAL, Backend, RealServer, require_binary
@@ -83,7 +83,7 @@ async def check_unreachable(gateway: Gateway, *targets: str) -> None:
         answers: list[Answer] = await asyncio.gather(gateway.client.post(CHAT), *gets)
         return answers
 
-    with impatient(*gateway.carriers):
+    with short_retries(*gateway.batchers):
         await check_refused(send)
 
 
@@ -148,7 +148,7 @@ async def test_all_other_requests_fail_while_redis_is_down(gateway: Gateway, ser
         )
         return [*answers, *await additions(gateway, "1-1")]
 
-    with impatient(*gateway.carriers):
+    with short_retries(*gateway.batchers):
         await check_refused(send_all)
 
 
@@ -156,7 +156,7 @@ async def test_failed_writes_leave_no_partial_state(gateway: Gateway, server: Re
     letter_id = await dead(gateway)
     server.client.config_set("maxmemory", 1)
     before = await gateway.snapshot()
-    with impatient(*gateway.carriers):
+    with short_retries(*gateway.batchers):
         for answer in await additions(gateway, letter_id):
             check_problem(answer, 503, "store_unavailable")
     assert await gateway.snapshot() == before

@@ -22,7 +22,7 @@ from gateway.observability.snapshot import limits as shared_limits
 from gateway.observability.snapshot import redis
 from gateway.observability.status import routes as status_route
 from gateway.observability.status.status import StatusView
-from tests.gateway.conftest import CHAT, Gateway, Make, impatient
+from tests.gateway.conftest import CHAT, Gateway, Make, short_retries
 from tests.gateway.observability.history.test_stream import jobs_in, open_page
 from tests.gateway.observability.metrics.test_metrics import beat, scrape
 from tests.support.backends import FAKE, SYSTEM, Backend, RealServer
@@ -338,7 +338,7 @@ async def test_the_dashboard_stream_survives_an_unavailable_partition(
     await losing.create()
     page = await open_page(losing)
     leave(leaving)
-    with impatient(losing.carriers[AWAY]):
+    with short_retries(losing.batchers[AWAY]):
         answers = [await losing.client.post(CHAT) for _ in range(12)]
     job_ids = {answer.json()["job_id"] for answer in answers if answer.status == 202}
     assert len(job_ids) > 6, "after the first failure, jobs go to other partitions"

@@ -12,7 +12,7 @@ from gateway.jobs.ids import new_job_id
 from gateway.jobs.partitioned_store import PartitionedStore
 from tests.conftest import eventually
 from tests.gateway.asgi import Answer
-from tests.gateway.conftest import CHAT, Gateway, Make, check_problem, impatient
+from tests.gateway.conftest import CHAT, Gateway, Make, check_problem, short_retries
 from tests.support.backends import FAKE, SYSTEM, Backend, RealServer
 
 PARTITIONS = 3
@@ -101,7 +101,7 @@ def key_of(gateway: Gateway, partition: int) -> str:
 
 async def post_to_unavailable(losing: Gateway) -> Answer:
     """The response to a job whose key belongs to the unavailable partition."""
-    with impatient(losing.carriers[AWAY]):
+    with short_retries(losing.batchers[AWAY]):
         return await losing.client.post(CHAT, {"idempotency-key": key_of(losing, AWAY)})
 
 

@@ -11,7 +11,7 @@ from gateway.features.workflows.lookup import WorkflowProblem
 from gateway.http.error_formats import ErrorItem, member_path
 from gateway.http.paths import is_workflow, workflow_job_id_in
 from tests.gateway.access_kit import bearer, key_for
-from tests.gateway.conftest import Make, check_problem, impatient
+from tests.gateway.conftest import Make, check_problem, short_retries
 from tests.gateway.features.workflows.kit import JOBS, JSON, Workflows, check_envelope
 
 JOB = f"{JOBS}/wf_20260214_001"
@@ -102,7 +102,7 @@ async def test_unreachable_redis_gets_503(fake_make: Make) -> None:
     gateway = workflows.gateway
     server = gateway.redis.connection_pool.connection_kwargs["server"]
     server.connected = False
-    with impatient(*gateway.carriers):
+    with short_retries(*gateway.batchers):
         refused = [
             await gateway.client.get(STATUS),
             await gateway.client.get(f"{JOB}/results"),

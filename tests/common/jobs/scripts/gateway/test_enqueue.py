@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from common.errors import IdempotencyConflict, QueueFull
-from tests.common.kit import Scene, beside, new_job
+from tests.common.kit import Scene, new_job, shared_keys
 
 
 async def test_writes_the_contract_and_nothing_else(scene: Scene) -> None:
@@ -39,7 +39,7 @@ async def test_writes_the_contract_and_nothing_else(scene: Scene) -> None:
     ]
     for key in (scene.keys.job(job.job_id), scene.keys.events(job.job_id)):
         assert 70 < await scene.client.ttl(key) <= 77
-    assert len(await scene.client.keys("*")) == 3 + len(beside(scene.keys))
+    assert len(await scene.client.keys("*")) == 3 + len(shared_keys(scene.keys))
 
 
 async def test_payload_is_stored_byte_by_byte(scene: Scene) -> None:

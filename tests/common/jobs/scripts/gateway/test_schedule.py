@@ -19,7 +19,7 @@ from common.jobs.queue import Promoter, QueueStore
 from common.jobs.scripts import CORE_SCRIPT
 from common.jobs.store import Claim, NewJob
 from common.redis.batching import ScriptBatcher
-from tests.common.kit import Scene, beside, new_job
+from tests.common.kit import Scene, new_job, shared_keys
 
 
 def later(**changes: object) -> NewJob:
@@ -261,7 +261,7 @@ async def test_an_expired_job_is_removed_from_the_schedule(scene: Scene) -> None
     await scene.client.delete(scene.keys.job(job_id), scene.keys.events(job_id))
     [outcome] = await scene.queue.promote([job_id])
     assert outcome.answer is Answer.MISSING
-    assert set(await scene.snapshot()) == {key.encode() for key in beside(scene.keys)}
+    assert set(await scene.snapshot()) == {key.encode() for key in shared_keys(scene.keys)}
 
 
 @pytest.mark.parametrize("status", ["done", "error", "canceled", "running"])
