@@ -80,7 +80,7 @@ async def test_every_administrative_action_is_recorded(gateway: Gateway, admin: 
 
 
 async def test_reads_and_rejected_requests_are_not_recorded(gateway: Gateway, admin: str) -> None:
-    tenant_key = await key_for(gateway, tenant="ours")
+    tenant_key = await key_for(gateway, tenant="acme")
     for method, path in (("GET", "/v1/keys"), ("GET", "/v1/dlq"), ("GET", "/v1/trail")):
         await call(gateway, method, path, admin)
     await call(gateway, "POST", "/v1/keys", tenant_key, {"name": "x"})
@@ -90,7 +90,7 @@ async def test_reads_and_rejected_requests_are_not_recorded(gateway: Gateway, ad
 
 
 async def test_canceling_a_job_of_another_tenant_is_recorded(gateway: Gateway, admin: str) -> None:
-    tenant_key = await key_for(gateway, tenant="ours")
+    tenant_key = await key_for(gateway, tenant="acme")
     job_ids = [(await post(gateway, tenant_key)).json()["job_id"] for _ in range(2)]
     assert (await call(gateway, "DELETE", f"/v1/jobs/{job_ids[0]}", tenant_key)).status == 200
     assert (await call(gateway, "DELETE", f"/v1/jobs/{job_ids[1]}", admin)).status == 200
@@ -107,7 +107,7 @@ async def test_requests_without_a_key_are_recorded_as_local(make: Make) -> None:
 
 
 async def test_an_action_that_cannot_be_recorded_is_refused(gateway: Gateway, admin: str) -> None:
-    tenant_key = await key_for(gateway, tenant="ours")
+    tenant_key = await key_for(gateway, tenant="acme")
     job_id = (await post(gateway, tenant_key)).json()["job_id"]
     dead_letter = await dead(gateway)
     await gateway.redis.set("access:trail", "no stream")

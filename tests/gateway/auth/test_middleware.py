@@ -36,7 +36,7 @@ from tests.gateway.access_kit import JSON, bearer, call, client_at, id_of, key_f
 from tests.gateway.asgi import Client
 from tests.gateway.conftest import CHAT, Gateway, Make, check_problem
 from tests.gateway.features.workflows.kit import check_envelope
-from tests.gateway.http.test_fast_path import WithoutLane
+from tests.gateway.http.test_fast_path import WithoutFastPath
 from tests.support.backends import Backend
 
 #: An endpoint for each scope.
@@ -369,7 +369,7 @@ async def test_key_is_limited_to_its_tasks(strict: Gateway) -> None:
 
 
 async def test_fast_path_and_fastapi_have_the_same_checks(fake_strict: Gateway) -> None:
-    slow_path = Client(WithoutLane(fake_strict.app))
+    slow_path = Client(WithoutFastPath(fake_strict.app))
     key = await key_for(fake_strict, scopes=("jobs:read",))
     for headers in ({}, bearer(key), bearer(key[:-1])):
         by_fast_path = await fake_strict.client.post(CHAT, headers)
@@ -410,13 +410,13 @@ class CountingKeyStore(KeyStore):
         self.reads: list[list[str]] = []
         self.free = asyncio.Event()
         self.free.set()
-        self.away = False
+        self.unreachable = False
         self.uses: list[str] = []
 
     async def find(self, key_ids: Any) -> list[AccessRecord | None]:
         self.reads.append(list(key_ids))
         await self.free.wait()
-        if self.away:
+        if self.unreachable:
             raise StoreUnavailable("away")
         return await super().find(key_ids)
 
@@ -511,13 +511,13 @@ async def test_authentication_fails_closed_without_redis(counting: CountingKeySt
     key = (await counting.create(KeySpec("x"))).key
     caller = await callers.identify(key)
     assert caller
-    counting.away = True
+    counting.unreachable = True
     assert await callers.identify(key)  # cached for the rest of the second
     now += 2
     with pytest.raises(StoreUnavailable):
         await callers.identify(key)
     assert await callers.is_still_valid(caller)  # open streams continue
-    counting.away = False
+    counting.unreachable = False
     assert await callers.identify(key)
     await callers.close()
 

@@ -30,13 +30,13 @@ class Browser:
         self, method: str, path: str, body: object = None, *, headers: dict[str, str] | None = None
     ) -> Answer:
         """Send a request; `headers` replaces the headers of a page."""
-        chosen = dict(PAGE if headers is None else headers)
+        sent = dict(PAGE if headers is None else headers)
         if self.cookie:
-            chosen["cookie"] = f"other=1; sluice_session={self.cookie}; more=2"
+            sent["cookie"] = f"other=1; sluice_session={self.cookie}; more=2"
         raw = b"" if body is None else json.dumps(body).encode()
         if raw:
-            chosen |= JSON
-        answer = await self._client.send(method, path, chosen, raw)
+            sent |= JSON
+        answer = await self._client.send(method, path, sent, raw)
         set_cookie = answer.header("set-cookie")
         if set_cookie is not None:
             self.cookie = SimpleCookie(set_cookie)["sluice_session"].value

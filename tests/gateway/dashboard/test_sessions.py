@@ -440,9 +440,9 @@ async def test_cookie_is_ignored_without_a_dashboard(fake_make: Make) -> None:
     browser = Browser(on)
     await browser.sign_in(await key_for(on, scopes=("admin",)))
     off = fake_make(auth="required", dashboard="off")
-    elsewhere = Browser(off)
-    elsewhere.cookie = browser.cookie
-    check_problem(await elsewhere.get("/v1/workers"), 401, "key_required")
+    other_browser = Browser(off)
+    other_browser.cookie = browser.cookie
+    check_problem(await other_browser.get("/v1/workers"), 401, "key_required")
     assert (await browser.get("/v1/workers")).status == 200
 
 

@@ -53,8 +53,8 @@ async def test_unusual_event_is_delivered(
     """It is delivered as one event, and the stream of another job is not affected."""
     gateway = fake_make()
     odd_job, neighbour = await gateway.create(), await gateway.create()
-    beside = await gateway.client.watch(neighbour)
-    await beside.event("queued")
+    other_stream = await gateway.client.watch(neighbour)
+    await other_stream.event("queued")
     if live:
         stream = await gateway.client.watch(odd_job)
         await stream.event("queued")
@@ -69,7 +69,7 @@ async def test_unusual_event_is_delivered(
     assert set(body) == {"type", "ts", "step", "data"}
     assert type(body["ts"]) is int
     await gateway.finish(neighbour)
-    assert [block.event for block in await beside.rest()] == ["done"]
+    assert [block.event for block in await other_stream.rest()] == ["done"]
 
 
 @pytest.mark.parametrize("name", ["type with lines", "data raw lines", "step with lines"])

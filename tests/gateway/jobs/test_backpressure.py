@@ -69,8 +69,8 @@ async def test_acknowledged_messages_do_not_count(make: Make) -> None:
     for _ in range(5):
         await fill(gateway, 3)
         await check_full(gateway, 3)
-        taken = await read(gateway, 3)
-        await gateway.redis.xack(gateway.keys.queue, GROUP, *taken)
+        message_ids = await read(gateway, 3)
+        await gateway.redis.xack(gateway.keys.queue, GROUP, *message_ids)
     assert await gateway.redis.xlen(gateway.keys.queue) == 15
 
 
@@ -78,8 +78,8 @@ async def test_one_acknowledgement_admits_one_job(make: Make) -> None:
     gateway = make(backpressure_max_backlog=3)
     await gateway.redis.xgroup_create(gateway.keys.queue, GROUP, id="0", mkstream=True)
     await fill(gateway, 3)
-    taken = await read(gateway, 2)
-    await gateway.redis.xack(gateway.keys.queue, GROUP, taken[0])
+    message_ids = await read(gateway, 2)
+    await gateway.redis.xack(gateway.keys.queue, GROUP, message_ids[0])
     await fill(gateway, 1)
     await check_full(gateway, 3)
 
@@ -90,8 +90,8 @@ async def test_the_backlog_is_right_if_the_lag_is_unknown(make: Make, deleted: i
     gateway = make(backpressure_max_backlog=5)
     await gateway.redis.xgroup_create(gateway.keys.queue, GROUP, id="0", mkstream=True)
     await fill(gateway, 5)
-    taken = await read(gateway, 2)
-    await gateway.redis.xack(gateway.keys.queue, GROUP, *taken)
+    message_ids = await read(gateway, 2)
+    await gateway.redis.xack(gateway.keys.queue, GROUP, *message_ids)
     await fill(gateway, 2)  # 2 done, 5 waiting
     entries = await gateway.redis.xrange(gateway.keys.queue)
     await gateway.redis.xdel(gateway.keys.queue, entries[deleted][0])

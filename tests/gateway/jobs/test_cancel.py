@@ -180,21 +180,21 @@ async def test_a_job_that_has_ended_is_not_changed(gateway: Gateway, ended: str)
 async def test_the_worker_of_a_running_job_is_notified(gateway: Gateway) -> None:
     job_id = await gateway.create()
     lease = await begin(gateway)
-    heard = await subscribed(gateway)
+    messages = await subscribed(gateway)
     answer = await cancel(gateway, job_id, {"reason": "enough"})
     assert answer.status == 202
     assert answer.json() == {"job_id": job_id, "status": "running", "canceling": True}
     assert answer.header("location") == f"/v1/jobs/{job_id}"
     assert answer.header("retry-after") == "1"
     assert await status(gateway, job_id) == "running"
-    await eventually(lambda: heard.get(job_id))
+    await eventually(lambda: messages.get(job_id))
     kinds = await events(gateway, job_id)
     assert kinds[-1] == ("canceling", "gateway.cancel", {"reason": "enough"})
 
     again = await gateway.client.send("DELETE", f"/v1/jobs/{job_id}")
     assert (again.status, again.body) == (202, answer.body)
     assert await events(gateway, job_id) == kinds, "the event is written once"
-    await eventually(lambda: heard.get(job_id) == 2)
+    await eventually(lambda: messages.get(job_id) == 2)
 
     await end(gateway, lease)
     ended = await cancel(gateway, job_id)
@@ -203,7 +203,7 @@ async def test_the_worker_of_a_running_job_is_notified(gateway: Gateway) -> None
 
 async def subscribed(gateway: Gateway) -> dict[str, int]:
     """Number of messages per job on the control channel, from now on."""
-    heard: dict[str, int] = {}
+    messages: dict[str, int] = {}
     pubsub = gateway.redis.pubsub()
     await pubsub.subscribe(gateway.keys.control)
 
@@ -211,7 +211,7 @@ async def subscribed(gateway: Gateway) -> dict[str, int]:
         async for message in pubsub.listen():
             if message["type"] == "message":
                 job_id = message["data"].decode()
-                heard[job_id] = heard.get(job_id, 0) + 1
+                messages[job_id] = messages.get(job_id, 0) + 1
 
     listening = asyncio.create_task(listen())
 
@@ -221,7 +221,7 @@ async def subscribed(gateway: Gateway) -> dict[str, int]:
         await pubsub.aclose()  # type: ignore[no-untyped-call]
 
     gateway.stack.push_async_callback(close)
-    return heard
+    return messages
 
 
 @pytest.mark.parametrize("ended", ["canceled", "done", "error"])

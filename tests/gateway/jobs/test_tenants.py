@@ -72,13 +72,13 @@ def test_a_job_id_ends_with_the_tail_of_its_tenant() -> None:
 async def test_a_job_of_another_tenant_looks_like_a_missing_one(
     gateway: Gateway, name: str
 ) -> None:
-    own_key = await key_for(gateway, tenant="ours")
-    other_key = await key_for(gateway, tenant="theirs")
+    own_key = await key_for(gateway, tenant="own")
+    other_key = await key_for(gateway, tenant="other")
     for status in EVERY_STATUS:
         job_id = (await post(gateway, other_key)).json()["job_id"]
         await gateway.redis.hset(gateway.keys.job(job_id), "status", status)  # type: ignore[misc]
         before = await gateway.snapshot()
-        missing = new_job_id(tenant_tail("ours"))
+        missing = new_job_id(tenant_tail("own"))
         refused = await ask(gateway, name, job_id, own_key)
         check_problem(refused, 404, "job_not_found")
         absent = await ask(gateway, name, missing, own_key)
@@ -87,7 +87,7 @@ async def test_a_job_of_another_tenant_looks_like_a_missing_one(
 
 
 async def test_every_key_of_a_tenant_can_use_its_jobs(gateway: Gateway) -> None:
-    first, second = [await key_for(gateway, tenant="ours") for _ in range(2)]
+    first, second = [await key_for(gateway, tenant="own") for _ in range(2)]
     job_id = (await post(gateway, first)).json()["job_id"]
     for key in (first, second):
         assert (await ask(gateway, "read", job_id, key)).json()["job_id"] == job_id
@@ -99,17 +99,17 @@ async def test_every_key_of_a_tenant_can_use_its_jobs(gateway: Gateway) -> None:
 
 async def test_tenants_do_not_see_jobs_without_a_tenant(gateway: Gateway) -> None:
     operator = await key_for(gateway)
-    own_key = await key_for(gateway, tenant="ours")
+    own_key = await key_for(gateway, tenant="own")
     job_id = (await post(gateway, operator)).json()["job_id"]
     check_problem(await ask(gateway, "read", job_id, own_key), 404, "job_not_found")
 
 
 @pytest.mark.parametrize(
-    "spec", [{}, {"scopes": ("admin",), "tenant": "ours"}], ids=["no tenant", "admin"]
+    "spec", [{}, {"scopes": ("admin",), "tenant": "own"}], ids=["no tenant", "admin"]
 )
 async def test_operators_see_all_jobs(gateway: Gateway, spec: dict[str, Any]) -> None:
     operator = await key_for(gateway, **spec)
-    other_key = await key_for(gateway, tenant="theirs")
+    other_key = await key_for(gateway, tenant="other")
     job_id = (await post(gateway, other_key)).json()["job_id"]
     assert (await ask(gateway, "read", job_id, operator)).status == 200
     assert (await ask(gateway, "cancel", job_id, operator)).status == 200
@@ -117,21 +117,21 @@ async def test_operators_see_all_jobs(gateway: Gateway, spec: dict[str, Any]) ->
 
 async def test_requests_on_loopback_see_all_jobs(make: Make) -> None:
     gateway = make()
-    key = await key_for(gateway, tenant="theirs")
+    key = await key_for(gateway, tenant="other")
     job_id = (await post(gateway, key)).json()["job_id"]
-    assert job_id.endswith(tenant_tail("theirs"))
+    assert job_id.endswith(tenant_tail("other"))
     assert (await call(gateway, "GET", f"/v1/jobs/{job_id}")).status == 200
 
 
 async def test_a_job_of_an_admin_belongs_to_its_tenant(gateway: Gateway) -> None:
-    admin = await key_for(gateway, scopes=("admin",), tenant="ours")
-    own_key = await key_for(gateway, tenant="ours")
+    admin = await key_for(gateway, scopes=("admin",), tenant="own")
+    own_key = await key_for(gateway, tenant="own")
     job_id = (await post(gateway, admin)).json()["job_id"]
     assert (await ask(gateway, "read", job_id, own_key)).status == 200
 
 
 async def test_each_tenant_has_its_own_idempotency_keys(gateway: Gateway) -> None:
-    own_key, other_key = [await key_for(gateway, tenant=name) for name in ("ours", "theirs")]
+    own_key, other_key = [await key_for(gateway, tenant=name) for name in ("own", "other")]
     operator = await key_for(gateway)
     created = [
         (await post(gateway, key, idempotency_key="order-1")).json()["job_id"]
@@ -148,33 +148,33 @@ async def test_each_tenant_has_its_own_idempotency_keys(gateway: Gateway) -> Non
     keys = {key.decode() for key in await gateway.redis.keys("idempotency*")}
     assert keys == {
         *("idempotency:order-1", "idempotency.fingerprint:order-1"),
-        *("idempotency.of:ours:order-1", "idempotency.fingerprint.of:ours:order-1"),
-        *("idempotency.of:theirs:order-1", "idempotency.fingerprint.of:theirs:order-1"),
+        *("idempotency.of:own:order-1", "idempotency.fingerprint.of:own:order-1"),
+        *("idempotency.of:other:order-1", "idempotency.fingerprint.of:other:order-1"),
     }
 
 
 async def test_no_idempotency_key_reaches_those_of_another_tenant(gateway: Gateway) -> None:
     """Not even if it contains the prefix of another tenant."""
-    other_key = await key_for(gateway, tenant="theirs")
+    other_key = await key_for(gateway, tenant="other")
     own_key = await key_for(gateway, tenant="our")
     operator = await key_for(gateway)
     created = (await post(gateway, other_key, idempotency_key="k")).json()["job_id"]
-    for key, text in ((own_key, "s:k"), (operator, "of:theirs:k"), (operator, "theirs:k")):
+    for key, text in ((own_key, "s:k"), (operator, "of:other:k"), (operator, "other:k")):
         answer = await post(gateway, key, idempotency_key=text)
         assert answer.json()["job_id"] != created
 
 
 async def test_a_forged_key_entry_does_not_reveal_a_job(gateway: Gateway) -> None:
-    own_key, other_key = [await key_for(gateway, tenant=name) for name in ("ours", "theirs")]
+    own_key, other_key = [await key_for(gateway, tenant=name) for name in ("own", "other")]
     job_id = (await post(gateway, other_key)).json()["job_id"]
-    await gateway.redis.set(gateway.keys.idempotency("k", "ours"), job_id, ex=60)
+    await gateway.redis.set(gateway.keys.idempotency("k", "own"), job_id, ex=60)
     answer = await post(gateway, own_key, idempotency_key="k", prefer="wait=5")
     check_problem(answer, 503, "store_corrupt")
     assert job_id.encode() not in answer.body
 
 
 async def test_a_redriven_job_keeps_its_tenant(gateway: Gateway) -> None:
-    own_key, other_key = [await key_for(gateway, tenant=name) for name in ("ours", "theirs")]
+    own_key, other_key = [await key_for(gateway, tenant=name) for name in ("own", "other")]
     admin = await key_for(gateway, scopes=("admin",))
     job_id = (await post(gateway, own_key)).json()["job_id"]
     message = {"job_id": job_id, "task": "chat", "payload": '{"n":1}'}
@@ -192,7 +192,7 @@ async def test_a_redriven_job_keeps_its_tenant(gateway: Gateway) -> None:
 
 
 async def test_a_tenant_cannot_use_administrative_endpoints(gateway: Gateway) -> None:
-    own_key = await key_for(gateway, tenant="ours")
+    own_key = await key_for(gateway, tenant="own")
     for method, path in (("GET", "/v1/dlq"), ("GET", "/v1/audit"), ("DELETE", "/v1/dlq?all=true")):
         check_problem(await call(gateway, method, path, own_key), 403, "insufficient_scope")
 
@@ -220,7 +220,7 @@ async def test_a_rate_limit_reports_when_to_retry(gateway: Gateway) -> None:
 
 
 async def test_a_quota_is_freed_when_jobs_end_or_expire(gateway: Gateway) -> None:
-    key = await key_for(gateway, max_jobs=2, tenant="ours")
+    key = await key_for(gateway, max_jobs=2, tenant="own")
     first, second = [(await post(gateway, key)).json()["job_id"] for _ in range(2)]
     refused = await post(gateway, key)
     problem = check_problem(refused, 429, "quota_exceeded")

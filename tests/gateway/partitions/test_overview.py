@@ -183,9 +183,9 @@ async def test_an_unavailable_partition_is_named(losing: Gateway, leaving: RealS
     leave(leaving)
     status = await status_of(losing)
     assert status["status"] == "warn"
-    away = status["checks"]["redis"][-1]
-    assert (away["status"], away["partitions"]) == ("warn", [AWAY])
-    assert away["output"].startswith(f"partition {AWAY} does not answer: ")
+    unavailable = status["checks"]["redis"][-1]
+    assert (unavailable["status"], unavailable["partitions"]) == ("warn", [AWAY])
+    assert unavailable["output"].startswith(f"partition {AWAY} does not answer: ")
     assert f"redis: partition {AWAY} does not answer" in status["output"]
     assert "depth" not in status["checks"]["queue"][0], "the depth is unknown"
     queue = await queue_of(losing)
@@ -200,9 +200,11 @@ async def test_an_unavailable_partition_is_named(losing: Gateway, leaving: RealS
     assert (await losing.client.get("/v1/jobs")).status == 503, "a list would be incomplete"
 
 
-@pytest.mark.parametrize("said", [ClusterDownError("The cluster is down"), TryAgainError("later")])
+@pytest.mark.parametrize(
+    "reported", [ClusterDownError("The cluster is down"), TryAgainError("later")]
+)
 async def test_a_partition_with_a_cluster_error_is_named(
-    two_servers: tuple[Gateway, Backend], monkeypatch: pytest.MonkeyPatch, said: Exception
+    two_servers: tuple[Gateway, Backend], monkeypatch: pytest.MonkeyPatch, reported: Exception
 ) -> None:
     gateway, _ = two_servers
     client = gateway.state.lines.clients[AWAY].client
@@ -213,16 +215,16 @@ async def test_a_partition_with_a_cluster_error_is_named(
         executed = pipe.execute
 
         async def execute(raise_on_error: bool = True) -> list[Any]:
-            return [said for _ in await executed(raise_on_error)]
+            return [reported for _ in await executed(raise_on_error)]
 
         pipe.execute = execute  # type: ignore[method-assign]
         return pipe
 
     monkeypatch.setattr(client, "pipeline", pipeline)
-    away = (await status_of(gateway))["checks"]["redis"][-1]
-    assert (away["status"], away["partitions"]) == ("warn", [AWAY])
-    assert str(said) in away["output"]
-    assert (await queue_of(gateway))["partitions"][AWAY]["trouble"] == str(said)
+    unavailable = (await status_of(gateway))["checks"]["redis"][-1]
+    assert (unavailable["status"], unavailable["partitions"]) == ("warn", [AWAY])
+    assert str(reported) in unavailable["output"]
+    assert (await queue_of(gateway))["partitions"][AWAY]["trouble"] == str(reported)
     assert (await gateway.client.get("/v1/jobs")).status == 503
 
 
@@ -249,9 +251,9 @@ async def test_the_oldest_age_is_the_maximum_over_the_partitions(fake_make: Make
 async def test_slots_of_a_limit_are_counted_in_each_partition(gateway: Gateway) -> None:
     now_ms = int(time.time() * 1000)
     limits = LimitsReading(across=[LimitReading(name="chat", places=2)])
-    said = replace(beat("w1"), limits=limits, seen_ms=now_ms)
+    reported = replace(beat("w1"), limits=limits, seen_ms=now_ms)
     await gateway.redis.zadd(gateway.keys.workers, {"w1": now_ms})
-    await gateway.redis.set(gateway.keys.worker("w1"), said.to_json())
+    await gateway.redis.set(gateway.keys.worker("w1"), reported.to_json())
     for line in gateway.state.lines.clients[1:]:
         held = {f"job-{line.number}": now_ms + 600_000}
         await gateway.redis.zadd(line.keys.running("chat"), held)
@@ -349,11 +351,11 @@ async def test_the_dashboard_stream_survives_an_unavailable_partition(
 
 async def test_workers_are_read_from_the_first_partition(gateway: Gateway) -> None:
     now_ms = int(time.time() * 1000)
-    said = replace(beat("w1"), seen_ms=now_ms)
+    reported = replace(beat("w1"), seen_ms=now_ms)
     home, other = gateway.state.lines.home.keys, gateway.state.lines.clients[1].keys
     await gateway.redis.zadd(home.workers, {"w1": now_ms})
-    await gateway.redis.set(home.worker("w1"), said.to_json())
+    await gateway.redis.set(home.worker("w1"), reported.to_json())
     await gateway.redis.zadd(other.workers, {"w2": now_ms})
-    await gateway.redis.set(other.worker("w2"), said.to_json())
+    await gateway.redis.set(other.worker("w2"), reported.to_json())
     found = (await gateway.client.get("/v1/workers")).json()["workers"]
     assert [worker["consumer"] for worker in found] == ["w1"]

@@ -193,10 +193,10 @@ async def test_hints_of_every_partition_arrive_before_the_sweep(
     for job_id in job_ids:
         channel = gateway.keys_of(job_id).hints
 
-        async def heard(channel: str = channel) -> bool:
+        async def is_subscribed(channel: str = channel) -> bool:
             return bool(await gateway.redis.publish(channel, "no-job"))
 
-        await eventually(heard)
+        await eventually(is_subscribed)
     for job_id, stream in zip(job_ids, streams):
         await gateway.finish(job_id)
         assert (await stream.event("done")).event == "done"

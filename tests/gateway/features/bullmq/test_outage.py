@@ -1,4 +1,4 @@
-"""Redis unreachable, frozen, full or elsewhere; a missing package; a host under pressure."""
+"""Redis unreachable, frozen, full or separate; a missing package; a host under pressure."""
 
 from __future__ import annotations
 

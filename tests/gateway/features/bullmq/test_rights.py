@@ -30,8 +30,8 @@ async def test_each_request_requires_its_scope(api: QueueApi) -> None:
 
 
 async def test_tenants_do_not_see_jobs_of_other_tenants(api: QueueApi) -> None:
-    own_key = await key_for(api.gateway, tenant="ours")
-    other_key = await key_for(api.gateway, tenant="theirs")
+    own_key = await key_for(api.gateway, tenant="own")
+    other_key = await key_for(api.gateway, tenant="other")
     numbered = await api.add()
     created = []
     for opts in ({}, {"jobId": "same"}, {"deduplication": {"id": "same"}}):
@@ -55,8 +55,8 @@ async def test_tenants_do_not_see_jobs_of_other_tenants(api: QueueApi) -> None:
 
 
 async def test_a_queue_stream_has_only_jobs_of_the_tenant(api: QueueApi) -> None:
-    own_key = await key_for(api.gateway, tenant="ours")
-    other_key = await key_for(api.gateway, tenant="theirs")
+    own_key = await key_for(api.gateway, tenant="own")
+    other_key = await key_for(api.gateway, tenant="other")
     stream = await api.watch(authorization=f"Bearer {own_key}")
     await stream.event("hello")
     await api.add()

@@ -112,9 +112,9 @@ async def test_a_resumed_stream_does_not_repeat_the_known_state(images: Images) 
     await resumed.next()
     await images.advance(image_id, Stage.ENCODING)
     assert state_of(await resumed.next()) == ("processing", "encoding", 75)
-    strange = await images.watch(image_id, last_event_id="whatever")
-    await strange.next()
-    assert state_of(await strange.next()) == ("processing", "encoding", 75)
+    unknown_id = await images.watch(image_id, last_event_id="whatever")
+    await unknown_id.next()
+    assert state_of(await unknown_id.next()) == ("processing", "encoding", 75)
 
 
 async def test_no_state_is_sent_twice(images: Images, monkeypatch: Any) -> None:

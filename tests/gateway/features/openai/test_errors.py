@@ -185,8 +185,8 @@ async def test_placeholder_keys_are_ignored_on_loopback(fake_gateway: Gateway, f
     check_problem(
         await fake_gateway.client.get("/v1/status", {"authorization": filler}), 401, "invalid_key"
     )
-    elsewhere = await client_at(fake_gateway).get(MODELS, {"authorization": filler})
-    error_in(elsewhere, 401, "invalid_api_key")
+    remote = await client_at(fake_gateway).get(MODELS, {"authorization": filler})
+    error_in(remote, 401, "invalid_api_key")
 
 
 @pytest.mark.parametrize(

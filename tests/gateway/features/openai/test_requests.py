@@ -108,7 +108,7 @@ def test_messages_are_normalised() -> None:
 
 def test_a_message_dumped_by_the_sdk_is_accepted() -> None:
     """`messages.append(answer.choices[0].message)` sends every member of the answer."""
-    said = {
+    dumped = {
         "content": "hi",
         "refusal": None,
         "role": "assistant",
@@ -122,8 +122,8 @@ def test_a_message_dumped_by_the_sdk_is_accepted() -> None:
     parsed = {**CALL, "index": 0}
     parsed["function"] = {**CALL["function"], "parsed_arguments": {}}  # type: ignore[dict-item]
     calling = {"role": "assistant", "content": "", "tool_calls": [parsed], "parsed": None}
-    silent = {"role": "assistant", "content": None}
-    assert messages_of(USER, said, refused, calling, silent) == [
+    empty = {"role": "assistant", "content": None}
+    assert messages_of(USER, dumped, refused, calling, empty) == [
         USER,
         {"role": "assistant", "content": "hi"},
         {"role": "assistant", "content": "no"},

@@ -318,10 +318,10 @@ async def test_a_gateway_under_pressure_rejects_new_executions(fake_workflows: W
 
 async def test_jobs_of_other_tenants_are_not_found(workflows: Workflows) -> None:
     own_key = await key_for(
-        workflows.gateway, "ours", scopes=("jobs:read", "jobs:write"), tenant="a"
+        workflows.gateway, "own", scopes=("jobs:read", "jobs:write"), tenant="a"
     )
     other_key = await key_for(
-        workflows.gateway, "theirs", scopes=("jobs:read", "jobs:write"), tenant="b"
+        workflows.gateway, "other", scopes=("jobs:read", "jobs:write"), tenant="b"
     )
     job_id = await workflows.create_job(None, **bearer(own_key))
     denied = await execute(workflows, job_id, "sources", **bearer(other_key))

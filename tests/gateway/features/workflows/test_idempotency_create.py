@@ -99,8 +99,8 @@ async def test_keys_are_kept_for_the_configured_time(make: Make) -> None:
 async def test_each_tenant_has_its_own_keys(workflows: Workflows) -> None:
     gateway = workflows.gateway
     scopes = ("jobs:write", "jobs:read")
-    a = bearer(await key_for(gateway, "a", scopes=scopes, tenant="ours"), idempotency_key="k")
-    b = bearer(await key_for(gateway, "b", scopes=scopes, tenant="theirs"), idempotency_key="k")
+    a = bearer(await key_for(gateway, "a", scopes=scopes, tenant="own"), idempotency_key="k")
+    b = bearer(await key_for(gateway, "b", scopes=scopes, tenant="other"), idempotency_key="k")
     job_ids = {
         await workflows.create_job(**headers) for headers in (a, b, {"idempotency_key": "k"})
     }

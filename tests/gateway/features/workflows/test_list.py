@@ -121,8 +121,8 @@ async def ids_of_from(workflows: Workflows, offset: int) -> list[str]:
 async def test_tenants_see_only_their_own_jobs(workflows: Workflows) -> None:
     gateway = workflows.gateway
     scopes = ("jobs:write", "jobs:read")
-    own_key = bearer(await key_for(gateway, "a", scopes=scopes, tenant="ours"))
-    other_key = bearer(await key_for(gateway, "b", scopes=scopes, tenant="theirs"))
+    own_key = bearer(await key_for(gateway, "a", scopes=scopes, tenant="own"))
+    other_key = bearer(await key_for(gateway, "b", scopes=scopes, tenant="other"))
     without_tenant = await workflows.create_job()
     a = await workflows.create_job(**own_key)
     b = await workflows.create_job(**other_key)

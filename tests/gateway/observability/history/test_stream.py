@@ -123,7 +123,7 @@ async def test_many_changes_are_cut_to_the_newest_and_a_count(
 async def test_each_audience_gets_every_change(fake_make: Make) -> None:
     gateway = fake_make(auth="required")
     tenant = await key_for(gateway, **scoped("ui", "jobs:write", tenant="a"))
-    mine = (await post(gateway, tenant)).json()["job_id"]
+    own_job = (await post(gateway, tenant)).json()["job_id"]
     pages = {
         "tenant": await open_page(gateway, "?only=jobs", **bearer(tenant)),
         "all": await open_page(
@@ -134,10 +134,10 @@ async def test_each_audience_gets_every_change(fake_make: Make) -> None:
     for job_id in others:
         fields = {"status": "queued", "updated_ts": "1"}
         await gateway.redis.hset(gateway.keys.job(job_id), mapping=fields)  # type: ignore[misc]
-    gateway.history.feed.on_hint(" ".join([mine, *others]).encode())
-    assert [job["job_id"] for job in await jobs_in(pages["tenant"], 1)] == [mine]
+    gateway.history.feed.on_hint(" ".join([own_job, *others]).encode())
+    assert [job["job_id"] for job in await jobs_in(pages["tenant"], 1)] == [own_job]
     streamed = [job["job_id"] for job in await jobs_in(pages["all"], MAX_JOBS_PER_EVENT + 1)]
-    assert streamed == [*reversed(others), mine], "the oldest change is sent last"
+    assert streamed == [*reversed(others), own_job], "the oldest change is sent last"
 
 
 async def test_jobs_before_the_first_subscriber_are_not_streamed(gateway: Gateway) -> None:
@@ -347,8 +347,8 @@ async def test_scopes_decide_the_event_types(
     for event in ("stats", "jobs"):
         target = f"/v1/stream?only={event}"
         if event in events:
-            asked = await gateway.client.begin("GET", target, bearer(key)).start()
-            assert asked.status == 200
+            commands = await gateway.client.begin("GET", target, bearer(key)).start()
+            assert commands.status == 200
         else:
             refused = await call(gateway, "GET", target, key)
             check_problem(refused, 403, "insufficient_scope")
@@ -410,11 +410,11 @@ async def test_revoked_key_ends_the_stream(
 
 async def test_thirty_pages_cost_redis_as_much_as_one(fake_gateway: Gateway) -> None:
     client, feed = fake_gateway.state.client, fake_gateway.history.feed
-    asked: list[Any] = []
+    commands: list[Any] = []
     execute: Any = client.execute_command
 
     async def counting(*args: Any, **options: Any) -> Any:
-        asked.append(args[0])
+        commands.append(args[0])
         return await execute(*args, **options)
 
     client.execute_command = counting  # type: ignore[method-assign]
@@ -425,8 +425,8 @@ async def test_thirty_pages_cost_redis_as_much_as_one(fake_gateway: Gateway) -> 
         await settle()
         assert feed._reader is not None
         await cancel(feed._reader)  # it must not read at the same time
-        asked.clear()
+        commands.clear()
         await feed.run_once()
-        counts.append(len(asked))
+        counts.append(len(commands))
     assert feed.clients == 30
     assert 0 < counts[0] == counts[1]

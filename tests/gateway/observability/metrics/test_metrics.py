@@ -533,8 +533,8 @@ async def test_frozen_redis_and_recovery(
 ) -> None:
     assert real_backend.url is not None
     async with Proxy(real_backend.url) as proxy:
-        behind = Backend(real_backend.name, proxy.url)
-        gateway = make_gateway(behind)
+        proxied = Backend(real_backend.name, proxy.url)
+        gateway = make_gateway(proxied)
         assert (await scrape(gateway)).value("gw_up") == 1
         proxy.silent = True
         monkeypatch.setattr(route, "TIMEOUT_S", 0.2)
@@ -547,7 +547,7 @@ async def test_frozen_redis_and_recovery(
 
         await eventually(back)
         await gateway.close()
-        await behind.close()
+        await proxied.close()
 
 
 async def test_keys_of_another_type_are_left_out(gateway: Gateway) -> None:

@@ -120,8 +120,8 @@ async def test_unresponsive_redis_fails_in_time(
 ) -> None:
     assert real_backend.url is not None
     async with Proxy(real_backend.url) as proxy:
-        behind = Backend(real_backend.name, proxy.url)
-        gateway = make_gateway(behind)
+        proxied = Backend(real_backend.name, proxy.url)
+        gateway = make_gateway(proxied)
         await read(gateway)
         proxy.silent = True
         monkeypatch.setattr(route, "TIMEOUT_S", 0.2)
@@ -130,7 +130,7 @@ async def test_unresponsive_redis_fails_in_time(
         answer = await asyncio.wait_for(gateway.client.get("/v1/workers"), 10)
         check_problem(answer, 503, "store_unavailable")
         await gateway.close()
-        await behind.close()
+        await proxied.close()
 
 
 def run(
@@ -160,7 +160,7 @@ WARNINGS: dict[str, tuple[dict[str, Any], str]] = {
     "holding": ({"workers": [beat("w", holding=True, holding_why="hot")]}, "w takes no jobs: hot"),
     "backlog": ({"queue": QueueReading(waiting=150, pending=10)}, "160 of 200"),
     "old": ({"oldest_age_s": 61.0}, "waited for 61 s"),
-    "letters": ({"dead_letters": 2}, "2 dead letters to review"),
+    "dead letters": ({"dead_letters": 2}, "2 dead letters to review"),
     "clock": ({"clock_skew_s": -2.0}, "-2.0 s off"),
     "audit": ({"audits": AuditRecord(last_violations=3)}, "3 violations"),
     "pressure": ({"pressure": HOT}, "pressure: gpu is at 99"),

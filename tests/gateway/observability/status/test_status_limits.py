@@ -106,11 +106,11 @@ async def test_invalid_holders_are_tolerated(gateway: Gateway) -> None:
 async def test_tenant_sees_only_its_own_holders(make: Make) -> None:
     gateway = make(auth="required")
     await store(gateway, limited("w1"))
-    theirs, others = new_job_id(tenant_tail("shop")), new_job_id(tenant_tail("bank"))
-    await hold(gateway, theirs, others, new_job_id())
+    own_job, others = new_job_id(tenant_tail("shop")), new_job_id(tenant_tail("bank"))
+    await hold(gateway, own_job, others, new_job_id())
     shop = await key_for(gateway, tenant="shop", scopes=frozenset({"jobs:read"}))
     [limit] = (await read(gateway, shop))["limits"]
-    assert [holder["job_id"] for holder in limit["holders"]] == [theirs]
+    assert [holder["job_id"] for holder in limit["holders"]] == [own_job]
     assert limit["running"] == 3
     admin = await key_for(gateway, scopes=frozenset({"admin"}))
     [limit] = (await read(gateway, admin))["limits"]
