@@ -60,7 +60,7 @@ def spawn(tmp_path: Path, bull: Bull) -> Iterator[Callable[..., Process]]:
         yield begin
 
 
-async def test_it_works_without_the_stream_and_finishes_before_it_stops(
+async def test_the_worker_finishes_its_job_before_it_stops(
     bull: Bull, spawn: Callable[..., Process], tmp_path: Path
 ) -> None:
     process = spawn("worker.bullmq")

@@ -69,7 +69,7 @@ async def test_a_stopping_worker_takes_nothing_more(bull: Bull) -> None:
     assert await bull.state(second) == "waiting"
 
 
-async def test_jobs_that_do_not_finish_in_time_are_released_without_counting(bull: Bull) -> None:
+async def test_unfinished_jobs_are_released_without_an_attempt(bull: Bull) -> None:
     patient = asyncio.Event()
 
     @bull.registry.named("endless")

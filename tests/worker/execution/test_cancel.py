@@ -153,7 +153,7 @@ async def test_a_job_whose_worker_died_is_not_run_again(rig: RigMaker, dies: str
 # -- cooperative ------------------------------------------------------------------------------
 
 
-async def test_a_cooperative_handler_is_notified_at_once_and_keeps_its_value(
+async def test_a_cooperative_handler_keeps_its_value_when_canceled(
     rig: RigMaker, hears_once: WorkerIdentity
 ) -> None:
     inside = Inside()
@@ -318,7 +318,7 @@ async def test_wait_for_cancel_returns_at_once_after_a_cancel(fake_rig: RigMaker
 # -- forced -----------------------------------------------------------------------------------
 
 
-async def test_a_handler_that_does_not_check_is_canceled_after_the_grace(rig: RigMaker) -> None:
+async def test_a_handler_that_does_not_check_is_canceled_later(rig: RigMaker) -> None:
     inside = Inside()
     rigged = rig(inside.ignoring, terms=defaults_with_grace(0.05))
     job_id = await running(rigged, inside)
@@ -419,7 +419,7 @@ async def test_a_sync_handler_that_does_not_check_is_abandoned(rig: RigMaker) ->
 # -- missed messages --------------------------------------------------------------------------
 
 
-async def test_after_a_lost_message_the_next_renewal_reports_the_cancel(rig: RigMaker) -> None:
+async def test_a_renewal_reports_a_cancel_whose_message_was_lost(rig: RigMaker) -> None:
     inside = Inside()
     short = WorkerIdentity("workers", "c1", 300, 600)
     rigged = rig(inside.cooperative, identity=short, terms=defaults_with_grace(30.0))
@@ -455,7 +455,7 @@ async def test_missed_cancels_are_found_after_a_reconnect(
     assert await rigged.settled(second) == b"canceled"
 
 
-async def test_a_cancel_received_before_the_job_has_begun_is_remembered(
+async def test_a_cancel_received_before_the_begin_is_applied(
     fake_rig: RigMaker,
 ) -> None:
     """The reply to BEGIN and the message use two connections: either may come first."""

@@ -234,7 +234,7 @@ async def test_reading_raises_if_the_attempt_is_not_current(rig: RigMaker) -> No
     assert await asyncio.wait_for(rigged.executor.run(attempt), 10) is Outcome.LOST
 
 
-async def test_a_step_is_written_even_if_its_handler_is_stopped_meanwhile(rig: RigMaker) -> None:
+async def test_a_step_is_written_even_if_its_handler_is_stopped(rig: RigMaker) -> None:
     """The attempt times out before Redis has replied: the call is completed, once."""
     entered, let_go = asyncio.Event(), asyncio.Event()
 
@@ -287,7 +287,7 @@ async def test_if_redis_stays_unavailable_the_job_stays_pending(fake_rig: RigMak
     assert (await rigged.job(job_id))[b"status"] == b"running"
 
 
-async def test_steps_of_a_killed_worker_are_available_to_the_next_attempt(rig: RigMaker) -> None:
+async def test_the_next_attempt_has_the_steps_of_a_killed_worker(rig: RigMaker) -> None:
     """As after kill -9: nothing is released, the lease expires."""
     started = asyncio.Event()
 

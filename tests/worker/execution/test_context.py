@@ -138,7 +138,7 @@ async def test_a_loss_reported_while_events_are_being_sent_persists(
         await context.emit("b")
 
 
-async def test_a_handler_blocked_on_a_full_buffer_is_notified_of_the_loss(
+async def test_a_handler_blocked_on_a_full_buffer_sees_the_loss(
     slow: SlowStore, context: JobContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker.execution.context, "MAX_UNSENT_EVENTS", 1)

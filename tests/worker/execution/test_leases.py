@@ -111,9 +111,7 @@ class BrokenClient:
     ],
     ids=["connection", "timeout", "os", "busy", "noperm"],
 )
-def test_a_lease_that_cannot_be_renewed_is_reported_as_lost_in_time(
-    keys: JobKeys, error: Exception
-) -> None:
+def test_a_lease_that_is_not_renewed_is_lost_in_time(keys: JobKeys, error: Exception) -> None:
     """After its whole length another worker may own the job, whatever the error was."""
     client = BrokenClient(error)
     worker = WorkerIdentity("workers", "c1", 300, 600)

@@ -239,7 +239,7 @@ async def test_events_of_a_failed_attempt_are_kept(rig: RigMaker) -> None:
     ]  # fmt: skip
 
 
-async def test_a_dead_letter_that_cannot_be_written_does_not_repeat_the_terminal_event(
+async def test_a_failed_dead_letter_does_not_repeat_the_final_event(
     rig: RigMaker,
 ) -> None:
     rigged = rig(Flaky(ValueError("bad")).handle)
@@ -381,7 +381,7 @@ async def test_another_worker_takes_over_after_the_delay(rig: RigMaker) -> None:
     await heir.all_acked()
 
 
-async def test_a_message_claimed_too_early_is_deferred_by_the_new_worker(rig: RigMaker) -> None:
+async def test_a_message_claimed_too_early_is_deferred(rig: RigMaker) -> None:
     rigged = rig()
     lease = await rigged.running()
     answer = await rigged.store.retry(lease, rigged.worker, 300, b'{"kind":"x"}', b"{}")

@@ -89,7 +89,7 @@ async def test_otherwise_the_delay_grows_up_to_a_limit() -> None:
     )
 
 
-async def test_a_failure_neither_transient_nor_permanent_is_retried_with_max_attempts() -> None:
+async def test_other_failures_are_retried_if_max_attempts_is_given() -> None:
     once = decide(Busy("slot"))
     assert isinstance(once, JobOutcome)
     assert once.dead_letter

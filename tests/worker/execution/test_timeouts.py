@@ -381,7 +381,7 @@ async def test_many_abandoned_handlers_do_not_stop_the_worker(rig: RigMaker) -> 
 
 
 @pytest.mark.usefixtures("short_hard_kill")
-async def test_an_abandoned_handler_cannot_emit_while_its_end_is_reported(
+async def test_an_abandoned_handler_cannot_emit_during_its_report(
     fake_rig: RigMaker,
 ) -> None:
     """Its events would use the numbers of those that FINISH writes."""

@@ -43,7 +43,7 @@ async def opened() -> AsyncIterator[list[Paused]]:
         await each.close()
 
 
-async def test_a_paused_queue_starts_nothing_while_running_jobs_continue(
+async def test_a_paused_queue_starts_no_jobs_but_running_ones_continue(
     rig: RigMaker, opened: list[Paused]
 ) -> None:
     gate = Gate()

@@ -96,7 +96,7 @@ async def test_jobs_that_end_in_time_are_not_released(rig: RigMaker) -> None:
     assert await rigged.pending() == 0
 
 
-async def test_events_before_the_release_are_kept_and_later_ones_refused(rig: RigMaker) -> None:
+async def test_events_are_kept_only_up_to_the_release(rig: RigMaker) -> None:
     begun = asyncio.Event()
 
     async def handler(context: Any, payload: Any) -> None:
@@ -117,7 +117,7 @@ async def test_events_before_the_release_are_kept_and_later_ones_refused(rig: Ri
 @pytest.mark.parametrize(
     "error", [RuntimeError("interrupted"), ConnectionError("torn"), SystemExit(1)]
 )
-async def test_a_job_whose_handler_fails_because_of_the_shutdown_is_released(
+async def test_a_job_that_fails_because_of_the_shutdown_is_released(
     fake_rig: RigMaker, error: BaseException
 ) -> None:
     """Libraries may turn a cancellation into another exception."""
@@ -158,7 +158,7 @@ async def test_a_handler_that_returns_during_the_shutdown_has_finished(
     assert (await rigged.job(job_id))[b"result"] == b'"just in time"'
 
 
-async def test_the_job_of_a_handler_that_ignores_its_cancellation_is_released(
+async def test_a_job_is_released_if_its_handler_ignores_the_cancel(
     rig: RigMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("worker.queue.slots.CANCEL_TIMEOUT_S", 0.05)
@@ -275,7 +275,7 @@ async def test_waiting_messages_need_not_wait_for_running_jobs(rig: RigMaker) ->
     assert await other.settled(first) == b"done"
 
 
-async def test_a_job_that_fails_while_the_worker_stops_is_retried_by_another(
+async def test_a_job_that_fails_during_the_shutdown_is_retried(
     rig: RigMaker,
 ) -> None:
     held = Held()
@@ -381,7 +381,7 @@ async def test_draining_does_not_wait_for_an_abandoned_handler(
     assert await rigged.settled(job_id) == b"error"
 
 
-async def test_a_job_waiting_for_its_report_is_released_when_redis_does_not_answer(
+async def test_an_unreported_job_is_released_if_redis_does_not_answer(
     fake_rig: RigMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("worker.execution.executor.RELEASE_TIMEOUT_S", 0.1)
@@ -403,7 +403,7 @@ async def test_a_job_waiting_for_its_report_is_released_when_redis_does_not_answ
 
 @pytest.mark.one_server
 @pytest.mark.parametrize("how", ["silent", "gone"])
-async def test_an_unavailable_redis_does_not_stop_a_worker_from_stopping(
+async def test_a_worker_stops_even_if_redis_is_unavailable(
     real_backend: Backend,
     keys: JobKeys,
     worker: WorkerIdentity,

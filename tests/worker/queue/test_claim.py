@@ -95,9 +95,7 @@ async def test_one_corrupt_job_does_not_fail_the_batch(ready: Rig) -> None:
 
 
 @pytest.mark.parametrize("bad", ["no-id", "no-hash", "corrupt"])
-async def test_dead_letters_that_cannot_be_written_do_not_stop_other_jobs(
-    ready: Rig, bad: str
-) -> None:
+async def test_failed_dead_letters_do_not_stop_other_jobs(ready: Rig, bad: str) -> None:
     """The bad message stays pending; the others in the batch run."""
     await ready.client.set(ready.keys.dead_letters, "not a stream")
     first = await ready.post(2)

@@ -36,7 +36,7 @@ class RunningCount:
             raise TransientError("again", retry_after_s=random.uniform(0, 0.01))
 
 
-async def test_reader_recovery_and_deferred_together_never_exceed_the_limit(
+async def test_new_recovered_and_deferred_jobs_share_one_limit(
     rig: RigMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("worker.queue.recovery.LONGEST_WAIT_S", 0.03)

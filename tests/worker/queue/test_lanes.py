@@ -151,7 +151,7 @@ async def test_a_redriven_job_is_added_to_its_lane(laned: Any) -> None:
     assert await here.client.xlen(here.keys.for_lane("low").stream) == 1
 
 
-async def test_canceling_a_job_between_attempts_acks_only_its_own_message(laned: Any) -> None:
+async def test_a_cancel_between_attempts_acks_only_its_own_message(laned: Any) -> None:
     """Message ids are unique only within a stream."""
     here = laned(Gate())
     [other], [job_id] = await here.post(), await here.post("high")
@@ -179,7 +179,7 @@ async def test_an_audit_finds_jobs_of_lanes_on_their_queue(laned: Any) -> None:
     assert (report.jobs_checked, report.violations_total) == (9, 0)
 
 
-async def test_a_tenant_s_few_jobs_do_not_wait_for_the_end_of_another_s_backlog(
+async def test_few_jobs_do_not_wait_for_the_backlog_of_another_tenant(
     backend: Backend, keys: JobKeys, worker: WorkerIdentity
 ) -> None:
     names = [keys, *(keys.for_lane(f"tenants.{number}") for number in range(3))]

@@ -135,7 +135,7 @@ async def test_two_workers_with_the_same_name_run_nothing_twice(rig: RigMaker) -
         assert await twins[0].types(job_id) == [b"queued", b"running", b"done"]
 
 
-async def test_stopping_one_of_two_workers_with_the_same_name_keeps_the_others_jobs(
+async def test_stopping_a_worker_keeps_the_jobs_of_its_namesake(
     rig: RigMaker,
 ) -> None:
     """It releases all messages of its name, also those of the other one: the lease decides."""

@@ -46,7 +46,7 @@ def named(name: str, lease_ms: int = 30_000) -> WorkerIdentity:
 # -- here -------------------------------------------------------------------------------------
 
 
-async def test_a_local_limit_is_never_exceeded_and_other_tasks_continue(rig: RigMaker) -> None:
+async def test_a_local_limit_holds_and_other_tasks_continue(rig: RigMaker) -> None:
     count = Counting("chat")
     rigged = rig(
         registry=registry_of(count.handle, "chat", "plan"), max_inflight=4, task_limits={"chat": 1}
@@ -148,7 +148,7 @@ async def test_after_a_flush_no_message_counts_as_waiting(
     assert count.most["chat"] == 1
 
 
-async def test_a_handler_that_ignores_its_timeout_frees_the_slot_of_its_task(
+async def test_a_handler_that_ignores_its_timeout_frees_its_slot(
     rig: RigMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its job has ended and its slot is free, so the slot of its task must be free as well."""
@@ -262,7 +262,7 @@ async def test_a_task_at_its_global_limit_does_not_stop_other_tasks(rig: RigMake
     assert count.most["chat"] == 1
 
 
-async def test_the_global_slot_of_a_dead_worker_is_free_after_its_lease(rig: RigMaker) -> None:
+async def test_the_global_slot_of_a_dead_worker_expires(rig: RigMaker) -> None:
     count = Counting()
     rigged = rig(registry=registry_of(count.handle, "chat"), task_limits_global={"chat": 1})
     await rigged.group()

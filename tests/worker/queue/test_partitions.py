@@ -97,7 +97,7 @@ async def test_no_slot_is_empty_while_any_partition_has_messages(fleet: FleetMak
     assert gate.most == 16
 
 
-async def test_one_job_does_not_wait_for_the_end_of_another_partition_s_backlog(
+async def test_one_job_does_not_wait_for_another_partitions_backlog(
     fleet: FleetMaker,
 ) -> None:
     gate = Gate(0.01)
@@ -159,7 +159,7 @@ async def test_heavier_queues_get_more_and_light_ones_something(fleet: FleetMake
     assert high > normal > low > 3
 
 
-async def test_equal_message_ids_in_two_partitions_are_different_messages(
+async def test_equal_message_ids_in_two_partitions_are_distinct(
     fleet: FleetMaker,
 ) -> None:
     """The slots of a task are counted by message."""
@@ -193,7 +193,7 @@ async def test_slots_of_a_task_are_shared_by_all_partitions(fleet: FleetMaker) -
     assert gate.most == 1
 
 
-async def test_a_message_read_without_a_slot_is_offered_to_other_workers(
+async def test_a_message_without_a_slot_is_offered_to_others(
     fleet: FleetMaker, worker: WorkerIdentity
 ) -> None:
     """Readers of empty queues reserve no slot. A message that they receive while all slots are in
@@ -231,7 +231,7 @@ async def read_without_a_slot(served: Fleet, number: int) -> str:
     return job_id
 
 
-async def test_an_offered_message_that_is_not_claimed_gets_the_next_slot(
+async def test_an_offered_message_not_claimed_gets_the_next_slot(
     fleet: FleetMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # No slot is given away because this machine stands still.
@@ -382,7 +382,7 @@ async def test_an_unavailable_server_does_not_delay_other_partitions(
     await eventually(lambda: served.slots.free == 4)
 
 
-async def test_slots_reserved_for_a_server_that_stops_responding_go_to_others(
+async def test_reserved_slots_of_an_unresponsive_server_go_to_others(
     fleet: FleetMaker, backend: Backend
 ) -> None:
     """It does not reply to a read, or to BEGIN."""

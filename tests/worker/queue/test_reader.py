@@ -284,7 +284,7 @@ async def test_marking_an_unknown_task_as_finishing_changes_nothing() -> None:
     assert slots.free == 1
 
 
-async def test_the_next_message_is_read_before_the_last_report_is_answered(
+async def test_the_next_message_is_read_before_a_report_is_answered(
     fake_rig: RigMaker,
 ) -> None:
     """Otherwise Redis and the worker would wait for each other in turn."""

@@ -102,7 +102,7 @@ async def test_deleted_entries_are_skipped(rig: RigMaker, backend: Backend, keys
     assert (await worker.job(lost))[b"status"] == b"queued"
 
 
-async def test_many_pending_messages_are_taken_over_as_fast_as_they_run(rig: RigMaker) -> None:
+async def test_many_pending_messages_are_taken_over_steadily(rig: RigMaker) -> None:
     """Not a few per second: a worker may die with thousands of deferred messages."""
     worker: Rig = rig(max_inflight=2)
     await worker.group()

@@ -196,7 +196,7 @@ async def test_a_released_global_slot_can_be_used_at_once() -> None:
     await asyncio.sleep(0)
 
 
-async def test_a_refusal_of_a_task_without_global_limit_changes_nothing() -> None:
+async def test_a_refusal_without_a_global_limit_changes_nothing() -> None:
     one, _ = limits({"chat": 1})
     one.on_refused("chat", "1-0")
     assert one.acquire(message(1))

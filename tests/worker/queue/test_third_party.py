@@ -135,7 +135,7 @@ async def test_a_third_party_worker_shares_the_group(rig: RigMaker, worker: Work
 
 
 @pytest.mark.plain_names
-async def test_a_job_that_a_third_party_worker_left_running_is_taken_over(rig: RigMaker) -> None:
+async def test_a_running_job_of_a_third_party_worker_is_taken_over(rig: RigMaker) -> None:
     """It has no lease, so the idle time of the message decides."""
     worker = rig()
     await worker.group()
@@ -146,7 +146,7 @@ async def test_a_job_that_a_third_party_worker_left_running_is_taken_over(rig: R
 
 
 @pytest.mark.plain_names
-async def test_a_job_that_a_third_party_worker_finished_but_did_not_ack(rig: RigMaker) -> None:
+async def test_a_job_finished_by_a_third_party_gets_event_and_ack(rig: RigMaker) -> None:
     worker = rig()
     job_id = await third_party_post(worker)
     await worker.client.hset(worker.keys.job(job_id), mapping={"status": "done", "result": "1"})

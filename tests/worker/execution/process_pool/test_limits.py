@@ -208,7 +208,7 @@ async def test_waiting_for_a_process_is_not_counted(tmp_path: Path) -> None:
         await pool.close()
 
 
-async def test_a_process_is_replaced_after_so_many_calls() -> None:
+async def test_a_process_is_replaced_after_its_maximum_of_calls() -> None:
     pool = ProcessPool(1, most_calls=3)
     try:
         pids = [await pool.run(own_pid) for _ in range(7)]

@@ -133,7 +133,7 @@ async def test_one_that_is_canceled(imagers: ImageMaker, instead: Instead) -> No
     await eventually(lambda: rig.service.pool.pids == [])
 
 
-async def test_one_whose_file_is_gone(imagers: ImageMaker) -> None:
+async def test_an_image_whose_file_is_missing_fails(imagers: ImageMaker) -> None:
     rig = await imagers()
     record = await rig.failed(await rig.upload(photo(), keep_file=False), "INTERNAL_ERROR")
     assert "IMAGE_SPOOL_DIR" in record.failure.error_message

@@ -153,7 +153,7 @@ async def test_uploads_are_read_and_gone(rag: RagMaker) -> None:
     assert (await worker.end(await worker.submit(reported, upload=b"other"))).kind == "upload_gone"
 
 
-async def test_what_the_gateway_reads(rag: RagMaker) -> None:
+async def test_the_gateway_can_read_the_stored_documents(rag: RagMaker) -> None:
     worker = await rag()
     names = [f"d{number}" for number in range(7)]
     for name in names:

@@ -30,7 +30,7 @@ async def counted(worker: RagRig, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return read
 
 
-async def test_only_what_has_changed_is_read(
+async def test_only_changed_entries_are_read(
     rag: RagMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker = await rag()

@@ -28,7 +28,7 @@ async def stock(worker: RagRig) -> None:
         await worker.add(text, name)
 
 
-async def test_vectors_find_what_words_do_not(rag: RagMaker) -> None:
+async def test_vectors_find_matches_without_common_words(rag: RagMaker) -> None:
     worker = await rag(WordEmbedder())
     await stock(worker)
     lexical = await worker.ask("automobile engine wheels", mode="lexical")

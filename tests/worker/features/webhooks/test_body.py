@@ -68,7 +68,7 @@ def test_invalid_entries_are_refused(raw: bytes) -> None:
         build_callback(JOB, "w", raw)
 
 
-async def test_what_the_script_writes_is_an_entry(fake_hooks: HookScene) -> None:
+async def test_a_callback_is_built_from_an_entry_of_the_script(fake_hooks: HookScene) -> None:
     job_id = await fake_hooks.job("http://127.0.0.1:9/")
     taken = await fake_hooks.claim(job_id)
     assert taken is not None

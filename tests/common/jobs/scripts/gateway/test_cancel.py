@@ -114,7 +114,7 @@ async def test_between_attempts_a_job_ends_and_its_message_is_acked(
 # -- running --------------------------------------------------------------------------------------
 
 
-async def test_a_running_job_is_asked_to_end(scene: Scene) -> None:
+async def test_the_worker_of_a_running_job_is_notified(scene: Scene) -> None:
     lease = await scene.running(ttl_s=90)
     held = await scene.held(lease.job_id)
     for key in (scene.keys.job, scene.keys.events, scene.keys.lease):
@@ -195,7 +195,7 @@ async def test_a_job_may_emit_until_it_ends(scene: Scene) -> None:
     await scene.writes_nothing(lease)
 
 
-async def test_a_canceled_job_of_a_dead_worker_ends_with_the_next_begin(scene: Scene) -> None:
+async def test_a_canceled_job_of_a_dead_worker_ends_when_claimed(scene: Scene) -> None:
     lease = await scene.running()
     await scene.cancel(lease.job_id)
     await scene.expire(lease)
@@ -210,7 +210,7 @@ async def test_a_canceled_job_of_a_dead_worker_ends_with_the_next_begin(scene: S
     await scene.writes_nothing(lease)
 
 
-async def test_a_job_with_an_expired_lease_is_only_asked(scene: Scene) -> None:
+async def test_a_job_with_an_expired_lease_is_only_marked(scene: Scene) -> None:
     """A third-party worker may have taken it, and two ends must not happen. The worker that claims
     it ends it; until then its own worker may."""
     lease = await scene.running()
@@ -257,7 +257,7 @@ async def run_by_third_party_worker(scene: Scene, job_id: str) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"max_attempts": 3}], ids=["plain", "options"])
-async def test_a_job_of_a_third_party_worker_is_only_asked(
+async def test_a_job_of_a_third_party_worker_is_only_marked(
     scene: Scene, options: dict[str, object]
 ) -> None:
     """It may end the job at any time; an end by the script could make two."""

@@ -79,7 +79,7 @@ def test_alternating_sizes_give_the_same_detections() -> None:
      Image.new("RGB", (3000, 1)), Image.effect_noise((400, 300), 80).convert("RGB")],
     ids=["hills", "white", "pixel", "line", "noise"],
 )  # fmt: skip
-def test_no_face_is_found_where_there_is_none(image: Image.Image) -> None:
+def test_an_image_without_faces_has_no_detections(image: Image.Image) -> None:
     assert detect(centerface(), image) == []
 
 

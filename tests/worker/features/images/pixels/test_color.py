@@ -229,7 +229,7 @@ def test_grey_with_alpha(make: Make) -> None:
     assert near(result.pixel(0.5, 0.5), (180, 180, 180, 77), 5)
 
 
-def test_alpha_is_kept_when_it_is_made_smaller(make: Make) -> None:
+def test_alpha_is_kept_when_an_image_is_scaled(make: Make) -> None:
     """Invisible pixels do not affect the colour of their neighbours."""
     image = Image.new("RGBA", (3840, 64), (255, 0, 0, 0))
     image.paste((0, 0, 255, 255), (0, 0, 1921, 64))

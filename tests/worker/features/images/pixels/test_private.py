@@ -58,7 +58,7 @@ def test_transparent_images_have_their_alpha_and_nothing_else(make: Make) -> Non
         assert sign not in result.webp
 
 
-def test_colours_of_what_is_invisible_are_gone(make: Make) -> None:
+def test_colours_of_transparent_pixels_are_removed(make: Make) -> None:
     """Content hidden by transparency."""
     image = Image.new("RGBA", (64, 64), (250, 10, 20, 0))
     image.paste((0, 200, 0, 255), (0, 0, 32, 64))

@@ -67,7 +67,7 @@ def test_declared_as_something_else(make: Make) -> None:
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_declared_as_what_it_is_or_not_at_all(make: Make, kind: str) -> None:
+def test_the_declared_type_may_be_right_or_missing(make: Make, kind: str) -> None:
     photo = photograph(kind, width=64, height=48)
     for declared in (CONTENT_TYPES[kind], "", "application/octet-stream"):
         assert make(photo, declared).made.details["source_format"] == kind
@@ -233,7 +233,7 @@ def test_a_text_in_a_png_that_unpacks_to_too_much(make: Make) -> None:
 # -- other stages, and reporting -------------------------------------------------------------
 
 
-def test_nothing_is_written_for_what_is_refused(make: Make, tmp_path: Path) -> None:
+def test_nothing_is_written_for_a_refused_image(make: Make, tmp_path: Path) -> None:
     refusal(make, bad_photos.HTML)
     assert not (tmp_path / "out.webp").exists()
 
