@@ -306,7 +306,7 @@ def test_unlisted_paths_need_admin(method: str, path: str) -> None:
     assert permission_for(method, path) is ADMIN
 
 
-def test_public_endpoints() -> None:
+def test_only_probes_pages_and_sign_in_are_public() -> None:
     public = {row for row, permission in PERMISSIONS.items() if permission is PUBLIC}
     pages = {
         ("GET", path)

@@ -94,7 +94,7 @@ async def test_unchanged_file_gets_304(fake_gateway: Gateway) -> None:
     assert other.status == 200
 
 
-async def test_head_request(fake_gateway: Gateway) -> None:
+async def test_a_head_request_is_answered(fake_gateway: Gateway) -> None:
     answer = await fake_gateway.client.send("HEAD", "/ui/static/app.js")
     assert answer.status == 200
     assert answer.header("etag")

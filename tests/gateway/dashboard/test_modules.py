@@ -32,7 +32,7 @@ def run(module: str, expression: str) -> Any:
     return json.loads(done.stdout)
 
 
-def test_number_formats() -> None:
+def test_numbers_are_formatted() -> None:
     expected = {
         "duration(0)": "0 ms",
         "duration(0.4)": "0.4 ms",
@@ -96,7 +96,7 @@ def test_paths_and_queries_are_encoded() -> None:
     assert run("lib/api.js", "queryString({})") == ""
 
 
-def test_session_permissions() -> None:
+def test_permissions_follow_the_session() -> None:
     record = '{"may": ["submit"], "reads": ["jobs"], "signed_in": true}'
     session = f"new Session({record})"
     expression = f"[{session}.can('submit'), {session}.can('admin')]"
@@ -107,7 +107,7 @@ def test_session_permissions() -> None:
     assert run("lib/session.js", expression) == [False, False]
 
 
-def test_return_path_after_sign_in() -> None:
+def test_the_return_path_stays_on_the_dashboard() -> None:
     cases = {
         "/ui/jobs?x=1": "/ui/jobs?x=1",
         "/ui": "/ui",

@@ -63,7 +63,7 @@ async def test_cookie_replaces_the_key_after_sign_in(strict: Gateway) -> None:
     check_problem(await browser.get("/v1/keys"), 403, "insufficient_scope")
 
 
-async def test_cookie_attributes(fake_strict: Gateway) -> None:
+async def test_the_cookie_has_its_security_attributes(fake_strict: Gateway) -> None:
     key = await key_for(fake_strict, scopes=("ui",))
     answer = await Browser(fake_strict).sign_in(key)
     given = (answer.header("set-cookie") or "").lower()
@@ -283,7 +283,7 @@ async def test_invalid_session_record_is_ignored(fake_strict: Gateway, stored: b
     check_problem(await browser.get("/v1/workers"), 401, "key_required")
 
 
-async def test_sign_in_with_a_wrong_key_type_in_redis(strict: Gateway) -> None:
+async def test_a_wrong_key_type_in_redis_fails_the_sign_in(strict: Gateway) -> None:
     key = await key_for(strict, scopes=("ui",))
     await strict.redis.set(AccessKeys().sessions(id_of(key)), "text")
     check_problem(await Browser(strict).sign_in(key), 503, "store_unavailable")
@@ -422,7 +422,7 @@ async def test_local_session_limits_the_operator(gateway: Gateway) -> None:
     assert (await browser.me())["name"] == "local"
 
 
-async def test_read_only_dashboard(fake_make: Make) -> None:
+async def test_a_read_only_dashboard_rejects_changes(fake_make: Make) -> None:
     gateway = fake_make(dashboard="read-only")
     browser = Browser(gateway)
     me = await browser.me()

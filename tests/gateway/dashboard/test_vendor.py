@@ -25,6 +25,6 @@ def test_digests_match_the_package() -> None:
         assert hashlib.sha256(content).hexdigest() == digest
 
 
-def test_licence_and_version() -> None:
+def test_the_vendored_library_has_its_licence_and_version() -> None:
     assert "MIT" in (VENDOR / "uPlot_LICENSE").read_text()
     assert "1.6.32" in (VENDOR / "uPlot.js").read_text()[:200]

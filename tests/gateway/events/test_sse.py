@@ -136,7 +136,7 @@ async def test_events_without_hints_are_found(gateway: Gateway) -> None:
     assert [block.event for block in await stream.rest()] == ["done"]
 
 
-async def test_ndjson_by_accept(gateway: Gateway) -> None:
+async def test_ndjson_is_sent_on_request(gateway: Gateway) -> None:
     job_id = await gateway.create()
     await gateway.emit(job_id, "message", b'{\n "text": "a\\nb"\n}')
     last_id = await gateway.finish(job_id)
@@ -175,7 +175,7 @@ async def test_ndjson_by_accept(gateway: Gateway) -> None:
         ("\xff/\xfe", None),
     ],
 )
-async def test_content_negotiation(
+async def test_the_accept_header_selects_the_format(
     fake_gateway: Gateway, accept: str | None, kind: str | None
 ) -> None:
     job_id = await fake_gateway.create()
@@ -190,7 +190,7 @@ async def test_content_negotiation(
     assert fake_gateway.hub.clients == 0
 
 
-async def test_limit_of_open_streams(make: Make) -> None:
+async def test_the_number_of_streams_is_limited(make: Make) -> None:
     gateway = make(sse_max_clients=2)
     job_id = await gateway.create()
     first = await gateway.client.watch(job_id)

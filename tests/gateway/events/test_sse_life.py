@@ -16,7 +16,7 @@ from tests.gateway.conftest import Gateway, Make, settle
 NDJSON = {"accept": "application/x-ndjson"}
 
 
-async def test_heartbeats_on_an_idle_stream(make: Make) -> None:
+async def test_an_idle_stream_gets_heartbeats(make: Make) -> None:
     gateway = make(sse_heartbeat_s=0.05)
     job_id = await gateway.create()
     stream = await gateway.client.watch(job_id)

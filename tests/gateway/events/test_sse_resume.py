@@ -27,7 +27,7 @@ def ids_of(blocks: list[Block]) -> list[str]:
 
 
 @pytest.mark.parametrize("way", ["header", "query"])
-async def test_resume_after_every_event_of_a_finished_job(gateway: Gateway, way: str) -> None:
+async def test_a_finished_job_can_be_resumed_after_every_event(gateway: Gateway, way: str) -> None:
     job_id, ids = await finished_job(gateway)
     for cut in range(len(ids) - 1):
         if way == "header":
@@ -71,7 +71,7 @@ async def test_204_although_events_follow_the_final_one(gateway: Gateway) -> Non
     assert (await answer.start()).status == 204
 
 
-async def test_no_204_before_the_terminal_event(gateway: Gateway) -> None:
+async def test_before_the_terminal_event_there_is_no_204(gateway: Gateway) -> None:
     """The hash is written before the event: between the two, the final event is still to come."""
     job_id = await gateway.create()
     running = await gateway.emit(job_id, "running")
@@ -116,14 +116,14 @@ async def test_malformed_ids_in_the_query_are_rejected(
 
 
 @pytest.mark.parametrize("given", ["", "0-0"])
-async def test_resume_from_the_beginning(gateway: Gateway, given: str) -> None:
+async def test_a_stream_can_be_resumed_from_the_beginning(gateway: Gateway, given: str) -> None:
     job_id, ids = await finished_job(gateway)
     events = await gateway.watch_all(job_id, given)
     assert ids_of(events) == ids
     assert "gap" not in [event.event for event in events]
 
 
-async def test_gap_notice_on_resume(gateway: Gateway) -> None:
+async def test_a_resumed_stream_gets_a_gap_notice(gateway: Gateway) -> None:
     job_id, ids = await finished_job(gateway)
     await gateway.redis.xtrim(gateway.keys.events(job_id), maxlen=3, approximate=False)
     gap, *events = await gateway.watch_all(job_id, ids[1])
@@ -132,7 +132,7 @@ async def test_gap_notice_on_resume(gateway: Gateway) -> None:
     assert ids_of(events) == ids[-3:]
 
 
-async def test_gap_notice_for_a_new_client(gateway: Gateway) -> None:
+async def test_a_new_client_gets_a_gap_notice(gateway: Gateway) -> None:
     job_id, ids = await finished_job(gateway)
     await gateway.redis.xtrim(gateway.keys.events(job_id), maxlen=3, approximate=False)
     gap, *events = await gateway.watch_all(job_id)
@@ -196,7 +196,7 @@ async def test_reconnects_neither_lose_nor_repeat_events(
         await backend.close()
 
 
-async def test_reconnecting_during_many_events(gateway: Gateway) -> None:
+async def test_reconnects_during_many_events_lose_none(gateway: Gateway) -> None:
     """Each connection reads a few events, stored or live, and is closed."""
     job_id = await gateway.create()
     got: list[str] = []

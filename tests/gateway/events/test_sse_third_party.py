@@ -94,7 +94,7 @@ async def test_data_that_is_not_json_is_kept_as_text(gateway: Gateway) -> None:
     assert odd.json()["data"] == {"_raw": "{oops"}
 
 
-async def test_job_of_a_third_party_gateway(gateway: Gateway) -> None:
+async def test_the_job_of_a_third_party_gateway_can_be_watched(gateway: Gateway) -> None:
     """The hash need not contain the id; events are found by the id in the path."""
     await gateway.redis.hset("job:theirs", mapping={"status": "running"})  # type: ignore[misc]
     await gateway.emit("theirs", "queued")
@@ -104,7 +104,7 @@ async def test_job_of_a_third_party_gateway(gateway: Gateway) -> None:
     assert [event.event for event in events] == ["queued", "done"]
 
 
-async def test_job_without_events(gateway: Gateway) -> None:
+async def test_a_job_without_events_can_be_watched(gateway: Gateway) -> None:
     await gateway.redis.hset("job:theirs", mapping={"job_id": "theirs"})  # type: ignore[misc]
     stream = await gateway.client.watch("theirs")
     assert (await stream.event("hello")).json()["data"]["job_id"] == "theirs"

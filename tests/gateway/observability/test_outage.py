@@ -173,7 +173,7 @@ async def test_cancel_works_without_free_memory(gateway: Gateway, server: Redis)
     assert [block.event for block in await gateway.watch_all(job_id)] == ["queued", "canceled"]
 
 
-async def test_redis_that_was_never_reachable(tmp_path: Any) -> None:
+async def test_an_unreachable_redis_at_startup_gets_503(tmp_path: Any) -> None:
     backend = Backend("none", f"unix://{tmp_path}/no-such-socket")
     gateway = make_gateway(backend)
     try:
@@ -183,7 +183,7 @@ async def test_redis_that_was_never_reachable(tmp_path: Any) -> None:
         await backend.close()
 
 
-async def test_frozen_redis_and_recovery(
+async def test_requests_fail_while_redis_is_frozen_and_recover(
     gateway: Gateway, server: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("REPLY_TIMEOUT_S", "CONNECT_TIMEOUT_S"):
@@ -203,7 +203,7 @@ async def _ready(gateway: Gateway) -> bool:
     return (await gateway.client.get("/readyz")).status == 200
 
 
-async def test_read_only_redis(gateway: Gateway, server: Redis) -> None:
+async def test_a_read_only_redis_gets_503(gateway: Gateway, server: Redis) -> None:
     job_id = await gateway.create()
     await gateway.redis.zadd(gateway.keys.index, {"gone": 1})
     server.client.replicaof("127.0.0.1", "1")
@@ -216,7 +216,7 @@ async def test_read_only_redis(gateway: Gateway, server: Redis) -> None:
     await gateway.create()
 
 
-async def test_redis_out_of_memory(gateway: Gateway, server: Redis) -> None:
+async def test_a_redis_without_memory_gets_503(gateway: Gateway, server: Redis) -> None:
     await gateway.create()
     server.client.config_set("maxmemory", 1)
     before = await gateway.snapshot()
@@ -226,7 +226,9 @@ async def test_redis_out_of_memory(gateway: Gateway, server: Redis) -> None:
     await gateway.create()
 
 
-async def test_flushed_scripts_and_closed_connections(gateway: Gateway, server: Redis) -> None:
+async def test_streams_survive_flushed_scripts_and_closed_connections(
+    gateway: Gateway, server: Redis
+) -> None:
     job_id = await gateway.create()
     stream = await gateway.client.watch(job_id)
     await stream.event("queued")

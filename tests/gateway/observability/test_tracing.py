@@ -110,7 +110,7 @@ async def test_non_recording_provider_keeps_the_trace(fake_gateway: Gateway) -> 
     assert (plain.status, plain.header("traceresponse")) == (202, None)
 
 
-async def test_a_send_span(fake_gateway: Gateway, spans: Spans) -> None:
+async def test_a_submission_has_a_send_span(fake_gateway: Gateway, spans: Spans) -> None:
     answer = await fake_gateway.client.post(CHAT, {"traceparent": PARENT})
     [span] = spans.all
     trace_id, span_id = ids(span)

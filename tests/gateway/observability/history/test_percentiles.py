@@ -16,7 +16,7 @@ def counts_of(values: list[float]) -> dict[int, int]:
     return dict(Counter(bisect_left(SECONDS_BOUNDS, value) for value in values))
 
 
-def test_no_percentile_without_values() -> None:
+def test_without_values_there_is_no_percentile() -> None:
     assert samples.percentile_ms({}, 0.5) is None
     assert samples.percentile_ms({3: 0}, 0.5) is None
 
@@ -45,7 +45,7 @@ def test_merged_counts_have_the_same_percentiles() -> None:
         assert samples.percentile_ms(merged, share) == samples.percentile_ms(whole, share)
 
 
-def test_percentile_beyond_the_last_bound() -> None:
+def test_a_percentile_is_at_most_the_last_bound() -> None:
     assert samples.percentile_ms({samples.LAST_BUCKET: 5}, 0.5) == SECONDS_BOUNDS[-1] * 1000
 
 

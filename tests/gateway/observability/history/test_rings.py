@@ -64,7 +64,7 @@ async def test_samples_in_the_future_are_deleted(history: History) -> None:
     assert await history.rings.append(ONE_SECOND, sample(START + 4000), LEASE) is WriteOutcome.OK
 
 
-async def test_reading_after_a_time(history: History) -> None:
+async def test_samples_are_read_after_a_time(history: History) -> None:
     await history.put([sample(START + n * 1000) for n in range(5)], TEN_SECONDS)
     after = history.rings.after
     assert [each.ts for each in await after(TEN_SECONDS, START + 2000)] == [

@@ -113,7 +113,7 @@ async def test_key_of_another_type_gives_no_rows(gateway: Gateway, history: Hist
     ("scopes", "status"),
     [(["metrics"], 200), (["ui"], 200), (["admin"], 200), (["jobs:read", "jobs:write"], 403)],
 )
-async def test_required_scopes(fake_make: Make, scopes: list[str], status: int) -> None:
+async def test_reading_requires_a_scope(fake_make: Make, scopes: list[str], status: int) -> None:
     gateway = fake_make(auth="required")
     key = await key_for(gateway, scopes=frozenset(scopes))
     assert (await call(gateway, "GET", "/v1/stats", key)).status == status

@@ -211,7 +211,7 @@ async def test_bad_ids_and_media_types_are_rejected(fake_gateway: Gateway) -> No
     check_problem(await get(EMPTY, {"accept": "text/html"}), 406, "not_acceptable")
 
 
-async def test_ndjson(fake_gateway: Gateway, fake_backend: Backend) -> None:
+async def test_ndjson_is_sent_on_request(fake_gateway: Gateway, fake_backend: Backend) -> None:
     history = History(fake_backend)
     await history.put([sample(NOW, done=1)])
     headers = {"accept": "application/x-ndjson"}
@@ -231,7 +231,7 @@ async def test_ndjson(fake_gateway: Gateway, fake_backend: Backend) -> None:
     assert "id" not in jobs
 
 
-async def test_heartbeats_and_shutdown(fake_make: Make) -> None:
+async def test_the_stream_has_heartbeats_and_a_shutdown_event(fake_make: Make) -> None:
     gateway = fake_make(sse_heartbeat_s=0.05)
     page = await open_page(gateway, "?only=jobs")
     beat = await page.next()
@@ -271,7 +271,7 @@ async def test_one_reader_serves_all_pages_and_stops_with_the_last(fake_gateway:
     assert (await jobs_in(page, 1))[0]["job_id"] == job_id
 
 
-async def test_limit_of_open_streams(fake_make: Make) -> None:
+async def test_the_number_of_streams_is_limited(fake_make: Make) -> None:
     gateway = fake_make(sse_max_clients=1)
     await open_page(gateway)
     check_problem(await gateway.client.get(EMPTY), 503, "too_many_streams")

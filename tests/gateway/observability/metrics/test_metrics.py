@@ -100,7 +100,7 @@ def test_metric_names_follow_conventions() -> None:
         assert not {"job_id", "tenant", "path", "key"} & set(metric.labels)
 
 
-async def test_an_empty_redis(gateway: Gateway) -> None:
+async def test_an_empty_redis_has_zeros(gateway: Gateway) -> None:
     found = await scrape(gateway)
     for name in ("gw_queue_depth", "gw_queue_pending", "gw_scheduled_jobs", "gw_dlq_depth"):
         assert found.value(name) == 0, name
@@ -123,7 +123,7 @@ async def test_an_empty_redis(gateway: Gateway) -> None:
         "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,text/plain;q=0.3",
     ],
 )
-async def test_openmetrics_by_accept(fake_gateway: Gateway, accept: str) -> None:
+async def test_openmetrics_is_sent_on_request(fake_gateway: Gateway, accept: str) -> None:
     await with_workers(fake_gateway)
     found = await scrape(fake_gateway, accept)
     assert found.value("gw_jobs_started_total", task="chat", worker="w1") == 7
@@ -133,7 +133,7 @@ async def test_unknown_accept_gets_text(fake_gateway: Gateway) -> None:
     assert (await scrape(fake_gateway, "*/*;q=x, text/html")).value("gw_up") == 1
 
 
-async def test_queue_metrics(gateway: Gateway) -> None:
+async def test_queue_metrics_have_the_values_of_redis(gateway: Gateway) -> None:
     for _ in range(5):
         await gateway.create()
     group = gateway.state.settings.worker_group
@@ -204,7 +204,7 @@ async def test_every_route_has_its_own_label(fake_gateway: Gateway) -> None:
         assert template_of(path) == UNMATCHED, path
 
 
-def test_client_that_left_before_the_response() -> None:
+def test_a_client_that_left_is_counted_as_499() -> None:
     numbers = HttpMetrics()
     numbers.in_flight = 1
     numbers.record_response({"path": "/v1/jobs", "method": "POST"}, 0, 0.5)
@@ -254,7 +254,7 @@ def test_every_rejecting_problem_has_a_reason() -> None:
     assert codes - set(REJECTION_REASONS) == set()
 
 
-async def test_rejections_by_the_server(fake_gateway: Gateway) -> None:
+async def test_rejections_of_the_http_server_are_counted(fake_gateway: Gateway) -> None:
     limits = ConnectionLimits(1, 1024, 1.0)
     limits.refused.update({"headers_too_large": 3, "request_timeout": 2, "unheard_of": 1})
     limits.stalled = 4
@@ -265,7 +265,7 @@ async def test_rejections_by_the_server(fake_gateway: Gateway) -> None:
     assert found.value("gw_sse_slow_closed_total") == 4
 
 
-async def test_repeated_requests(fake_gateway: Gateway) -> None:
+async def test_repeated_requests_are_counted_apart(fake_gateway: Gateway) -> None:
     for _ in range(3):
         await fake_gateway.create(idempotency_key="once")
     found = await scrape(fake_gateway)
@@ -297,7 +297,7 @@ async def test_streams_are_counted(gateway: Gateway) -> None:
     assert (await scrape(gateway)).value("gw_sse_clients") == 0
 
 
-async def test_gaps_and_slow_clients(gateway: Gateway) -> None:
+async def test_gaps_and_slow_clients_are_counted(gateway: Gateway) -> None:
     job_id = await gateway.create()
     slow = await gateway.client.watch(job_id)
     await slow.event("queued")
@@ -316,7 +316,7 @@ async def test_gaps_and_slow_clients(gateway: Gateway) -> None:
     assert found.value("gw_sse_slow_total") == 1
 
 
-async def test_client_that_stops_reading(
+async def test_a_client_that_stops_reading_is_counted(
     fake_gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert SEND_TIMEOUT_S >= 10
@@ -363,7 +363,7 @@ async def with_workers(gateway: Gateway) -> None:
     await store(gateway, beat("w1"), beat("w2", seen_ms=2, box=MachineReading(temperature_c=60.0)))
 
 
-async def test_workers(gateway: Gateway) -> None:
+async def test_worker_metrics_have_the_values_of_heartbeats(gateway: Gateway) -> None:
     await with_workers(gateway)
     found = await scrape(gateway)
     assert found.value("gw_workers") == 2
@@ -401,7 +401,7 @@ def test_every_counter_and_histogram_has_a_metric() -> None:
     assert set(JOB_COUNTS) == set(TaskCounter)
 
 
-async def test_queue_values_from_heartbeats_under_an_acl(
+async def test_under_an_acl_queue_values_come_from_heartbeats(
     fake_gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Workers report the values that the gateway's Redis user may not read."""
@@ -458,7 +458,7 @@ async def test_unknown_lag_is_estimated(
     assert (await scrape(fake_gateway)).value("gw_queue_depth") == 1
 
 
-def test_stall_tracker() -> None:
+def test_the_stall_tracker_measures_time_without_progress() -> None:
     stall_tracker = StallTracker()
     assert stall_tracker.age_s("1-0", 3, 10.0) == 0
     assert stall_tracker.age_s("1-0", 3, 15.0) == 5
@@ -495,7 +495,9 @@ def refuse(
 # -- errors and limits -----------------------------------------------------------------------------
 
 
-async def test_two_round_trips(fake_gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_scrape_takes_two_round_trips(
+    fake_gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for _ in range(20):
         await fake_gateway.create()
     await with_workers(fake_gateway)
@@ -517,7 +519,9 @@ async def test_two_round_trips(fake_gateway: Gateway, monkeypatch: pytest.Monkey
     assert trips == 2
 
 
-async def test_unreachable_redis(fake_gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unreachable_redis_is_reported_as_down(
+    fake_gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def away(*args: Any) -> Any:
         raise ConnectionError("gone")
 
@@ -528,7 +532,7 @@ async def test_unreachable_redis(fake_gateway: Gateway, monkeypatch: pytest.Monk
     assert not found.names & {"gw_queue_depth", "gw_workers", "gw_redis_rtt_seconds"}
 
 
-async def test_frozen_redis_and_recovery(
+async def test_a_frozen_redis_is_reported_until_it_recovers(
     real_backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert real_backend.url is not None

@@ -34,7 +34,7 @@ def test_ready_model_server_passes() -> None:
 
 
 @pytest.mark.parametrize("state", [ModelState.DOWN, ModelState.LOADING])
-def test_model_server_that_is_not_ready(state: ModelState) -> None:
+def test_a_model_server_that_is_not_ready_is_a_warning(state: ModelState) -> None:
     found, level = check(model(state, "Connection refused"), model())
     assert (found.number, found.ready, found.slots) == (2, 1, 2)
     assert (found.status, level) == (Level.WARN, Level.WARN)
@@ -48,18 +48,18 @@ def test_server_of_many_workers_is_listed_once() -> None:
     assert found.output == expected
 
 
-def test_rejected_model_key() -> None:
+def test_a_rejected_model_key_is_a_warning() -> None:
     found, _ = check(model(reason="401: who are you?; is MODEL_API_KEY right?"))
     assert found.status is Level.WARN
     assert found.output == "w1 (ready): 401: who are you?; is MODEL_API_KEY right?"
 
 
-def test_no_model_server() -> None:
+def test_without_a_model_server_the_check_passes() -> None:
     found = run_checks(GatewaySettings(), None, 1.0, CALM).model[0]
     assert (found.status, found.number) == (Level.PASS, 0)
 
 
-async def test_over_http(gateway: Gateway) -> None:
+async def test_model_values_are_in_status_and_metrics(gateway: Gateway) -> None:
     counts = [0] * len(FIRST_TOKEN_BOUNDS) + [2]
     busy = model(
         busy=1,

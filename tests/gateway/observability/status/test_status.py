@@ -168,7 +168,7 @@ WARNINGS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", WARNINGS)
-def test_warnings(name: str) -> None:
+def test_each_problem_is_a_warning(name: str) -> None:
     changes, expected = WARNINGS[name]
     level, output, _ = run(**changes)
     assert level is Level.WARN
@@ -193,7 +193,7 @@ def test_only_redis_can_fail() -> None:
 # -- workers -------------------------------------------------------------------------------------
 
 
-async def test_no_workers(gateway: Gateway) -> None:
+async def test_without_workers_the_list_is_empty(gateway: Gateway) -> None:
     answer = await gateway.client.get("/v1/workers")
     assert (answer.status, answer.json()) == (200, {"workers": []})
 

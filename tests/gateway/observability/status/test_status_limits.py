@@ -50,7 +50,7 @@ async def read(gateway: Gateway, key: str | None = None) -> dict[str, Any]:
     return checks
 
 
-async def test_no_limits(gateway: Gateway) -> None:
+async def test_without_limits_the_checks_are_empty(gateway: Gateway) -> None:
     await store(gateway, beat("w1"))
     checks = await read(gateway)
     assert (checks["limits"], checks["waiting"]) == ([], [])
@@ -117,7 +117,7 @@ async def test_tenant_sees_only_its_own_holders(make: Make) -> None:
     assert len(limit["holders"]) == 3
 
 
-async def test_waiting_tasks_and_closed_workers(gateway: Gateway) -> None:
+async def test_waiting_tasks_and_closed_workers_are_listed(gateway: Gateway) -> None:
     now_ms = int(time.time() * 1000)
     waiting = {"chat": WaitingReading(number=12, oldest_ms=now_ms - 90_000)}
     closed = dict.fromkeys(("chat", "plan"), "the model server does not answer")
