@@ -102,8 +102,8 @@ class NotifySocket:
 
     def receive(self, matches: Callable[[dict[str, str]], bool]) -> dict[str, str]:
         while True:
-            message = self._line.recv(65536).decode()
-            message = dict(line.split("=", 1) for line in message.splitlines())
+            datagram = self._line.recv(65536).decode()
+            message = dict(line.split("=", 1) for line in datagram.splitlines())
             if matches(message):
                 return message
 

@@ -41,10 +41,10 @@ def test_a_curl_session_streams_real_tokens(rig: Rig) -> None:
         ["curl", "-sN", f"{rig.url}/v1/jobs/{job_id}/events"],
         capture_output=True, text=True, timeout=120, check=True,
     ).stdout  # fmt: skip
-    events = [line[7:] for line in output.splitlines() if line.startswith("event: ")]
-    assert events[:3] == ["hello", "queued", "running"]
-    assert events[-1] == "done"
-    assert events.count("message") >= 3
+    types = [line[7:] for line in output.splitlines() if line.startswith("event: ")]
+    assert types[:3] == ["hello", "queued", "running"]
+    assert types[-1] == "done"
+    assert types.count("message") >= 3
     job = rig.job(job_id)
     with rig.watching(job_id) as events:
         assert "".join(deltas(list(events), 1)) == job["result"]["text"]
@@ -61,12 +61,12 @@ def test_a_worker_is_killed_during_an_answer(rig: Rig) -> None:
     """
     first = rig.worker("first")
     job_id = rig.chat(80)
-    with rig.watching(job_id) as events:
-        events = until_delta(events, 4)
+    with rig.watching(job_id) as stream:
+        events = until_delta(stream, 4)
         first.popen.send_signal(signal.SIGKILL)
         last_id = events[-1]["id"]
         rig.worker("second")
-        events += events
+        events += stream
     assert [event["data"]["attempt"] for event in events if event["type"] == "running"] == [1, 2]
     second = next(at for at, event in enumerate(events) if event["data"].get("attempt") == 2)
     assert all(event["data"].get("attempt", 2) == 2 for event in events[second:])
@@ -74,8 +74,8 @@ def test_a_worker_is_killed_during_an_answer(rig: Rig) -> None:
     job = rig.job(job_id)
     assert "".join(deltas(events, 2)) == job["result"]["text"]
     assert len(deltas(events, 1)) >= 4
-    with rig.watching(job_id, after=last_id) as events:
-        resumed = [event["id"] for event in events]
+    with rig.watching(job_id, after=last_id) as stream:
+        resumed = [event["id"] for event in stream]
     assert resumed == [event["id"] for event in events if _after(event["id"], last_id)]
 
 
@@ -86,15 +86,15 @@ def _after(this: str, other: str) -> bool:
 def test_a_cancel_during_an_answer_frees_the_slot(rig: Rig, real_model: Served) -> None:
     worker = rig.worker("w")
     job_id = rig.chat(3000)
-    with rig.watching(job_id) as events:
-        events = until_delta(events, 3)
+    with rig.watching(job_id) as stream:
+        events = until_delta(stream, 3)
         assert real_model.busy >= 1
         asked = time.monotonic()
         status, body = rig.ask(f"/v1/jobs/{job_id}/cancel", {"reason": "enough"})
         assert status == 202, body
         wait_until(lambda: real_model.busy == 0, FREED_S)
         assert time.monotonic() - asked < FREED_S
-        events += events
+        events += stream
     assert events[-1]["type"] == "canceled"
     assert events[-1]["data"]["stage"] == "cooperative"
     job = rig.job(job_id)
