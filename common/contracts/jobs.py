@@ -64,7 +64,7 @@ class FrameType:
 
 
 class Step:
-    """`step` of an event: the component that wrote it."""
+    """`step` of an event: the component that wrote it, and its action."""
 
     GATEWAY_ENQUEUE: Final = "gateway.enqueue"
     GATEWAY_SCHEDULE: Final = "gateway.schedule"

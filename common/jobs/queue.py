@@ -240,7 +240,7 @@ class QueueStore:
         return job_id[:-TAIL_DIGITS] + of_job[-TAIL_DIGITS:] if _UUID.match(of_job) else job_id
 
     async def find_redriven_job(self, letter_id: str) -> str | None:
-        """The id of the job recently created from a dead letter that no longer exists."""
+        """The id of the job to which a dead letter, since removed, was recently redriven."""
         raw = await read_reply(self._client.get(self.keys.redriven(letter_id)))
         return None if raw is None else codec.decode_text(raw)
 

@@ -117,8 +117,8 @@ class JournalHandler(logging.Handler):
     def _report_losses(self) -> None:
         if self._lost:
             lost, self._lost = self._lost, 0
-            noun = plural(lost, "log line was", "log lines were")
-            message = f"{noun} lost while the journal was unavailable"
+            lines = plural(lost, "log line was", "log lines were")
+            message = f"{lines} lost while the journal was unavailable"
             self.emit(
                 logging.LogRecord(
                     __name__, logging.WARNING, __file__, 0, message, None, None, "_report_losses"

@@ -17,7 +17,7 @@ CRASH_VARIABLE: Final = "SLUICE_CRASH_AT"
 
 
 class CrashPoint(str, Enum):
-    """Points at which a process may die without losing a job or running it twice."""
+    """Points at which a process may die without losing a job or ending it twice."""
 
     BEFORE_ENQUEUE = "before_enqueue"
     AFTER_ENQUEUE = "after_enqueue"

@@ -15,6 +15,7 @@ from common.errors import UnsuitableRedis
 from common.redis.addresses import CLUSTER_SLOTS, Topology, is_cluster, is_multi_host, parse_address
 from common.redis.connection import TRANSIENT_ERRORS, sync_client
 from common.redis.locator import survey_cluster
+from common.text import plural
 from common.version import OLDEST_REDIS
 
 log = logging.getLogger(__name__)
@@ -81,9 +82,10 @@ def _check_topology(info: dict[str, Any], kind: Topology | None, replicas: int) 
         return [Finding(logging.ERROR, text)]
     connected = int(info.get("connected_slaves", max(replicas, 1)))
     if connected < replicas:
+        count = plural(connected, "replica is", "replicas are")
         text = (
-            f"WAIT_REPLICAS is {replicas}, but {connected} replicas are connected: until there are "
-            "more, every request that changes something gets 503"
+            f"WAIT_REPLICAS is {replicas}, but only {count} connected: until there are more, "
+            "every request that changes something gets 503"
         )
         return [Finding(logging.ERROR, text)]
     if kind is not None and not connected:

@@ -276,5 +276,5 @@ async def keep_subscribed(
                     break
         except Exception as error:  # must survive any error
             unforeseen = not isinstance(error, (RedisError, *TRANSIENT_ERRORS))
-            log.warning("%s: %s", meanwhile, error, exc_info=unforeseen)
+            log.warning("redis: %s; %s", error, meanwhile, exc_info=unforeseen)
             await asyncio.sleep(RECONNECT_DELAY_S)

@@ -22,7 +22,8 @@ class ReplicatedClient:
     WAIT covers only writes of its own connection. A repeated request writes nothing, and its reply
     must not arrive before replicas have what another connection wrote. So a marker is written in
     between, after everything on which the reply depends. All three commands are sent together:
-    otherwise the connection could be lost in between, and the next one lead to another master.
+    otherwise the connection could be lost in between, and the next one could lead to another
+    master.
     """
 
     def __init__(self, wire: CommandClient, keys: JobKeys, replicas: int, timeout_ms: int) -> None:

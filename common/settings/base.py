@@ -188,7 +188,7 @@ Settings = TypeVar("Settings", bound=CommonSettings)
 
 
 def load_settings(kind: type[Settings], **overrides: Any) -> Settings:
-    """Load settings from the environment, then from systemd credentials.
+    """Load settings: overrides, then environment variables, then systemd credentials.
 
     Raises a SettingsError that names every invalid variable. The original exception contains
     passwords, so it is not chained.

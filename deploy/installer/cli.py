@@ -26,14 +26,14 @@ from deploy.installer.units import Systemd
 _EPILOG = """\
 exit codes:
   0   done, or nothing to do
-    1   a step failed; the changes were rolled back
-    2   invalid command line
-    3   status: not installed, or a unit is not running
-    69  a requirement is missing or too old (Redis, Python, venv, a wheel)
-    70  installed, but the health check failed; an upgrade was rolled back
-    77  root permissions are required
-    78  an invalid option, or a conflict on this host
-    130 interrupted; the changes were rolled back
+  1   a step failed; the changes were rolled back
+  2   invalid command line
+  3   status: not installed, or a unit is not running
+  69  a requirement is missing or too old (Redis, Python, venv, a wheel)
+  70  installed, but the health check failed; an upgrade was rolled back
+  77  root permissions are required
+  78  an invalid option, or a conflict on this host
+  130 interrupted; the changes were rolled back
 """
 _LOCK = "/run/lock/sluice-install.lock"
 INTERRUPTED = 130

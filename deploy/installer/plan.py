@@ -172,9 +172,9 @@ def read_environment(path: Path) -> dict[str, str]:
     """Parses the subset of systemd's EnvironmentFile syntax that Sluice's files use."""
     if not path.is_file():
         return {}
-    drop_ins: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for line in path.read_text().splitlines():
         name, equals, value = line.strip().partition("=")
         if equals and not name.startswith(("#", ";")):
-            drop_ins[name.strip()] = value.strip().strip("\"'")
-    return drop_ins
+            variables[name.strip()] = value.strip().strip("\"'")
+    return variables

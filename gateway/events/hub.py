@@ -224,7 +224,7 @@ class EventHub(BaseHub[EventSubscriber]):
             self._listening,
             channel,
             lambda: self._mark(self._topics.values()),  # hints may have been missed
-            "until then live events are found by the periodic sweep, with some delay",
+            "live events are found by the periodic sweep until the connection is back",
             more,
         )
 

@@ -49,7 +49,7 @@ MAX_TRACE_CHARS: Final = 8000
 MOST_TRACES: Final = 10
 #: Events kept in the queue's stream, as BullMQ does by default.
 _MOST_EVENTS: Final = 10_000
-#: Seconds for which the end of a job is retried if its lock was never renewed.
+#: Seconds for which the end of a job is retried if the lease keeper does not hold its lock.
 UNHELD_RETRY_S: Final = 0.5
 
 
@@ -86,7 +86,7 @@ class BullMQBackend:
         fetcher: JobFetcher,
     ) -> None:
         """`good_until` is the `time.monotonic()` value until which a job's lock is certainly held;
-        None if the lock is not renewed yet. `jobs` are the jobs that run here, by id."""
+        None if the lease keeper does not hold it. `jobs` are the jobs that run here, by id."""
         self._client = client
         self._scripts = scripts
         self._completions = CompletionBatcher(client, scripts)

@@ -56,7 +56,7 @@ class ControlListener:
             self._connection,
             self._channel,
             self._on_subscribed,
-            "cancellations are seen with the next renewal meanwhile",
+            "cancels arrive with the next lease renewal until the connection is back",
         )
 
     async def close(self) -> None:

@@ -102,6 +102,9 @@ class JobFollower:
             if hub.closing:
                 raise gateway_stopping(self.job_id)
             position = self._watch.position
+            with contextlib.suppress(StoreUnavailable):
+                # It is beyond the end of the stream if a failover has lost events.
+                position = min(position, await hub.last_position(self._source))
             self._watch.close()
             self._watch = hub.subscribe(self._source, position)
             self._ended = False

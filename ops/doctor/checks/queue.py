@@ -271,7 +271,7 @@ def scheduled(machine: Machine) -> Finding:
     late_ms = now_ms - OVERDUE_S * 1000
     overdue = sum(client.zcount(key, "-inf", late_ms) for client, key in schedules)
     if not overdue:
-        return ok(f"{plural(total, 'scheduled job')}")
+        return ok(plural(total, "scheduled job"))
     firsts = [client.zrange(key, 0, 0, withscores=True) for client, key in schedules]
     due_ms = min(score for first in firsts for _, score in first)
     late = format_duration((now_ms - due_ms) / 1000)
@@ -287,7 +287,7 @@ def scheduled(machine: Machine) -> Finding:
     "`sluice dlq groups` shows the causes; `sluice dlq redrive` or `sluice dlq purge` them",
 )
 def dead_letters(machine: Machine) -> Finding:
-    """Dead letters are messages that could not be completed as jobs."""
+    """Dead letters are jobs that failed for good, and invalid messages."""
     streams = [(partition.client, partition.keys.dead_letters) for partition in machine.partitions]
     count = sum(client.xlen(key) for client, key in streams)
     if not count:
@@ -299,11 +299,11 @@ def dead_letters(machine: Machine) -> Finding:
     ]
     newest.sort(key=lambda letter: partitioned_queue.dead_letter_id(letter.id, 0))
     last = newest[-1] if newest else DeadLetter.from_entry(b"0-0", {})
-    url = f"--url {machine.url}"
+    at = f"--url {machine.url}"
     return warn(
         f"{plural(count, 'dead letter')}; the last: {printable(last.reason)}",
-        "these messages could not be completed as jobs",
-        f"sluice dlq groups {url}; then redrive or purge them: sluice dlq redrive --all {url}",
+        "these jobs failed for good, or their messages were invalid",
+        f"sluice dlq groups {at}; then redrive or purge them: sluice dlq redrive --all {at}",
     )
 
 

@@ -117,7 +117,7 @@ class WebhookService(Service):
                 wire,
                 self._store.keys.wake,
                 self._wake.set,
-                "new webhooks are noticed within a second until then",
+                "new webhooks are found by polling until the connection is back",
             )
         )
         try:

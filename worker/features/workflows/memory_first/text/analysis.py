@@ -116,7 +116,7 @@ class Analysis:
 
 
 def analyse(source: SourceText) -> dict[str, Any]:
-    """Analyse a source; returns JSON."""
+    """Analyse a source; returns a JSON-compatible dict."""
     reader = _SentenceReader(source)
     for sentence in iter_sentences(source.text, marked=has_markup(source.media_type)):
         reader.read(sentence)
