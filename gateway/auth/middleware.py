@@ -51,7 +51,7 @@ def keys_required(settings: GatewaySettings, *, beyond_loopback: bool = False) -
 
 
 class AuthMiddleware:
-    """Pure ASGI middleware. The edge middleware around it turns its Problems into responses."""
+    """Pure ASGI middleware. `RequestMiddleware` turns its Problems into responses."""
 
     def __init__(
         self,

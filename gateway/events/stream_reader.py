@@ -138,17 +138,16 @@ class StreamReader:
                 *(ask("XREVRANGE", topic.key, "+", "-", "COUNT", 1) for topic in topics),
                 return_exceptions=True,
             )
+            for topic, exists, entries, position in zip(topics, exist, newest, positions):
+                if not exists:
+                    topic.end(notice_frame(FrameType.GONE, {"detail": "the job has expired"}))
+                elif _newest_position(topic, entries) < position:
+                    # A failover lost events that clients already have. Events written since may
+                    # have smaller ids and would never be read: let the clients resume.
+                    topic.end(shutdown_frame())
         except Exception as error:
             detail = "could not check whether watched jobs still exist, trying again later: %s"
             log.info(detail, error, exc_info=_is_unexpected(error))
-            return
-        for topic, exists, entries, position in zip(topics, exist, newest, positions):
-            if not exists:
-                topic.end(notice_frame(FrameType.GONE, {"detail": "the job has expired"}))
-            elif _newest_position(topic, entries) < position:
-                # A failover lost events that clients already have. Events written since may have
-                # smaller ids and would never be read: let the clients resume.
-                topic.end(shutdown_frame())
 
     async def range(
         self, command: str, source: Source, start: str, end: str, count: int

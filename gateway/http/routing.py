@@ -2,7 +2,8 @@
 
 FastAPI reads a declared body before anything else, and answers 422 where this API answers 400
 (malformed JSON) or 415 (not declared as JSON). `JsonBody` is a dependency instead: checks run in
-the order of the route's parameters, and `JsonRoute` adds the body to the OpenAPI document.
+the order of the route's dependencies, plain parameters are validated after them, and `JsonRoute`
+adds the body to the OpenAPI document.
 
 FastAPI's dependency machinery costs several times what a submit costs in Redis. A `DirectRoute`
 keeps FastAPI's routing, error handling and documentation and skips the rest.

@@ -136,7 +136,7 @@ class GatewayServer(uvicorn.Server):
 
 
 def gateway_watchdog(state: GatewayState) -> Watchdog:
-    """The watchdog of a gateway, with its status line: `5 streams, 3 jobs in work, 12 waiting`."""
+    """The watchdog of a gateway. Its status line: `5 streams, 3 jobs in progress, 12 waiting`."""
 
     async def status() -> str:
         group = state.settings.worker_group
@@ -145,6 +145,6 @@ def gateway_watchdog(state: GatewayState) -> Watchdog:
                 lambda line: QueueReader(line.keys.queue, group).count(line.client)
             )
         )
-        return f"{plural(found.pending or 0, 'job')} in work, {found.waiting or 0} waiting"
+        return f"{plural(found.pending or 0, 'job')} in progress, {found.waiting or 0} waiting"
 
     return Watchdog(lambda: plural(state.hub.clients, "stream"), status)

@@ -75,12 +75,12 @@ def restart(server: RealServer) -> None:
 def test_a_gateway_serves_on_the_passed_socket(systemd: Systemd, settings: dict[str, str]) -> None:
     """PORT is ignored: it is in use, so listening there would fail."""
     gateway = systemd.gateway(**settings, PORT=str(systemd.port))
-    assert gateway.receive_until(ready)["STATUS"] == "0 streams, 0 jobs in work, 0 waiting"
+    assert gateway.receive_until(ready)["STATUS"] == "0 streams, 0 jobs in progress, 0 waiting"
     url = f"http://127.0.0.1:{systemd.port}"
     assert httpx.post(f"{url}/v1/jobs", json=CHAT, timeout=60).status_code == 202
     assert gateway.receive_until(is_watchdog)["STATUS"].endswith("waiting")
     status_message = gateway.receive_until(lambda message: "1 waiting" in message["STATUS"])
-    assert status_message["STATUS"] == "0 streams, 0 jobs in work, 1 waiting"
+    assert status_message["STATUS"] == "0 streams, 0 jobs in progress, 1 waiting"
     assert f"listening on {url}" in gateway.log
     gateway.process.send_signal(signal.SIGTERM)
     assert gateway.receive_until(lambda message: "STOPPING" in message)["STATUS"].startswith("stop")

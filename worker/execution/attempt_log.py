@@ -59,7 +59,7 @@ def log_outcome(attempt: Attempt, decision: AttemptDecision, outcome: Outcome) -
             _short_error(decision),
         )  # fmt: skip
     else:
-        log.warning("ended in error by attempt %d: %s", number, _short_error(decision))
+        log.warning("failed in attempt %d: %s", number, _short_error(decision))
     if attempt.span is not None:
         from worker.execution import tracing as spans
 

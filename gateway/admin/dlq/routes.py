@@ -39,7 +39,7 @@ from gateway.state import GatewayState, state_of
 _ID = "The id from the list."
 _EXAMPLE = "1760000000000-0"
 _AWAY = "Redis does not answer."
-_UNKNOWN = "The dead letter does not exist any more."
+_UNKNOWN = "The dead letter does not exist."
 
 DeadLetterIdPath = Annotated[str, Path(description=_ID, examples=[_EXAMPLE])]
 

@@ -179,9 +179,7 @@ class ImageView(BaseModel):
     processed_height: int | None = None
     processed_at: str | None = None
     has_alpha: bool | None = None
-    detector: str | None = Field(
-        None, description="The face detector; `none` if detection was off."
-    )
+    detector: str | None = Field(None, description="The face detector; `none` if none ran.")
     detections: list[DetectionView] | None = None
     blur: str | None = Field(None, description="How detected regions were blurred.")
     thumbhash: str | None = Field(None, description="Tiny preview (ThumbHash), base64.")

@@ -212,7 +212,7 @@ def _moved(payload: dict[str, Any], wanted: OntologyRequest) -> str:
     if wanted.proposed_folder is not None:
         folder = wanted.proposed_folder.strip("/")
         if any(part in ("..", ".") for part in folder.split("/")) or "\0" in folder:
-            raise invalid_field("proposed_folder", "it must not contain . or .. or a NUL character")
+            raise invalid_field("proposed_folder", "it must not have a part . or .., or a NUL")
     if wanted.proposed_filename is not None:
         name = wanted.proposed_filename
         if "/" in name or "\0" in name or name in (".", ".."):

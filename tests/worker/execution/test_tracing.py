@@ -215,7 +215,7 @@ async def test_log_lines_of_a_job_name_it(
         ("DEBUG", "attempt 1 begins"),
         ("WARNING", "attempt 1 failed"),
         ("DEBUG", "attempt 2 begins"),
-        ("WARNING", "ended in error by attempt 2"),
+        ("WARNING", "failed in attempt 2"),
     ]
     for _, text, names in found:
         attempt = "2" if "attempt 2" in text else "1"

@@ -327,7 +327,7 @@ class StepDefinitionView(BaseModel):
 
     name: str = Field(examples=[SOURCES_STEP])
     kind: StepKind = Field(description="Whether a worker runs it, or a person reviews.")
-    item_type: str = Field(description="Prefix of its items' ids.", examples=["source"])
+    item_type: str = Field(description="`type` of its items.", examples=["source"])
     weight: float = Field(description="Share of the job's progress, 0 to 1.", examples=[0.1])
     proposes: bool = Field(description="Whether its items are proposals.")
     reviews: str | None = Field(description="For a review: the step whose items are reviewed.")

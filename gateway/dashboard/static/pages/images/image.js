@@ -54,7 +54,7 @@ export default async function page({ params: { id }, navigate, session }) {
       Uploaded: sourceBytes && `${formatBytes(sourceBytes)} ${image.source_format ?? image.uploaded_type ?? ""}`,
       Original: image.original_width && `${image.original_width} × ${image.original_height}`,
       Result: fileSize && `${image.processed_width} × ${image.processed_height}, ${formatBytes(fileSize)}`,
-      Faces: detector && (detector === "none" ? "not checked (no face model)" : `${image.detections?.length ?? 0} found by ${detector}, ${image.blur ?? "not blurred"}`),
+      Faces: detector && (detector === "none" ? "not checked" : `${image.detections?.length ?? 0} found by ${detector}, ${image.blur ?? "not blurred"}`),
       "Processing time": timings && duration(Object.values(timings).reduce((a, b) => a + b, 0)),
       "SHA-256": image.sha256 && h("code", null, image.sha256),
     };
