@@ -61,7 +61,7 @@ def test_fewer_replicas_than_required_are_an_error() -> None:
     assert preflight.check_server(server, Topology.SENTINEL, 1) == []
     [(level, text)] = preflight.check_server(server, None, 2)
     assert level == logging.ERROR
-    assert "WAIT_REPLICAS is 2, but 1 replicas" in text
+    assert "WAIT_REPLICAS is 2, but only 1 replica is connected" in text
 
 
 def test_missing_persistence_is_a_warning_that_names_the_fix() -> None:
