@@ -16,7 +16,7 @@ from common.errors import NoRedisServer, SluiceError
 from common.jobs.audit.auditor import build_auditor
 from common.jobs.audit.report import AuditReport, Violation, store_report
 from common.jobs.partition_clients import PartitionClients
-from common.redis.addresses import URL_FORM
+from common.redis.addresses import validate_url
 from common.settings.base import load_settings
 from common.settings.worker import WorkerSettings
 from ops import redis_target
@@ -92,13 +92,12 @@ class _Audit:
     async def run(self) -> AuditReport:
         """Run the audit, and store its report as a worker would."""
         try:
-            self._clients = PartitionClients.connect(
-                self._partitions, self._target.url, connections=CONNECTIONS
-            )
-        except ValueError:  # the message may contain the password
-            raise NoRedisServer(
-                f"{self._target.masked_url} is not a Redis URL; {URL_FORM}"
-            ) from None
+            validate_url(self._target.url)
+        except ValueError as error:
+            raise NoRedisServer(f"{self._target.masked_url} {error}") from None
+        self._clients = PartitionClients.connect(
+            self._partitions, self._target.url, connections=CONNECTIONS
+        )
         auditor = build_auditor(self._clients, self._group)
         report = await auditor.run(self._progress, self._found.append)
         try:

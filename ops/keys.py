@@ -32,7 +32,7 @@ from common.contracts.jobs import QUEUE_STREAM, TASKS, JobKeys
 from common.errors import NoRedisServer, SettingsError, SluiceError
 from common.jobs.store import read_reply
 from common.process.embedded_redis import EmbeddedRedis
-from common.redis.addresses import URL_FORM, is_cluster
+from common.redis.addresses import is_cluster, validate_url
 from common.redis.connection import async_client
 from common.redis.partitions import HOME_PARTITION
 from common.settings.base import CommonSettings, load_settings
@@ -281,8 +281,10 @@ def _redis_url(explicit: str | None) -> Iterator[str]:
         raise SettingsError("--redis is empty; pass a Redis URL or leave it out")
     found = redis_target.find_target(explicit, os.environ)
     if found is not None:
-        if not redis_target.is_url(found.url):
-            raise SettingsError(f"{found.source} is not a Redis URL; {URL_FORM}")
+        try:
+            validate_url(found.url)
+        except ValueError as error:
+            raise SettingsError(f"{found.source} {error}") from None
         yield found.url
         return
     settings = load_settings(CommonSettings)

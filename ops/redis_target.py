@@ -23,7 +23,9 @@ ADMIN_URL_FILE = "etc/sluice/credentials/admin.redis_url"
 CREDENTIAL = "redis_url"
 DATA_DIR = ".sluice"
 PRIVATE_SOURCE = "the private Redis under"
-_PASSWORD_OPTION = re.compile(r"([?&](?:sentinel_)?password=)[^&]*", re.IGNORECASE)
+_PASSWORD_OPTION = re.compile(r"([?&](?:sentinel_|ssl_)?password=)[^&]*", re.IGNORECASE)
+#: Options of redis-cli for certificates, by option of the URL.
+_CLI_FLAGS = {"ssl_ca_certs": "--cacert", "ssl_certfile": "--cert", "ssl_keyfile": "--key"}
 _LOCAL_HOSTS = ("", "localhost", "127.0.0.1", "::1")
 
 
@@ -86,6 +88,10 @@ class RedisTarget:
             if parts.scheme == "rediss":
                 words.append("--tls")
         query = parse_qs(parts.query)
+        for option, flag in _CLI_FLAGS.items():
+            words += [word for value in query.get(option, ()) for word in (flag, value)]
+        if query.get("ssl_cert_reqs") == ["none"]:
+            words.append("--insecure")
         user = parts.username or query.get("username", [""])[0]
         if user:
             words += ["--user", unquote(user)]

@@ -24,7 +24,7 @@ _TRIGGERS = ("sluice_", "bearer", "authorization", "password=", "://")
 _SECRETS = re.compile(
     r"""
     (?P<key> sluice_ [a-z0-9]{4,16} _ ) [a-z0-9]{12,}           # the id may be shown
-    | (?P<option> [?&] (?:sentinel_)? password= ) [^\s'"&]+
+    | (?P<option> [?&] (?:sentinel_|ssl_)? password= ) [^\s'"&]+
     | (?P<header> authorization ['"]? \s* [:=,] \s* (?:b?['"])? )
         (?: [a-z0-9-]+ [ ]+ ['"]? )? [^\s'",;)\]}]+
     | (?P<bearer> bearer [ ]+ ) [a-z0-9._~+/=-]{8,}

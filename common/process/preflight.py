@@ -15,6 +15,7 @@ from common.errors import UnsuitableRedis
 from common.redis.addresses import CLUSTER_SLOTS, Topology, is_cluster, is_multi_host, parse_address
 from common.redis.connection import TRANSIENT_ERRORS, sync_client
 from common.redis.locator import survey_cluster
+from common.redis.tls import tls_problem
 from common.text import plural
 from common.version import OLDEST_REDIS
 
@@ -178,7 +179,7 @@ def check_redis(
     `replicas` is WAIT_REPLICAS. Raises UnsuitableRedis. A problem found in the background is passed
     to `on_unsuitable`, from a thread. Returns whether Redis has answered.
     """
-    if _try_check(url, replicas):
+    if _try_check(url, replicas, first=True):
         return True
     log.info("Redis does not answer yet; its settings will be checked when it does")
     threading.Thread(
@@ -187,7 +188,7 @@ def check_redis(
     return False
 
 
-def _try_check(url: str, replicas: int = 0) -> bool:
+def _try_check(url: str, replicas: int = 0, *, first: bool = False) -> bool:
     try:
         for finding in _findings(url, replicas):
             log.log(finding.level, "%s", finding.text)
@@ -196,7 +197,12 @@ def _try_check(url: str, replicas: int = 0) -> bool:
             f"Redis rejects the login ({error}); user and password in REDIS_URL must be those of "
             "a Redis user (`ACL LIST`)"
         ) from None
-    except (redis.RedisError, *TRANSIENT_ERRORS):
+    except (redis.RedisError, *TRANSIENT_ERRORS) as error:
+        problem = tls_problem(url, error)
+        if problem is not None and problem.permanent:
+            raise UnsuitableRedis(f"{problem.cause}; {problem.fix}") from None
+        if problem is not None and first:
+            log.warning("%s; %s", problem.cause, problem.fix)
         return False
     return True
 

@@ -16,6 +16,8 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode
 from redis.asyncio.connection import parse_url
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
+from common.redis import tls
+
 
 class Topology(str, Enum):
     """The kind of deployment behind a URL with several hosts."""
@@ -225,13 +227,17 @@ URL_FORM = "write redis://user:password@host:6379/0, and / ? # @ in a password a
 
 
 def validate_url(url: str) -> str:
-    """The same URL; raises ValueError if it is invalid."""
+    """The same URL; raises ValueError if it is invalid, or names certificates that are."""
     if is_multi_host(url):
-        parse_address(url)
+        address = parse_address(url)
+        options = _parse_plain_url(address.data_url(address.seeds[0]))
     elif not url.startswith(_SCHEMES):
         raise ValueError(f"must start with one of {', '.join((*_SCHEMES, *SCHEMES))}")
-    elif not 0 < _parse_plain_url(url).get("port", 6379) < 65536:
+    else:
+        options = _parse_plain_url(url)
+    if not 0 < options.get("port", 6379) < 65536:
         raise ValueError("the port must be between 1 and 65535")
+    tls.validate_options(options)
     return url
 
 

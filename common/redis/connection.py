@@ -6,6 +6,7 @@ locates its server when it opens.
 
 from __future__ import annotations
 
+import contextlib
 from functools import lru_cache
 from typing import Any
 
@@ -21,6 +22,7 @@ from redis.retry import Retry
 
 from common.redis.addresses import is_multi_host, parse_address
 from common.redis.failover import located_class, located_sync_class
+from common.redis.tls import with_shared_context
 
 #: Redis is unreachable or not ready: every operation of Sluice may safely be repeated.
 TRANSIENT_ERRORS = (
@@ -84,7 +86,8 @@ def sync_client(url: str, *, reply_timeout_s: float = REPLY_TIMEOUT_S) -> redis.
 
 @lru_cache
 def _reset_safe(kind: type[AbstractConnection]) -> type[AbstractConnection]:
-    """A connection class that reports a closed transport as a ConnectionError."""
+    """A connection class that reports a closed transport as a ConnectionError, and whose health
+    check accepts every reply."""
 
     class SturdyConnection(kind):  # type: ignore[misc, valid-type]
         async def send_packed_command(self, *args: Any, **options: Any) -> None:
@@ -93,6 +96,11 @@ def _reset_safe(kind: type[AbstractConnection]) -> type[AbstractConnection]:
             except RuntimeError as error:  # uvloop: the connection was reset while it opened
                 await self.disconnect(nowait=True)
                 raise exceptions.ConnectionError(str(error)) from error
+
+        async def _send_ping(self) -> None:
+            # A server whose disk is full refuses PING but answers reads.
+            with contextlib.suppress(exceptions.ResponseError):
+                await super()._send_ping()
 
     return SturdyConnection
 
@@ -114,7 +122,7 @@ def _pool(
         driver_info=_DRIVER,
         **_keepalive(url),
     )
-    pool.connection_class = _reset_safe(pool.connection_class)  # type: ignore[arg-type]
+    pool.connection_class = _reset_safe(with_shared_context(pool.connection_class))  # type: ignore[arg-type]
     if address is not None:
         pool.connection_class = located_class(pool.connection_class)  # type: ignore[arg-type]
         pool.connection_kwargs["address"] = address

@@ -22,6 +22,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from common.redis.addresses import CLUSTER_SLOTS, Node, RedisAddress, Topology
+from common.redis.tls import certificate_error, with_shared_context
 
 #: Seconds that one server may take to answer a query. One that does not is queried last next time.
 ASK_TIMEOUT_S = 1.0
@@ -100,6 +101,7 @@ class ServerLocator:
             command = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._address.service)  # type: ignore[assignment]
         faults: list[str] = []
         refused = 0
+        untrusted: list[Exception] = []
         nodes = self._nodes
         for node in nodes:
             try:
@@ -107,6 +109,8 @@ class ServerLocator:
                 ranges = _master(reply) if sentinel else _slots(reply, node)
             except LOOKUP_ERRORS as error:
                 refused += isinstance(error, exceptions.AuthenticationError)
+                if certificate_error(error) is not None:
+                    untrusted.append(error)
                 faults.append(f"{node}: {error or 'no answer in time'}")
             else:
                 if ranges:
@@ -118,7 +122,8 @@ class ServerLocator:
         role = "sentinel" if sentinel else "node of the Cluster"
         everywhere = refused == len(nodes)
         kind = exceptions.AuthenticationError if everywhere else exceptions.ConnectionError
-        raise kind(f"no {role} could locate the server ({'; '.join(faults)})")
+        cause = untrusted[0] if len(untrusted) == len(nodes) else None
+        raise kind(f"no {role} could locate the server ({'; '.join(faults)})") from cause
 
     def _owner(self, slot: int) -> Node | None:
         for first, last, owner in self._ranges:
@@ -224,6 +229,7 @@ async def _send_query(query: LocatorQuery) -> Any:
         driver_info=None,
         protocol=2,
     )
+    pool.connection_class = with_shared_context(pool.connection_class)  # type: ignore[arg-type]
     connection: Any = pool.make_connection()  # type: ignore[no-untyped-call]
     try:
         await connection.connect()

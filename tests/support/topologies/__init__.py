@@ -1,0 +1,21 @@
+"""Real Redis topologies on loopback: a Sentinel set, and a Cluster of six nodes or more."""
+
+from __future__ import annotations
+
+from tests.support.topologies.certificates import Certificates
+from tests.support.topologies.cluster import RedisCluster, cluster
+from tests.support.topologies.node import Node, one_node
+from tests.support.topologies.sentinel import SentinelSet, sentinel_set
+from tests.support.topologies.waiting import LONG_TIMEOUT_MS, until
+
+__all__ = [
+    "LONG_TIMEOUT_MS",
+    "Certificates",
+    "Node",
+    "RedisCluster",
+    "SentinelSet",
+    "cluster",
+    "one_node",
+    "sentinel_set",
+    "until",
+]
