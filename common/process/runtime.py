@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -13,7 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from common.errors import SluiceError, UnsuitableRedis
-from common.observability import logs
+from common.observability import logs, tracing_setup
 from common.observability.logs import mask
 from common.process import preflight, schema_version
 
@@ -61,6 +62,21 @@ def check_configured_redis(settings: CommonSettings) -> None:
 def _terminate(error: UnsuitableRedis) -> None:
     _unsuitable.append(error)
     os.kill(os.getpid(), signal.SIGTERM)
+
+
+def run_service(
+    settings: CommonSettings, serve: Callable[[str], Coroutine[Any, Any, None]]
+) -> None:
+    """Check Redis, then run `serve(url)` with tracing until it ends."""
+    gc.collect()
+    gc.freeze()  # loaded modules stay: later collections need not traverse them
+    check_configured_redis(settings)
+    tracing_setup.start(settings.service)
+    try:
+        with redis_url(settings) as url:
+            run_loop(serve(url))
+    finally:
+        tracing_setup.stop()
 
 
 def run_loop(work: Coroutine[Any, Any, None]) -> None:

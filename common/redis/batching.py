@@ -264,7 +264,7 @@ class ScriptBatcher:
                 refused = ""
                 try:
                     batch, refused = _resolve(batch, await self._run_script(batch))
-                    fault: Exception = StoreUnavailable("Redis refuses writes for now")
+                    fault: Exception = StoreUnavailable(refused)
                 except TRANSIENT_ERRORS as error:
                     fault = error
                 except ResponseError as error:

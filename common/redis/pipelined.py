@@ -8,6 +8,7 @@ several iterations of the event loop and most of the CPU time of a job.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import time
@@ -32,6 +33,8 @@ from common.redis.failover import WRONG_SERVER_ERRORS, LocatedConnectionMixin
 
 log = logging.getLogger(__name__)
 
+#: Seconds that closing a connection may take, for unsent data and the end of TLS.
+CLOSE_TIMEOUT_S = 1.0
 #: Called with the reply, or with the error in its place.
 OnReply = Callable[[Any], None]
 
@@ -130,9 +133,14 @@ class PipelinedConnection(asyncio.Protocol):
     async def aclose(self) -> None:
         if self._connecting is not None:
             self._connecting.cancel()
-        if self._transport is not None:
-            self._transport.close()
+        transport = self._transport
+        closing = _ClosingProtocol()
+        if transport is not None:
+            transport.set_protocol(closing)
+            transport.close()
         self._drop(exceptions.ConnectionError("connection closed"))
+        if transport is not None:
+            await closing.wait(transport)
 
     async def _connect(self) -> None:
         """Open the connection, once for all waiting tasks."""
@@ -207,6 +215,7 @@ class PipelinedConnection(asyncio.Protocol):
 
     def _abort(self, error: exceptions.RedisError) -> None:
         if self._transport is not None:
+            self._transport.set_protocol(_ClosingProtocol())
             self._transport.abort()
         self._drop(error)
 
@@ -242,6 +251,26 @@ class PipelinedConnection(asyncio.Protocol):
         self._watchdog = asyncio.get_running_loop().call_later(seconds, self._check_overdue)
 
 
+class _ClosingProtocol(asyncio.Protocol):
+    """Gets the last callbacks of a closed transport, which must not reach the next connection.
+
+    With TLS they come after a round trip, or much later if the server does not respond.
+    """
+
+    def __init__(self) -> None:
+        self._lost = asyncio.Event()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._lost.set()
+
+    async def wait(self, transport: asyncio.Transport) -> None:
+        """Wait until the transport is closed; abort it after CLOSE_TIMEOUT_S."""
+        try:
+            await asyncio.wait_for(self._lost.wait(), CLOSE_TIMEOUT_S)
+        except asyncio.TimeoutError:
+            transport.abort()
+
+
 def _is_message(reply: Any) -> bool:
     return isinstance(reply, list) and len(reply) == 3 and reply[0] == b"message"
 
@@ -272,7 +301,8 @@ async def keep_subscribed(
             for second in itertools.count(1):
                 await asyncio.sleep(1)
                 if not wire.ready or second % PING_INTERVAL_S == 0:
-                    await wire.execute_command("PING")
+                    with contextlib.suppress(exceptions.ResponseError):  # refused: disk full
+                        await wire.execute_command("PING")
                     break
         except Exception as error:  # must survive any error
             unforeseen = not isinstance(error, (RedisError, *TRANSIENT_ERRORS))
