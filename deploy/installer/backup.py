@@ -8,6 +8,7 @@ import time
 from datetime import datetime, timezone
 from pathlib import Path
 
+from common.version import reported_version
 from deploy.installer import archive
 from deploy.installer.credentials import Credentials
 from deploy.installer.errors import InstallError, Unsuitable
@@ -46,7 +47,7 @@ def backup(ctx: Context, options: Options) -> None:
         return
     with admin(ctx) as redis:
         keys = redis.number("DBSIZE")
-        version = redis.info("server")["redis_version"]
+        product, version = reported_version(redis.info("server"))
         ctx.output.step(f"write a Redis snapshot of {keys} keys")
         with ctx.output.reminders("writing the snapshot"):
             snapshot(redis)
@@ -57,7 +58,7 @@ def backup(ctx: Context, options: Options) -> None:
         os.link(ctx.layout.redis_data / name, kept)
         members = {archive.SNAPSHOT: kept, **_config_files(ctx)}
         created = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        contents = archive.Contents(created, manifest.release, version, keys)
+        contents = archive.Contents(created, manifest.release, version, keys, redis_product=product)
         ctx.output.step(f"pack {kept.stat().st_size / 1e6:.1f} MB of data and the settings")
         with ctx.output.reminders("packing"):
             archive.write(target, contents, members)

@@ -62,7 +62,7 @@ def parse(argv: Sequence[str]) -> Options:
     )
     install_options.add_argument("--python", type=Path, help="Python 3.10 or newer to use")
     install_options.add_argument(
-        "--redis-server", type=Path, help="path of redis-server, 6.2 or newer"
+        "--redis-server", type=Path, help="path of redis-server (6.2 or newer) or valkey-server"
     )
     install_options.add_argument(
         "--redis-port", type=int, help="also open Redis on loopback TCP; 0: off"

@@ -79,8 +79,8 @@ def _plan(
     if named is not None and options.redis_server is None and not named.exists():
         named = None  # the previously used server was removed: search again
     server = redis_server.find(named)
-    redis_server.refuse_older(server, known.redis_version, ctx.layout.redis_data)
-    ctx.output.step(f"Redis {server.version_text} at {server.path}")
+    redis_server.refuse_unreadable(server, known.redis_release, ctx.layout.redis_data)
+    ctx.output.step(f"{server.release} at {server.path}")
     found = distro_redis.detect(ctx.host)
     listen = options.listen if options.listen is not None else known.listen
     manifest = replace(
@@ -89,6 +89,7 @@ def _plan(
         listen=units.checked_listen(listen),
         redis_server=str(server.path),
         redis_version=server.version_text,
+        redis_product=server.product,
         redis_port=known.redis_port if options.redis_port is None else options.redis_port,
         foreign_redis_enabled=known.foreign_redis_enabled or found.enabled,
         foreign_redis_active=known.foreign_redis_active or found.active,

@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from common.version import REDIS, ServerVersion
 from deploy.installer.errors import Unsuitable
 
 DEFAULT_LISTEN = "127.0.0.1:8080"
@@ -19,12 +20,21 @@ class Manifest:
     listen: str = DEFAULT_LISTEN
     redis_server: str = ""
     redis_version: str = ""
+    #: Redis or Valkey.
+    redis_product: str = REDIS
     redis_port: int = 0
     #: State of Debian's redis-server.service before the installation; `uninstall` restores it.
     foreign_redis_enabled: bool = False
     foreign_redis_active: bool = False
     #: True if the embedded model is installed.
     model: bool = False
+
+    @property
+    def redis_release(self) -> ServerVersion | None:
+        """Product and version of the Redis server; None if nothing was installed before."""
+        if not self.redis_version:
+            return None
+        return ServerVersion(self.redis_product, tuple(map(int, self.redis_version.split("."))))
 
     def text(self) -> str:
         return json.dumps(asdict(self), indent=2) + "\n"

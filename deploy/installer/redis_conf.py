@@ -14,7 +14,7 @@ MEMORY_SHARE: Final = 4
 MIN_MEGABYTES: Final = 64
 
 _HEAD = """\
-# Written by deploy/install.sh for Redis {version}; every run rewrites it.
+# Written by deploy/install.sh for {release}; every run rewrites it.
 # Put your changes into redis-local.conf in this directory: it is read last and takes precedence.
 """
 
@@ -116,7 +116,7 @@ def redis_conf(server: RedisServer, port: int, memory_bytes: int) -> str:
     supervised = "systemd" if server.notifies else "no"
     return "".join(
         [
-            _HEAD.format(version=server.version_text),
+            _HEAD.format(release=server.release),
             _LISTEN.format(socket=SOCKET, port=port),
             _PROCESS.format(supervised=supervised),
             _PERSISTENCE,

@@ -43,7 +43,7 @@ def restore(ctx: Context, options: Options) -> None:
         with ctx.output.reminders("checking"):
             contents = archive.unpack(options.file, directory)
         _check_version(contents, server)
-        what = f"{contents.keys} keys of {contents.created}, from Redis {contents.redis_version}"
+        what = f"{contents.keys} keys of {contents.created}, from {contents.redis_release}"
         if options.dry_run:
             ctx.output.step(f"would: replace the current data by {what}")
             return
@@ -52,11 +52,11 @@ def restore(ctx: Context, options: Options) -> None:
 
 
 def _check_version(contents: Contents, server: RedisServer) -> None:
-    if contents.redis_numbers[:2] > server.version[:2]:
+    written_by = contents.redis_release
+    if not server.release.can_read(written_by):
         raise Unsuitable(
-            f"the backup is of Redis {contents.redis_version}; this host has "
-            f"{server.version_text}, which cannot read it",
-            "Install a Redis at least as new, then run `install.sh upgrade`. "
+            f"the backup is of {written_by}; this host has {server.release}, which cannot read it",
+            f"Install a {written_by.product} at least as new, then run `install.sh upgrade`. "
             f"{redis_server.SOURCE_FIX}",
         )
 

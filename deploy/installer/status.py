@@ -26,7 +26,7 @@ def status(ctx: Context) -> int:
     if manifest.model:
         home = ctx.layout.model_home
         ctx.output.line(f"{home}: uses {releases.current(home, ENGINE_LINK)}")
-    ctx.output.line(f"redis     {manifest.redis_version} at {manifest.redis_server}")
+    ctx.output.line(f"redis     {manifest.redis_release} at {manifest.redis_server}")
     ctx.output.line(f"listens   {manifest.listen}")
     if not ctx.host.is_live:
         return 0

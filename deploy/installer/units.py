@@ -59,7 +59,7 @@ def redis_drop_in(host: Host, server: RedisServer, port: int) -> tuple[Path, str
     if host.is_live and str(server.path).startswith(_HIDDEN):
         raise Unsuitable(
             f"redis.service cannot access {server.path} (ProtectHome, PrivateTmp)",
-            f"Copy it: install -m 755 {server.path} /usr/local/bin/redis-server",
+            f"Copy it: install -m 755 {server.path} /usr/local/bin/{server.path.name}",
         )
     unit = SOURCES / REDIS_UNIT
     text = unit.read_text() if unit.is_file() else ""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from common.contracts.jobs import JobKeys
 from common.settings.gateway import GatewaySettings
 from common.settings.worker import WorkerSettings
-from common.version import VERSION
+from common.version import SERVER_PROGRAMS, VERSION
 from ops.doctor.finding import CheckSkipped
 from ops.doctor.queue_facts import QueueFacts, merge_facts, read_queue
 from ops.doctor.redis_server import PartitionServer, RedisServer, partition_servers
@@ -27,6 +27,8 @@ REQUEST_S = 3.0
 NOT_FOUND, TIMED_OUT = 127, 124
 #: Present if the installer has run.
 INSTALLED_UNIT = "/etc/systemd/system/redis-gateway.service"
+#: Units of Debian packages.
+PACKAGED_UNITS = "/lib/systemd/system"
 #: Present if the installer ran with `--with-model`.
 MODEL_UNIT = "/etc/systemd/system/sluice-model.service"
 
@@ -129,7 +131,11 @@ class Machine:
     @cached_property
     def remedies(self) -> Remedies:
         """The commands that start processes and show logs on this machine."""
-        return Remedies(self.path(INSTALLED_UNIT).exists(), self.path(MODEL_UNIT).exists())
+        redis, valkey = (
+            self.path(f"{PACKAGED_UNITS}/{name}.service").exists() for name in SERVER_PROGRAMS
+        )
+        unit = SERVER_PROGRAMS[1 if valkey and not redis else 0]
+        return Remedies(self.path(INSTALLED_UNIT).exists(), self.path(MODEL_UNIT).exists(), unit)
 
     @cached_property
     def server(self) -> RedisServer:

@@ -13,7 +13,7 @@ from redis import exceptions
 
 from common import codec
 from common.contracts.jobs import JobKeys
-from common.redis.addresses import url_for_tag
+from common.redis.addresses import url_for_tag, validate_url
 from common.redis.connection import TRANSIENT_ERRORS, sync_client
 from common.redis.partitions import Partitions
 from ops.doctor.finding import CheckSkipped
@@ -38,7 +38,9 @@ class RedisServer:
     @cached_property
     def client(self) -> Any:
         """A client without decoding of replies; raises ValueError for an invalid URL."""
-        return self._client or sync_client(self.target.url, reply_timeout_s=REPLY_S)
+        if self._client is not None:
+            return self._client
+        return sync_client(validate_url(self.target.url), reply_timeout_s=REPLY_S)
 
     @property
     def answers(self) -> bool:
@@ -47,16 +49,24 @@ class RedisServer:
     @cached_property
     def _first_ping(self) -> bool:
         try:
-            self.client.ping()  # opens the connection
-            started = time.perf_counter()
-            self.client.ping()
-            self.ping_ms = (time.perf_counter() - started) * 1000
+            self.ping()  # opens the connection
+            self.ping_ms = self.ping()
         except exceptions.NoPermissionError:
             return True  # it answers and has accepted the user
         except (exceptions.RedisError, ValueError, *TRANSIENT_ERRORS) as error:
             self.error = error
             return False
         return True
+
+    def ping(self) -> float:
+        """The time of a round trip in milliseconds. A server with a full disk refuses PING."""
+        started = time.perf_counter()
+        try:
+            self.client.ping()
+        except exceptions.ResponseError as error:
+            if not str(error).startswith("MISCONF"):
+                raise
+        return (time.perf_counter() - started) * 1000
 
     @cached_property
     def info(self) -> dict[str, Any]:
@@ -74,6 +84,7 @@ class RedisServer:
 
     @cached_property
     def version(self) -> str:
+        """The version of Redis whose commands it has; 7.2.4 for Valkey."""
         return str(self.info.get("redis_version", ""))
 
     def how_to_set(self, name: str, value: str) -> str:

@@ -14,6 +14,8 @@ class Remedies:
     installed: bool
     #: The embedded model is installed, with a worker that uses it.
     with_model: bool = False
+    #: The distribution's unit of Redis or Valkey.
+    redis_unit: str = "redis-server"
 
     @property
     def start_worker(self) -> str:
@@ -40,8 +42,8 @@ class Remedies:
         if target.is_private:
             return "sluice up"
         if not target.is_local:
-            return "start redis-server on its host"
-        return "sudo systemctl start redis-server"
+            return "start redis-server or valkey-server on its host"
+        return f"sudo systemctl start {self.redis_unit}"
 
     def redis_log(self, target: RedisTarget) -> str:
         if self.installed:
@@ -49,7 +51,7 @@ class Remedies:
         if target.is_private and target.socket_path:
             directory = target.source.removeprefix(PRIVATE_SOURCE).strip()
             return f"tail -50 {directory}/redis/redis.log"
-        return "sudo journalctl -u redis-server -n 50 --no-pager"
+        return f"sudo journalctl -u {self.redis_unit} -n 50 --no-pager"
 
     def log_of(self, unit: str) -> str:
         if self.installed:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from common.settings.models_dir import MODELS_DIR_VARIABLE, models_dir
 from common.text import plural
+from common.version import reported_version
 from ops.doctor.finding import CheckSkipped, Finding, check, fail, note, ok, warn
 from ops.doctor.machine import REQUEST_S, Machine
 from ops.model.announcement import Announcement
@@ -177,14 +178,14 @@ def embedder(machine: Machine) -> Finding:
     "`pip install 'sluice[rag]'`, or Redis 8.0 or newer",
 )
 def vectors(machine: Machine) -> Finding:
-    version = machine.server.version
-    major = version.partition(".")[0]
+    server = " ".join(reported_version(machine.server.info))
+    major = machine.server.version.partition(".")[0]
     if major.isdecimal() and int(major) >= _FIRST_WITH_VECTOR_SETS:
-        return ok(f"Redis {version} has vector sets")
+        return ok(f"{server} has vector sets")
     if find_spec("numpy") is not None:
-        return ok(f"Redis {version} has no vector sets; workers search with numpy")
+        return ok(f"{server} has no vector sets; workers search with numpy")
     fix = "pip install 'sluice[rag]', or install Redis 8"
-    seen = f"Redis {version} has no vector sets, and numpy is not installed"
+    seen = f"{server} has no vector sets, and numpy is not installed"
     return warn(seen, "only lexical search is available", fix)
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Sequence
 
 from redis import exceptions
 
+from common.redis.tls import tls_problem
 from common.text import plural
-from common.version import OLDEST_REDIS
+from common.version import OLDEST_REDIS, reported_version
 from ops.doctor.finding import CheckSkipped, Finding, check, fail, note, ok, warn
 from ops.doctor.machine import Machine
 from ops.doctor.redis_server import PartitionServer, RedisServer, by_server
@@ -152,11 +152,16 @@ def _connection_problem(machine: Machine, server: RedisServer, error: Exception)
         return f"user name or password rejected ({text})", f"{target.cli} PING"
     if "Permission denied" in text:
         return "this user may not connect to the socket", "sudo sluice doctor"
+    problem = tls_problem(target.url, error)
+    if problem is not None:
+        return problem.cause, problem.fix
     if isinstance(error, exceptions.TimeoutError):
         return (
             f"it accepts connections but does not reply ({text})",
             f"{target.cli} --latency; {remedies.redis_log(target)}",
         )
+    if isinstance(error, ValueError) and text.startswith("has "):
+        return f"the URL {text}", "correct the options after the ? of the URL"
     if isinstance(error, ValueError):
         return f"not a Redis URL ({text})", "use redis://, rediss:// or unix:///path"
     return text or type(error).__name__, remedies.start_redis(target)
@@ -164,7 +169,7 @@ def _connection_problem(machine: Machine, server: RedisServer, error: Exception)
 
 @check(
     "redis.version",
-    "Redis is version 6.2 or newer",
+    "Redis is version 6.2 or newer, or the server is Valkey",
     "Ubuntu 22.04 ships 6.0.16; use the one bundled with Sluice (unset `REDIS_URL`), or a "
     "redis-server from Redis' package repository",
 )
@@ -174,7 +179,7 @@ def version(machine: Machine) -> Finding:
     if len(numbers) < len(OLDEST_REDIS):
         return note(f"version {found or 'not reported'}", "unknown version of Redis")
     if numbers >= OLDEST_REDIS:
-        return ok(f"Redis {found}")
+        return ok(" ".join(reported_version(machine.server.info)))
     oldest = ".".join(map(str, OLDEST_REDIS))
     return fail(
         f"Redis is {found}",
@@ -285,9 +290,7 @@ def latency(machine: Machine) -> Finding:
     server = machine.server
     times = []
     for _ in range(PINGS):
-        started = time.perf_counter()
-        server.client.ping()
-        times.append((time.perf_counter() - started) * 1000)
+        times.append(server.ping())
     median, worst = statistics.median(times), max(times)
     seen = f"median {median:.2f} ms, maximum {worst:.1f} ms of {PINGS} round trips"
     if median > SLOW_MS or worst > VERY_SLOW_MS:

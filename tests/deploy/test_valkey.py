@@ -1,0 +1,109 @@
+"""The installer with valkey-server instead of redis-server."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.version import REDIS, VALKEY
+from deploy.installer import redis_server
+from deploy.installer.archive import Contents
+from deploy.installer.errors import Unsuitable
+from deploy.installer.redis_server import RedisServer
+from deploy.installer.restore import _check_version
+from tests.support.deploy.fake_machine import FakeMachine, fake_redis
+
+
+def fake_valkey(path: Path, version: str = "9.1.0") -> Path:
+    """A script that prints a version like valkey-server and does nothing else."""
+    path.write_text(f'#!/bin/sh\n# libsystemd.so.0\necho "Valkey server v={version} sha=0"\n')
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty directory, the only one on the PATH."""
+    directory = tmp_path / "bin"
+    directory.mkdir()
+    monkeypatch.setenv("PATH", str(directory))
+    monkeypatch.setattr(redis_server, "DEFAULT_PATHS", ())
+    return directory
+
+
+def test_valkey_is_installed_if_there_is_no_redis(machine: FakeMachine, path: Path) -> None:
+    binary = fake_valkey(path / "valkey-server")
+    assert machine.install() == 0
+    assert f"Valkey 9.1.0 at {binary}" in machine.output
+    manifest = json.loads(machine.layout.manifest.read_text())
+    assert (manifest["redis_product"], manifest["redis_version"]) == (VALKEY, "9.1.0")
+    drop_in = (machine.layout.units / "redis.service.d" / "50-install.conf").read_text()
+    assert f"ExecStart={binary} /etc/sluice/redis.conf\n" in drop_in
+    assert "for Valkey 9.1.0" in machine.layout.redis_conf.read_text()
+    assert "supervised systemd" in machine.layout.redis_conf.read_text()
+    acl = machine.layout.users_acl.read_text()
+    assert "client|setinfo" in acl
+    assert "vsim" not in acl
+    machine.install()
+    assert "no changes" in machine.output
+    machine.run("status")
+    assert f"redis     Valkey 9.1.0 at {binary}" in machine.output
+
+
+@pytest.mark.parametrize(
+    ("redis_version", "product"), [("7.0.15", REDIS), ("6.2.0", REDIS), ("6.0.16", VALKEY)]
+)
+def test_redis_is_preferred_if_it_is_new_enough(
+    path: Path, redis_version: str, product: str
+) -> None:
+    fake_redis(path / "redis-server", redis_version)
+    fake_valkey(path / "valkey-server")
+    assert redis_server.find(None).product == product
+
+
+def test_valkey_is_found_in_the_usual_directories() -> None:
+    redis = [path for path in redis_server.DEFAULT_PATHS if path.endswith("/redis-server")]
+    valkey = [path.replace("redis-server", "valkey-server") for path in redis]
+    assert redis == ["/usr/bin/redis-server", "/usr/local/bin/redis-server"]
+    assert list(redis_server.DEFAULT_PATHS) == redis + valkey
+
+
+@pytest.mark.parametrize(("data", "refused"), [(False, False), (True, True)])
+def test_data_of_the_other_product_is_refused(
+    machine: FakeMachine,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    data: bool,
+    refused: bool,
+) -> None:
+    """Neither can read the files of the other if these are newer than version 7.2."""
+    newer = fake_redis(tmp_path / "redis-8", "8.6.0")
+    assert machine.install("--redis-server", newer) == 0
+    if data:
+        (machine.layout.redis_data / "appendonlydir").mkdir()
+    valkey = fake_valkey(tmp_path / "valkey-server")
+    assert machine.install("--redis-server", valkey) == (78 if refused else 0)
+    error = capsys.readouterr().err
+    assert ("was written by Redis 8.6.0" in error) is refused
+    assert ("Use --redis-server with Redis, or move" in error) is refused
+
+
+@pytest.mark.parametrize("product", [REDIS, VALKEY])
+def test_a_backup_of_the_other_product_is_refused(product: str) -> None:
+    other = VALKEY if product == REDIS else REDIS
+    server = RedisServer(Path("/usr/bin/server"), (9, 1, 0), True, product=product)
+
+    def contents(**written: Any) -> Contents:
+        return Contents("", "", keys=0, **written)
+
+    _check_version(contents(redis_version="9.0.2", redis_product=product), server)
+    _check_version(contents(redis_version="7.2.4", redis_product=other), server)
+    with pytest.raises(Unsuitable, match=f"of {other} 9.0.2; this host has {product} 9.1.0"):
+        _check_version(contents(redis_version="9.0.2", redis_product=other), server)
+
+
+def test_old_backups_are_of_redis() -> None:
+    assert str(Contents("", "", "7.0.15", 0).redis_release) == "Redis 7.0.15"
