@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
+import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,35 +16,97 @@ from common.jobs.scripts import CORE_SCRIPT
 from common.jobs.store import JobStore, WorkerIdentity
 from common.redis.batching import ScriptBatcher
 from common.redis.partitions import HOME_PARTITION
-from tests.support.backends import (
+from tests.support.servers import (
     ALL,
     CLUSTER,
     FAKE,
+    FAST,
     REAL,
     SENTINEL,
     TOPOLOGIES,
+    WITH_TOPOLOGIES,
     Backend,
     RealServer,
     kinds,
     require_binary,
 )
-from tests.topologies import RedisCluster, SentinelSet, cluster, sentinel_set
+from tests.support.topologies import RedisCluster, SentinelSet, cluster, sentinel_set
 
 #: Set before numpy is imported: its threads would wait for each other while other tests run.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
+_SLOW_MODULE = re.compile(r"^pytestmark = .*pytest\.mark\.slow\(", re.MULTILINE)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("sluice")
+    group.addoption(
+        "--tier",
+        choices=["fast", "slow", "all"],
+        default="fast",
+        help="fast (default): no slow tests, on fakeredis and the embedded Redis. all: every test "
+        "and server, except those with a command of their own (system, browser, topologies). "
+        "slow: all but fast",
+    )
+    group.addoption(
+        "--servers",
+        default="",
+        help=f"run tests only on these servers, separated by commas: {', '.join(ALL)}",
+    )
+
+
+def _chosen_servers(config: pytest.Config) -> tuple[str, ...]:
+    names = tuple(name for name in config.getoption("--servers").split(",") if name)
+    if unknown := set(names) - set(ALL):
+        raise pytest.UsageError(f"unknown server: {', '.join(sorted(unknown))}")
+    return names or (FAST if config.getoption("--tier") == "fast" else ALL)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Does not import a module that is slow as a whole if no slow tests run."""
+    if config.getoption("--tier") != "fast" or os.environ.get(WITH_TOPOLOGIES):
+        return None
+    name = collection_path.name
+    if not name.startswith("test_") or not name.endswith(".py"):
+        return None
+    return True if _SLOW_MODULE.search(collection_path.read_text()) else None
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Runs a test that uses `backend` on every kind of server, or on those its marker allows."""
+    if "backend" not in metafunc.fixturenames:
+        return
+    marked = metafunc.definition.get_closest_marker
+    if marked("fakeredis_only"):
+        servers: list[Any] = [FAKE]
+    else:
+        chosen = _chosen_servers(metafunc.config)
+        among = REAL if marked("real_redis") else ALL
+        # If none is chosen, all of them: they are deselected below, which is not a skip.
+        servers = kinds(tuple(name for name in among if name in chosen) or among)
+    metafunc.parametrize("backend", servers, indirect=True)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skips tests that need one server on other topologies, and tests without partitions on a
-    Cluster.
-    """
-    several = [item for item in items if item.get_closest_marker("topology")]
-    left_out = {item for item in several if item.get_closest_marker("one_server")}
-    left_out |= {
-        item
-        for item in several
-        if item.get_closest_marker("plain_names") and CLUSTER in item.callspec.params.values()  # type: ignore[attr-defined]
-    }
+    """Leaves out what the tier and the markers exclude."""
+    tier = config.getoption("--tier")
+    unused = set(ALL) - set(_chosen_servers(config))
+    left_out = set()
+    for item in items:
+        marked = item.get_closest_marker
+        callspec = getattr(item, "callspec", None)
+        values = set(map(str, callspec.params.values())) if callspec is not None else set()
+        slow = marked("slow")
+        if slow is not None and not slow.args:
+            raise pytest.UsageError(f"{item.nodeid}: the marker slow needs a reason")
+        fast = slow is None and not values & (set(ALL) - set(FAST))
+        if marked("topology"):
+            unsuitable = marked("one_server") or (marked("plain_names") and CLUSTER in values)
+        else:
+            unsuitable = (tier == "fast" and slow) or (tier == "slow" and fast)
+        if unsuitable or values & unused:
+            left_out.add(item)
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
@@ -100,28 +163,11 @@ async def _open(
     await backend.close()
 
 
-@pytest.fixture(params=kinds(ALL))
-async def backend(request: Any, real_server: Any, topology: Topology) -> AsyncIterator[Backend]:
-    """An empty Redis of every kind: the conformance tests run on each."""
-    async for opened in _open(request.param, real_server, topology):
-        yield opened
-
-
-@pytest.fixture(params=kinds(REAL))
-async def real_backend(
-    request: Any, real_server: Any, topology: Topology
-) -> AsyncIterator[Backend]:
-    """An empty real Redis of every kind."""
-    async for opened in _open(request.param, real_server, topology):
-        yield opened
-
-
 @pytest.fixture
-async def fake_backend() -> AsyncIterator[Backend]:
-    """An empty fakeredis."""
-    backend = Backend(FAKE)
-    yield backend
-    await backend.close()
+async def backend(request: Any, real_server: Any, topology: Topology) -> AsyncIterator[Backend]:
+    """An empty Redis; `pytest_generate_tests` chooses the kinds."""
+    async for opened in _open(request.param, real_server, topology):
+        yield opened
 
 
 @pytest.fixture
@@ -129,7 +175,7 @@ def keys(request: pytest.FixtureRequest) -> JobKeys:
     """The key names of the contract; on a Cluster those of its first partition."""
     callspec = getattr(request.node, "callspec", None)
     params = callspec.params if callspec is not None else {}
-    on_cluster = CLUSTER in (params.get("backend"), params.get("real_backend"))
+    on_cluster = params.get("backend") == CLUSTER
     return JobKeys().partition(HOME_PARTITION) if on_cluster else JobKeys()
 
 
@@ -144,17 +190,3 @@ async def store(backend: Backend, keys: JobKeys) -> AsyncIterator[JobStore]:
     batcher = ScriptBatcher(backend.wire(), keys, CORE_SCRIPT, retry_for_s=5.0)
     yield JobStore(backend.client(), keys, batcher)
     await batcher.close()
-
-
-async def eventually(condition: Callable[[], Any], timeout_s: float = 10.0) -> Any:
-    """Waits until a condition (which may be async) is true; fails after the timeout."""
-    deadline = asyncio.get_running_loop().time() + timeout_s
-    while True:
-        value = condition()
-        if asyncio.iscoroutine(value):
-            value = await value
-        if value:
-            return value
-        if asyncio.get_running_loop().time() > deadline:
-            raise AssertionError(f"{condition} did not hold within {timeout_s} s")
-        await asyncio.sleep(0.01)

@@ -38,41 +38,59 @@ class Word(NamedTuple):
 
     pattern: str
     instead: str
+    #: Every match contains one of these, separated by `|`.
+    stems: str
 
 
 WORDS = (
-    Word(r"nobody|somebody|everybody|whoever|whosoever", "name the actor: the worker, a client"),
-    Word(r"who (?:waits|works|watches|asks|may not|comes|looks)", "name the actor"),
-    Word(r"whose it is", "owner"),
-    Word(r"(?<!there\s)(?:is|are|was|were) (?-i:none)(?! of)", "invalid, not a valid …"),
-    Word(r"of ours|ours|our own", "Sluice's, or nothing"),
-    Word(r"of its own accord", "automatically"),
-    Word(r"for want of", "because of missing"),
-    Word(r"beside", "besides, alongside, next to"),
-    Word(r"foreign", "third-party"),
-    Word(r"told", "reported, notified, published"),
-    Word(r"crews?|riding|boarding", "queue consumer, prefetch"),
-    Word(r"deeds?", "action"),
-    Word(r"wish(?:es|ed|ed-for)?", "option"),
-    Word(r"trails?", "audit log"),
-    Word(r"(?:fell|falls|fall) silent|silent workers?", "missed its heartbeat, lease expired"),
-    Word(r"signs? of life", "heartbeat"),
-    Word(r"hand(?:s|ed|ing)? back", "release"),
-    Word(r"put(?:s|ting)? aside", "dead-letter"),
-    Word(r"given up", "dead-lettered, attempts exhausted"),
-    Word(r"(?<!dead\s)(?<!dead-)letters?", "dead letter"),
-    Word(r"hopeless|robbed|mourn\w*|goodbyes?|farewells?", "a plain term"),
-    Word(r"tak(?:es|en|ing) its leave|took its leave", "exited normally"),
-    Word(r"whereabouts", "address, locator"),
-    Word(r"(?<!-)box(?:es)?(?!-)", "host, machine"),
-    Word(r"doors?", "API, endpoint"),
-    Word(r"rooms?|houses?|households?", "package, capacity, space"),
-    Word(r"stor(?:y|ies)", "log, history"),
-    Word(r"tall(?:y|ies)", "counters"),
-    Word(r"likeness|patience|verdicts?", "signature, stall tolerance, outcome"),
-    Word(r"how-manieth|manners as", "number; with the rules of"),
-    Word(r"(?:free|own|more|no) places?|(?:waits?|waiting|wait) for a place", "slot"),
-    Word(r"places (?:for|of)|has a place|have places", "slot"),
+    Word(
+        r"nobody|somebody|everybody|whoever|whosoever",
+        "name the actor: the worker, a client",
+        "body|whoever|whosoever",
+    ),
+    Word(r"who (?:waits|works|watches|asks|may not|comes|looks)", "name the actor", "who "),
+    Word(r"whose it is", "owner", "whose it is"),
+    Word(r"(?<!there\s)(?:is|are|was|were) (?-i:none)(?! of)", "invalid, not a valid …", " none"),
+    Word(r"of ours|ours|our own", "Sluice's, or nothing", "ours|our own"),
+    Word(r"of its own accord", "automatically", "of its own accord"),
+    Word(r"for want of", "because of missing", "for want of"),
+    Word(r"beside", "besides, alongside, next to", "beside"),
+    Word(r"foreign", "third-party", "foreign"),
+    Word(r"told", "reported, notified, published", "told"),
+    Word(r"crews?|riding|boarding", "queue consumer, prefetch", "crew|riding|boarding"),
+    Word(r"deeds?", "action", "deed"),
+    Word(r"wish(?:es|ed|ed-for)?", "option", "wish"),
+    Word(r"trails?", "audit log", "trail"),
+    Word(
+        r"(?:fell|falls|fall) silent|silent workers?",
+        "missed its heartbeat, lease expired",
+        "silent",
+    ),
+    Word(r"signs? of life", "heartbeat", "of life"),
+    Word(r"hand(?:s|ed|ing)? back", "release", "back"),
+    Word(r"put(?:s|ting)? aside", "dead-letter", "aside"),
+    Word(r"given up", "dead-lettered, attempts exhausted", "given up"),
+    Word(r"(?<!dead\s)(?<!dead-)letters?", "dead letter", "letter"),
+    Word(
+        r"hopeless|robbed|mourn\w*|goodbyes?|farewells?",
+        "a plain term",
+        "hopeless|robbed|mourn|goodbye|farewell",
+    ),
+    Word(r"tak(?:es|en|ing) its leave|took its leave", "exited normally", "its leave"),
+    Word(r"whereabouts", "address, locator", "whereabouts"),
+    Word(r"(?<!-)box(?:es)?(?!-)", "host, machine", "box"),
+    Word(r"doors?", "API, endpoint", "door"),
+    Word(r"rooms?|houses?|households?", "package, capacity, space", "room|house"),
+    Word(r"stor(?:y|ies)", "log, history", "stor"),
+    Word(r"tall(?:y|ies)", "counters", "tall"),
+    Word(
+        r"likeness|patience|verdicts?",
+        "signature, stall tolerance, outcome",
+        "likeness|patience|verdict",
+    ),
+    Word(r"how-manieth|manners as", "number; with the rules of", "how-manieth|manners as"),
+    Word(r"(?:free|own|more|no) places?|(?:waits?|waiting|wait) for a place", "slot", "place"),
+    Word(r"places (?:for|of)|has a place|have places", "slot", "place"),
 )
 #: Phrases in which a word has its usual meaning, or which are names of the contract.
 USUAL = re.compile(
@@ -127,8 +145,19 @@ def _is_checked(path: Path) -> bool:
     return not {"vendor", "node_modules", "__pycache__"} & set(path.parts)
 
 
-def passages(path: Path) -> Iterator[Passage]:
-    text = path.read_text()
+def may_have_faults(text: str) -> bool:
+    """A quick check of the whole text of a file, which may be wrong only if it is True."""
+    # Join adjacent literals, and divide escapes and names into words.
+    text = re.sub(r"\\[a-z]|_", " ", re.sub(r"""["']\s*\n\s*[a-z]*["']""", "", text))
+    lower = text.lower()
+    return any(
+        pattern.search(text)
+        for pattern, word in _COMPILED
+        if any(stem in lower for stem in word.stems.split("|"))
+    )
+
+
+def passages(path: Path, text: str) -> Iterator[Passage]:
     if path.suffix == ".md":
         yield from _markdown(text)
     elif path.suffix == ".py":
@@ -187,8 +216,11 @@ def _without_code(text: str) -> str:
 def faults(path: Path) -> list[str]:
     name = path.relative_to(ROOT).as_posix()
     usual = [word for files, word in EXCEPTIONS.items() if fnmatch(name, files)]
-    found = []
-    for first, passage in passages(path):
+    found: list[str] = []
+    source = path.read_text()
+    if ".*" in usual or (path.suffix == ".py" and not may_have_faults(source)):
+        return found
+    for first, passage in passages(path, source):
         text = USUAL.sub(lambda match: " " * len(match[0]), passage)
         for pattern, banned in _COMPILED:
             for match in pattern.finditer(text):
@@ -213,10 +245,15 @@ def test_no_private_vocabulary(area: str) -> None:
         ("letters that were put aside", "letters"),
         ("A parameter is none.", "is none"),
         ("no places are free", "no places"),
+        ("def test_who_waits(): pass", "who waits"),
+        ('"The lease is "\n    "none."', "is none"),
+        ('"first line\\nnobody"', "nobody"),
+        ("the mourners", "mourners"),
     ],
 )
 def test_the_word_list_finds_old_words(text: str, word: str) -> None:
-    assert any(pattern.search(text) and pattern.search(word) for pattern, _ in _COMPILED)
+    assert any(pattern.search(word) for pattern, _ in _COMPILED)
+    assert may_have_faults(text)
 
 
 @pytest.mark.parametrize(

@@ -247,8 +247,8 @@ def redis() -> Any:
         yield server
 
 
+@pytest.mark.slow("measures a system")
 @pytest.mark.process
-@pytest.mark.redis
 @pytest.mark.parametrize("key", [SLUICE, SLUICE_HTTP])
 def test_a_round_of_sluice(redis: BenchRedis, key: str) -> None:
     row = measure(redis, BY_KEY[key], Effort(jobs=40, warmup=10, latencies=3, cap_s=120))
@@ -259,16 +259,16 @@ def test_a_round_of_sluice(redis: BenchRedis, key: str) -> None:
     assert row.work_commands > 1
 
 
+@pytest.mark.slow("waits for a system to start")
 @pytest.mark.process
-@pytest.mark.redis
 def test_a_system_that_cannot_start_fails_with_a_reason(redis: BenchRedis) -> None:
     broken = replace(BY_KEY[SLUICE], worker=(sys.executable, "-c", "raise SystemExit('no')"))
     with pytest.raises(Failed):
         measure(redis, broken, Effort(jobs=1, warmup=1, latencies=1, cap_s=3))
 
 
+@pytest.mark.slow("measures a system")
 @pytest.mark.process
-@pytest.mark.redis
 def test_memory_of_idle_workers_is_measured(redis: BenchRedis) -> None:
     idle = replace(BY_KEY[SLUICE], worker=(sys.executable, "-c", "import time; time.sleep(60)"))
     assert measure_idle(redis, [idle], after_s=0.0)[SLUICE] > 0

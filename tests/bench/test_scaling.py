@@ -59,7 +59,6 @@ def test_jobs_of_a_batch_belong_to_their_partition() -> None:
 
 
 @pytest.mark.process
-@pytest.mark.redis
 def test_a_drain_of_one_partition() -> None:
     row = measure(1, jobs=40, warmup=20)
     assert row.partitions == 1

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser
 from tests.browser.support import chromium
 from tests.browser.support.dashboard_page import DashboardPage, open_dashboard_page
 from tests.browser.support.live_server import LiveServer, run_server
-from tests.support.backends import missing
+from tests.support.servers import missing
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

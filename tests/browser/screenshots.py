@@ -23,7 +23,7 @@ from tests.browser.support import chromium
 from tests.browser.support.dashboard_page import WIDE, DashboardPage, Scheme, open_dashboard_page
 from tests.browser.support.live_server import LiveServer, run_server
 from tests.browser.support.sample_data import COMMIT_LOG
-from tests.support import photos
+from tests.support.files import photos
 
 MAX_BYTES = 150 * 1024
 COLOURS = 128

@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 
 from tests.browser.support.dashboard_page import DashboardPage
 from tests.browser.support.live_server import LiveServer
-from tests.worker.processes import wait_until
+from tests.support.processes.worker import wait_until
 
 
 def test_redrive_a_group(dashboard: DashboardPage, server: LiveServer, tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from playwright.sync_api import Browser, expect
 
 from tests.browser.support.dashboard_page import DashboardPage, wait_for
 from tests.browser.support.live_server import QUEUE, LiveServer, run_server
-from tests.process.test_workflow_webhooks import ReceiverProcess
-from tests.support import photos
+from tests.support.files import photos
+from tests.support.processes.webhooks import ReceiverProcess
 
 BIG = 12345678901234567890
 

@@ -9,7 +9,7 @@ from playwright.sync_api import Browser, expect
 
 from tests.browser.support.dashboard_page import DashboardPage
 from tests.browser.support.live_server import HANDLERS, LiveServer, run_server
-from tests.support import photos
+from tests.support.files import photos
 
 
 @pytest.fixture(scope="module")

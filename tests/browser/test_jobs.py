@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, expect
 
 from tests.browser.support.dashboard_page import DashboardPage, wait_for
 from tests.browser.support.live_server import LiveServer, run_server
-from tests.worker.processes import wait_until
+from tests.support.processes.worker import wait_until
 
 JOB_COUNT = 5000
 NEEDLE_TEXT = "the one with the needle"

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from tests.browser.support.dashboard_page import DashboardPage, open_dashboard_page, wait_for
 from tests.browser.support.live_server import LiveServer, run_server
@@ -187,6 +187,7 @@ def test_bulk_decisions_are_confirmed_by_count_and_undone(
     review.wait_for_statuses({1: "rejected", 2: "approved", 9: "approved", 10: "proposed"})
     page.locator(".bulk-bar").get_by_role("button", name="Undo").click()
     review.wait_for_statuses({1: "rejected", 2: "proposed", 9: "proposed"})
+    expect(page.get_by_role("button", name=f"Undecided {BULK_COUNT + 1}")).to_be_visible()
 
     page.get_by_label("Filter by text").fill("")
     review.row(BULK_COUNT + 2).scroll_into_view_if_needed()
@@ -201,6 +202,24 @@ def test_bulk_decisions_are_confirmed_by_count_and_undone(
     yes.click()
     review.wait_for_statuses({2: "rejected", BULK_COUNT: "rejected"})
     expect(page.get_by_role("button", name=f"Rejected {BULK_COUNT + 2}")).to_be_visible()
+
+
+def test_undone_proposals_return_to_a_list_opened_meanwhile(
+    dashboard: DashboardPage, server: LiveServer
+) -> None:
+    review = ReviewPage(server, dashboard, 4)
+    page = review.page
+    review.press("aa")
+    review.wait_for_statuses({1: "approved", 2: "approved"})
+    held: list[Route] = []
+    page.route("**/undo", held.append)
+    page.locator(".bulk-bar").get_by_role("button", name="Undo").click()
+    wait_for(page, lambda: bool(held))
+    page.get_by_label("Filter by text").fill("number")  # opens the list again
+    expect(page.locator(".review li")).to_have_count(2)
+    held[0].continue_()
+    expect(page.locator(".review li")).to_have_count(3)
+    expect(page.get_by_role("button", name="Approve 3 shown")).to_be_visible()
 
 
 def test_bulk_decision_on_selected_proposals(dashboard: DashboardPage, server: LiveServer) -> None:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.browser.screenshots import MAX_BYTES, SCHEMES, pages
-from tests.worker.processes import ROOT
+from tests.support.processes.worker import ROOT
 
 NAMES = pages(SimpleNamespace(answered="", workflow=""))
 

@@ -13,8 +13,8 @@ from playwright.sync_api import Browser, expect
 
 from tests.browser.support.dashboard_page import DashboardPage
 from tests.browser.support.live_server import LiveServer, run_server
-from tests.gateway.processes import environment
-from tests.worker.processes import ROOT
+from tests.support.processes.gateway import environment
+from tests.support.processes.worker import ROOT
 
 #: Console errors of Chromium for 401 and 403 responses.
 REFUSED = r"status of 40[13]"

@@ -8,23 +8,15 @@ import pytest
 
 from common.contracts.jobs import JobKeys
 from common.jobs.store import WorkerIdentity
-from tests.common.kit import Scene
-from tests.support.backends import Backend
+from tests.support.servers import Backend
+from tests.support.store.jobs import StoreHarness
 
 
 @pytest.fixture
-async def scene(backend: Backend, keys: JobKeys, worker: WorkerIdentity) -> AsyncIterator[Scene]:
+async def harness(
+    backend: Backend, keys: JobKeys, worker: WorkerIdentity
+) -> AsyncIterator[StoreHarness]:
     """A job store with helpers, on an empty Redis of every kind."""
-    scene = Scene(backend, keys, worker)
-    yield scene
-    await scene.close()
-
-
-@pytest.fixture
-async def real_scene(
-    real_backend: Backend, keys: JobKeys, worker: WorkerIdentity
-) -> AsyncIterator[Scene]:
-    """The same, on real servers only."""
-    scene = Scene(real_backend, keys, worker)
-    yield scene
-    await scene.close()
+    harness = StoreHarness(backend, keys, worker)
+    yield harness
+    await harness.close()

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.deploy.fake_machine import FakeMachine, fake_redis
-from tests.deploy.kit import InstalledRedis
-from tests.support.backends import REAL, require_binary
+from tests.support.deploy.acl import InstalledRedis
+from tests.support.deploy.fake_machine import FakeMachine, fake_redis
+from tests.support.servers import REAL, require_binary
 
 
 @pytest.fixture(scope="module", params=REAL)

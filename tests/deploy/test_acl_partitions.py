@@ -16,10 +16,10 @@ from common.redis.partitions import Partitions
 from common.redis.pipelined import PipelinedConnection
 from deploy.installer.layout import GATEWAY, WORKER
 from deploy.installer.plan import keys_of
-from tests.deploy.fake_machine import FakeMachine
-from tests.deploy.kit import InstalledRedis
 from tests.deploy.test_acl import is_refused
-from tests.support.backends import REAL, require_binary
+from tests.support.deploy.acl import InstalledRedis
+from tests.support.deploy.fake_machine import FakeMachine
+from tests.support.servers import REAL, require_binary
 
 PARTITIONS = Partitions.create(JobKeys(), 4)
 #: Keys that gateway and worker may read in partition 0 only.

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from deploy.installer.layout import ADMIN, GATEWAY, WORKER
-from tests.deploy.kit import InstalledRedis, wait_until
-from tests.gateway.processes import PYTHON_M, ROOT, GatewayProcess
-from tests.worker.processes import Process, spawner
+from tests.support.deploy.acl import InstalledRedis, wait_until
+from tests.support.processes.gateway import PYTHON_M, ROOT, GatewayProcess
+from tests.support.processes.worker import Process, spawner
 
 pytestmark = pytest.mark.process
 CHAT = {"task": "chat", "payload": {"text": "hello"}}
@@ -133,6 +133,7 @@ def test_a_job_of_every_kind(
     assert worker.wait() == 0
 
 
+@pytest.mark.slow("starts a gateway and a worker")
 def test_cancel_and_dead_letters(
     installed_redis: InstalledRedis, gateway: Callable[..., GatewayProcess], spawn: Spawn
 ) -> None:
@@ -160,6 +161,7 @@ def test_cancel_and_dead_letters(
     assert caller.send("DELETE", "/v1/dlq?all=true")[0] == 200
 
 
+@pytest.mark.slow("starts a gateway and a worker")
 def test_operator_endpoints(
     installed_redis: InstalledRedis, gateway: Callable[..., GatewayProcess], spawn: Spawn
 ) -> None:
@@ -183,6 +185,7 @@ def test_operator_endpoints(
     assert worker.wait() == 0
 
 
+@pytest.mark.slow("starts a gateway")
 def test_backlog_where_redis_does_not_know_the_lag(
     installed_redis: InstalledRedis, gateway: Callable[..., GatewayProcess]
 ) -> None:
@@ -207,6 +210,7 @@ def test_backlog_where_redis_does_not_know_the_lag(
         admin.acl_log_reset()
 
 
+@pytest.mark.slow("starts a gateway and a worker")
 def test_a_worker_that_dies_and_one_that_drains(
     installed_redis: InstalledRedis, gateway: Callable[..., GatewayProcess], spawn: Spawn
 ) -> None:
@@ -226,6 +230,7 @@ def test_a_worker_that_dies_and_one_that_drains(
     assert caller.status_of(last) == "done"
 
 
+@pytest.mark.slow("starts a gateway and a worker")
 def test_keys_with_limits(
     installed_redis: InstalledRedis, gateway: Callable[..., GatewayProcess], spawn: Spawn
 ) -> None:

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from deploy.installer.layout import GATEWAY, WORKER
-from tests.deploy.kit import InstalledRedis, wait_until
 from tests.deploy.test_acl import in_script, is_refused
-from tests.gateway.processes import PYTHON_M, GatewayProcess
-from tests.process.test_workflow_rag import SOURCES, Site
-from tests.process.test_workflow_webhooks import ReceiverProcess
-from tests.worker.processes import Process, spawner
+from tests.support.deploy.acl import InstalledRedis, wait_until
+from tests.support.processes.gateway import PYTHON_M, GatewayProcess
+from tests.support.processes.rag import SOURCES, RagProcesses
+from tests.support.processes.webhooks import ReceiverProcess
+from tests.support.processes.worker import Process, spawner
 
 pytestmark = pytest.mark.process
 JOB = "workflow:job:wf_20260214_001"
@@ -72,7 +72,7 @@ def receiver(tmp_path: Path) -> Iterator[ReceiverProcess]:
 @pytest.fixture
 def site(
     installed_redis: InstalledRedis, spawn: Callable[..., Process], tmp_path: Path
-) -> Iterator[Site]:
+) -> Iterator[RagProcesses]:
     allowed = {"WORKFLOW_WEBHOOK_ALLOWED_HOSTS": "127.0.0.1"}
     url = installed_redis.url(GATEWAY)
     settings = {**installed_redis.gateway_settings, **allowed}
@@ -84,12 +84,13 @@ def site(
         worker.wait_for_line("takes jobs", 60)
         return worker
 
-    yield Site(f"http://127.0.0.1:{gateway.port}", start)
+    yield RagProcesses(gateway, start)
     gateway.close()
 
 
+@pytest.mark.slow("starts a gateway and a worker")
 def test_a_workflow_from_end_to_end(
-    installed_redis: InstalledRedis, clean: None, site: Site, receiver: ReceiverProcess
+    installed_redis: InstalledRedis, clean: None, site: RagProcesses, receiver: ReceiverProcess
 ) -> None:
     site.start(workflow_reconcile_s=0.5)
     url = receiver.url("/hook")
@@ -115,8 +116,9 @@ def test_a_workflow_from_end_to_end(
     assert installed_redis.refusals() == set()
 
 
+@pytest.mark.slow("starts a gateway and a worker")
 def test_failed_webhooks_can_be_redriven(
-    clean: None, site: Site, receiver: ReceiverProcess
+    clean: None, site: RagProcesses, receiver: ReceiverProcess
 ) -> None:
     _, created = site.ask("POST", "/api/workflow/jobs", {"webhook_url": receiver.url("/bad")})
     site.start()

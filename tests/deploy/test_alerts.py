@@ -18,7 +18,7 @@ import yaml
 from common.settings.gateway import GatewaySettings
 from common.settings.worker import WorkerSettings
 from gateway.observability.metrics.collector import METRICS
-from tests.support.backends import missing
+from tests.support.servers import missing
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "deploy" / "prometheus" / "alerts.yml"
@@ -250,6 +250,7 @@ def scenario(changes: dict[str, str], firing: set[str]) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow("promtool simulates hours")
 def test_rules_fire_exactly_when_they_should(tmp_path: Path) -> None:
     tests = [scenario({}, set())]
     for name, changes in TROUBLE.items():

@@ -13,14 +13,16 @@ from typing import Any
 
 import pytest
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from deploy.installer.credentials import Credentials
 from deploy.installer.host import Host
 from deploy.installer.layout import ADMIN, REDIS_UNIT
 from deploy.installer.manifest import Manifest
-from tests.deploy.fake_machine import FakeMachine, FakeSystemd
-from tests.deploy.kit import TIMEOUT_S, wait_until
-from tests.support.backends import BUNDLED, REAL, SYSTEM, require_binary
+from tests.support.deploy.acl import TIMEOUT_S, wait_until
+from tests.support.deploy.fake_machine import FakeMachine, FakeSystemd
+from tests.support.servers import BUNDLED, REAL, SYSTEM, require_binary
 
 pytestmark = pytest.mark.process
 
@@ -59,9 +61,9 @@ class SystemdWithRedis(FakeSystemd):
 
     def _client(self) -> redis.Redis:
         password = Credentials.load_or_make(self._host.layout).passwords[ADMIN]
-        return redis.Redis(
-            unix_socket_path=str(self._host.layout.socket), username=ADMIN, password=password
-        )
+        path = str(self._host.layout.socket)
+        at_once = Retry(NoBackoff(), 0)
+        return redis.Redis(unix_socket_path=path, username=ADMIN, password=password, retry=at_once)
 
     def end(self) -> None:
         if self._running is not None:

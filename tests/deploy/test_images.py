@@ -10,9 +10,9 @@ from deploy.installer.host import Host
 from deploy.installer.layout import GATEWAY, WORKER, Layout
 from deploy.installer.redis_server import RedisServer
 from deploy.installer.units import gateway_drop_in
-from tests.deploy.fake_machine import FakeMachine
-from tests.deploy.kit import InstalledRedis
 from tests.deploy.test_acl import in_script, is_refused
+from tests.support.deploy.acl import InstalledRedis
+from tests.support.deploy.fake_machine import FakeMachine
 
 RESULTS, QUEUE = "image:result", "jobs:stream"
 KEYS = [

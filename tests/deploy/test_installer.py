@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from deploy.installer import redis_server
-from tests.deploy.fake_machine import FakeMachine, fake_redis
+from tests.support.deploy.fake_machine import FakeMachine, fake_redis
 
 ROOT = Path(__file__).parents[2]
 INSTALL_SH = ROOT / "deploy" / "install.sh"

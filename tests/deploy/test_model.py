@@ -13,7 +13,7 @@ from deploy.installer.errors import InstallError, Missing
 from deploy.installer.host import Host
 from deploy.installer.layout import Layout
 from deploy.installer.output import Output
-from tests.deploy.fake_machine import FakeMachine, FakeModelInstaller
+from tests.support.deploy.fake_machine import FakeMachine, FakeModelInstaller
 
 MODEL, AI, ECHO = "sluice-model.service", "redis-worker@ai.service", "redis-echo-worker.service"
 DROP_IN = "/etc/systemd/system/redis-worker@.service.d/50-install.conf"

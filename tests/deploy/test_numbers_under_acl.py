@@ -7,11 +7,11 @@ from common.jobs.store import WorkerIdentity
 from common.observability.heartbeats import read_heartbeats
 from common.process.usage import LoopLag
 from deploy.installer.layout import GATEWAY, WORKER
-from tests.deploy.kit import InstalledRedis
-from tests.gateway.conftest import make_gateway
 from tests.gateway.observability.metrics.test_metrics import scrape
-from tests.support.backends import Backend
-from tests.worker.kit import Rig
+from tests.support.deploy.acl import InstalledRedis
+from tests.support.gateway.harness import make_gateway
+from tests.support.servers import Backend
+from tests.support.worker.harness import WorkerHarness
 from worker.monitoring.heartbeat import HeartbeatSender
 
 
@@ -22,7 +22,7 @@ async def test_all_metrics_are_collected_and_nothing_is_denied(
     installed_redis.admin.acl_log_reset()
     theirs = Backend(WORKER, installed_redis.url(WORKER))
     ours = Backend(GATEWAY, installed_redis.url(GATEWAY))
-    rig = Rig(theirs, JobKeys(), WorkerIdentity("workers", "c1", 30_000, 600))
+    rig = WorkerHarness(theirs, JobKeys(), WorkerIdentity("workers", "c1", 30_000, 600))
     gateway = make_gateway(ours)
     await rig.reader.ensure_group()
     await gateway.create()

@@ -9,8 +9,8 @@ from common.features.rag.documents import DocumentRecord, RagReader
 from common.jobs.store import Fence
 from common.redis.connection import async_client
 from deploy.installer.layout import GATEWAY, WORKER
-from tests.deploy.kit import InstalledRedis
-from tests.worker.features.rag.kit import WordEmbedder, vector_of
+from tests.support.deploy.acl import InstalledRedis
+from tests.support.worker.rag import WordEmbedder, vector_of
 from worker.features.rag.index.cache import NamespaceCache
 from worker.features.rag.search import Searcher
 from worker.features.rag.store import NewDocument, RagStore

@@ -9,8 +9,8 @@ import pytest
 
 from deploy.installer.redis_conf import redis_conf
 from deploy.installer.redis_server import RedisServer
-from tests.deploy.kit import InstalledRedis
-from tests.support.backends import REAL, require_binary
+from tests.support.deploy.acl import InstalledRedis
+from tests.support.servers import REAL, require_binary
 
 
 def value(installed: InstalledRedis, name: str) -> Any:

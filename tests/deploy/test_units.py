@@ -19,7 +19,7 @@ from common.settings.worker import WorkerSettings
 from deploy.installer.layout import Layout
 from gateway import main as gateway_main
 from ops.model import command
-from tests.support.backends import missing
+from tests.support.servers import missing
 
 ROOT = Path(__file__).parents[2]
 UNITS = ROOT / "deploy" / "systemd"

@@ -8,8 +8,10 @@ import pytest
 
 from common.process import crashpoints
 from common.process.crashpoints import CrashPoint
-from tests.gateway.conftest import CHAT, Gateway
 from tests.gateway.jobs.test_cancel import cancel, events
+from tests.support.gateway.harness import CHAT, Gateway
+
+pytestmark = pytest.mark.fakeredis_only
 
 KEYED = {"idempotency-key": "k"}
 Crash = Callable[[CrashPoint], None]

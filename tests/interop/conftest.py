@@ -20,7 +20,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group(str(release)))
 
 
-@pytest.fixture(scope="session", params=RELEASES)
+OLDER = pytest.mark.slow("an older release of BullMQ")
+
+
+@pytest.fixture(
+    scope="session",
+    params=[RELEASES[0], *(pytest.param(each, marks=OLDER) for each in RELEASES[1:])],
+)
 def site(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """Shared; each test takes its own queue."""
     site = Site(request.param, tmp_path_factory.mktemp(request.param))

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from pathlib import Path
 from typing import Any
 
 from worker.errors import JobError, TransientError
-from worker.execution.context import JobContext, ThreadJobContext
+from worker.execution.context import JobContext
 from worker.registry import Registry
 
 
@@ -19,7 +18,7 @@ async def echo(context: JobContext, data: Any) -> Any:
 
 async def video(context: JobContext, data: Any) -> Any:
     for percent in (25, 50, 75, 100):
-        await context.progress(percent, f"scene {percent // 25}")
+        await context.progress(percent, f"harness {percent // 25}")
     return {"videoUrl": f"https://example.com/{data['videoId']}"}
 
 
@@ -53,18 +52,6 @@ async def held(context: JobContext, data: Any) -> Any:
     return context.job_id
 
 
-def busy(context: ThreadJobContext, data: Any) -> Any:
-    """Occupies a thread, and most of the interpreter."""
-    until = time.monotonic() + data["ms"] / 1000
-    while time.monotonic() < until:
-        sum(range(1000))
-    return context.job_id
-
-
-async def cancels_itself(context: JobContext, data: Any) -> Any:
-    raise asyncio.CancelledError
-
-
 async def unserialisable(context: JobContext, data: Any) -> Any:
     return {"what": object()}
 
@@ -85,8 +72,6 @@ def register(registry: Registry) -> None:
         ("children", children),
         ("slow", slow),
         ("held", held),
-        ("busy", busy),
-        ("cancels-itself", cancels_itself),
         ("unserialisable", unserialisable),
     ):
         registry.add_named(name, function)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.interop import install
-from tests.support.backends import missing
+from tests.support.servers import missing
 
 RELEASES = ("bullmq6", "bullmq5")
 #: Long enough for a busy machine.

@@ -11,11 +11,11 @@ from typing import Any
 from urllib.parse import quote
 
 from common.contracts.bullmq import BullKeys
-from tests.gateway.processes import PYTHON_M, GatewayProcess
-from tests.gateway.sse import Block, Parser
 from tests.interop.node import TIMEOUT_S, Node, require_node
-from tests.support.backends import SYSTEM, RealServer, require_binary
-from tests.worker.processes import Process
+from tests.support.gateway.sse import Block, Parser
+from tests.support.processes.gateway import PYTHON_M, GatewayProcess
+from tests.support.processes.worker import Process
+from tests.support.servers import SYSTEM, RealServer, require_binary
 
 #: Short times for tests; the defaults are half a minute each. A lock survives a pause of the
 #: machine of some seconds, so that its job does not count as stalled.

@@ -12,10 +12,10 @@ import pytest
 
 from tests.interop import install
 from tests.interop.node import RELEASES, TIMEOUT_S, require_node
-from tests.support.backends import SYSTEM, RealServer, require_binary
-from tests.worker.processes import ROOT, Process
+from tests.support.processes.worker import ROOT, Process
+from tests.support.servers import SYSTEM, RealServer, require_binary
 
-pytestmark = [pytest.mark.process, pytest.mark.redis]
+pytestmark = pytest.mark.process
 
 EXAMPLE = ROOT / "examples" / "bullmq"
 

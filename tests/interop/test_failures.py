@@ -15,10 +15,10 @@ import pytest
 from tests.gateway.observability.test_outage import Redis
 from tests.interop.node import TIMEOUT_S
 from tests.interop.site import LOCK_MS, RENEW_MS, Site
-from tests.support.backends import SYSTEM, require_binary
-from tests.worker.processes import wait_until
+from tests.support.processes.worker import wait_until
+from tests.support.servers import SYSTEM, require_binary
 
-pytestmark = [pytest.mark.process, pytest.mark.redis]
+pytestmark = [pytest.mark.process, pytest.mark.slow("kills, freezes and restarts processes")]
 
 #: An expired lock is detected soon, even if the only notification went to a worker that cannot act
 #: on it.

@@ -9,7 +9,7 @@ import pytest
 
 from tests.interop.site import Site
 
-pytestmark = [pytest.mark.process, pytest.mark.redis]
+pytestmark = pytest.mark.process
 
 
 @pytest.fixture

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.process.served import Served, require_model
-from tests.process.test_worker_process import handlers
-from tests.support.backends import IN_PROCESSES, REAL, RealServer
-from tests.worker.processes import Process, spawner
+from tests.support.model.served import Served, require_model
+from tests.support.processes.aof import AofRedis
+from tests.support.processes.gateway import StartGateway, gateway_starter
+from tests.support.processes.worker import Process, handler_module, spawner
+from tests.support.servers import (
+    BUNDLED,
+    IN_PROCESSES,
+    REAL,
+    RealServer,
+    require_binary,
+    server_binary,
+)
 
 
 @pytest.fixture
@@ -19,39 +26,55 @@ def spawn(tmp_path: Path) -> Iterator[Callable[..., Process]]:
     yield from spawner(tmp_path)
 
 
+@pytest.fixture
+def start_gateway(tmp_path: Path) -> Iterator[StartGateway]:
+    yield from gateway_starter(tmp_path)
+
+
 @pytest.fixture(params=IN_PROCESSES)
-def server(request: Any, real_server: Callable[[str], RealServer]) -> RealServer:
+def server(request: pytest.FixtureRequest, real_server: Callable[[str], RealServer]) -> RealServer:
     server = real_server(request.param)
     server.client.flushall()
     return server
 
 
 @pytest.fixture
-def one_server(real_server: Callable[[str], RealServer]) -> RealServer:
-    server = real_server(REAL[1])
+def one_server(
+    request: pytest.FixtureRequest, real_server: Callable[[str], RealServer]
+) -> RealServer:
+    """The newest server that is installed; in the fast tier the embedded one."""
+    fast = request.config.getoption("--tier") == "fast"
+    newest = next((name for name in reversed(REAL) if server_binary(name)), BUNDLED)
+    server = real_server(BUNDLED if fast else newest)
     server.client.flushall()
     return server
 
 
-@pytest.fixture
-def start(
-    request: Any, one_server: RealServer, spawn: Callable[..., Process], tmp_path: Path
-) -> Callable[..., Process]:
-    """Starts workers by name, with the handlers of the requesting module."""
-    environment = handlers(tmp_path, request.module.HANDLERS)
+@pytest.fixture(scope="module")
+def module_server() -> Iterator[RealServer]:
+    server = RealServer(require_binary(BUNDLED))
+    yield server
+    server.close()
 
-    def start(name: str, **settings: object) -> Process:
-        worker = spawn(
-            "worker",
-            **{
-                "redis_url": one_server.url,
-                "consumer": name,
-                "block_ms": 50,
-                "max_inflight": 4,
-                **environment,
-                **settings,
-            },
-        )
+
+@pytest.fixture
+def aof() -> Iterator[AofRedis]:
+    """A server that a test may kill and restart."""
+    server = AofRedis(require_binary(BUNDLED))
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def start_worker(
+    request: pytest.FixtureRequest, spawn: Callable[..., Process], tmp_path: Path
+) -> Callable[..., Process]:
+    """Starts workers on a server, with the handlers of the requesting module."""
+    environment = handler_module(tmp_path, request.module.HANDLERS)
+
+    def start(server: RealServer, name: str = "one", **settings: object) -> Process:
+        usual = {"redis_url": server.url, "block_ms": 50, "max_inflight": 4, "embedder": "off"}
+        worker = spawn("worker", consumer=name, **{**usual, **environment, **settings})
         worker.wait_for_line(f"worker {name} takes jobs")
         return worker
 

@@ -11,11 +11,11 @@ import pytest
 
 from sluice import AsyncSluice, Sluice
 from sluice.transport import retry
-from tests.gateway.processes import PYTHON_M, ROOT, GatewayProcess
-from tests.sluice.blocking_proxy import BlockingProxy
-from tests.sluice.scripted_gateway import ScriptedGateway
-from tests.support.backends import BUNDLED, RealServer, require_binary
-from tests.worker.processes import Process
+from tests.support.client.blocking_proxy import BlockingProxy
+from tests.support.client.scripted_gateway import ScriptedGateway
+from tests.support.processes.gateway import PYTHON_M, ROOT, GatewayProcess
+from tests.support.processes.worker import Process
+from tests.support.servers import BUNDLED, RealServer, require_binary
 
 Connect = Callable[..., Any]
 

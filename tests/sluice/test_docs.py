@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from sluice import errors
-from tests.gateway.processes import ROOT, environment
 from tests.sluice.conftest import Site
-from tests.support.photos import encoded, scene
+from tests.support.files.photos import encoded, harness
+from tests.support.processes.gateway import ROOT, environment
 
 PAGE = (ROOT / "docs" / "client.md").read_text()
 PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -52,7 +52,7 @@ def test_job_programs_run(site: Site, tmp_path: Path, number: int) -> None:
 @pytest.mark.process
 @pytest.mark.xdist_group("client-features")
 def test_feature_program_runs(feature_site: Site, tmp_path: Path) -> None:
-    (tmp_path / "holiday.jpg").write_bytes(encoded(scene(), "jpeg"))
+    (tmp_path / "holiday.jpg").write_bytes(encoded(harness(), "jpeg"))
     output = run(FEATURES[0], feature_site, tmp_path)
     assert "The office opens at nine." in output
     assert output.splitlines()[-1] == "completed"

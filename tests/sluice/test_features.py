@@ -10,12 +10,12 @@ import pytest
 
 from sluice.errors import Conflict, Invalid, JobFailed, NotAllowed, NotFound
 from tests.sluice.conftest import Connect, Site
-from tests.support.photos import encoded, scene
-from tests.worker.processes import wait_until
+from tests.support.files.photos import encoded, harness
+from tests.support.processes.worker import wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("client-features")]
 
-PHOTO = encoded(scene(), "jpeg")
+PHOTO = encoded(harness(), "jpeg")
 LOG = "feat: watch a job\nfix: no zombie is left behind\nfix: a typo\n"
 
 
@@ -114,6 +114,7 @@ def test_image_upload_and_download(sluice: Any, tmp_path: Path) -> None:
         sluice.images.get(image.image_id)
 
 
+@pytest.mark.slow("processes an image twice")
 def test_failed_image_can_be_uploaded_again(sluice: Any) -> None:
     image = sluice.images.upload(b"\xff\xd8\xff" + bytes(64), content_type="image/jpeg")
     failed = sluice.images.wait(image.image_id)
@@ -124,6 +125,7 @@ def test_failed_image_can_be_uploaded_again(sluice: Any) -> None:
     assert sluice.images.wait(image.image_id).status == "processed"
 
 
+@pytest.mark.slow("processes several images")
 def test_stream_of_several_images(sluice: Any) -> None:
     ids = [sluice.images.upload(PHOTO).image_id for _ in range(2)]
     ended = {each.data["image_id"] for each in sluice.images.stream(*ids) if each.type == "ready"}

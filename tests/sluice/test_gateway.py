@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from sluice.errors import Invalid, JobCanceled, JobFailed, NotFound, WaitTimeout
-from tests.gateway.processes import ROOT, environment
 from tests.sluice.conftest import Connect, Site
-from tests.worker.processes import wait_until
+from tests.support.processes.gateway import ROOT, environment
+from tests.support.processes.worker import wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("client-site")]
 
@@ -125,6 +125,7 @@ def test_jobs_are_listed_in_pages(sluice: Any) -> None:
     assert page.next
 
 
+@pytest.mark.slow("restarts a gateway")
 def test_stream_survives_a_gateway_restart(sluice: Any, site: Site, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     words = [str(number) for number in range(40)]
@@ -145,6 +146,7 @@ def test_stream_survives_a_gateway_restart(sluice: Any, site: Site, tmp_path: Pa
     assert handle.result(60) == {"words": 40}
 
 
+@pytest.mark.slow("restarts a gateway")
 def test_wait_survives_a_gateway_restart(sluice: Any, site: Site, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     handle = sluice.submit("chat", {"words": ["a"], "stop_after": 1, "gate": str(gate)})

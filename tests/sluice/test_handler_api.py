@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sluice import worker
-from tests.gateway.processes import ROOT
+from tests.support.processes.gateway import ROOT
 
 EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
 

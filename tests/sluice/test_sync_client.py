@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from tests.gateway.processes import ROOT
+from tests.support.processes.gateway import ROOT
 
 
 def test_blocking_client_is_up_to_date() -> None:

@@ -38,7 +38,7 @@ from sluice.transport.event_stream import EventStream, TextJoiner
 from sluice.transport.request import build_request, path_segment, query_string, retry_after_s
 from sluice.transport.retry import LONGEST_RETRY_AFTER_S, RetryBudget
 from sluice.transport.sse import Message, SseParser
-from tests.gateway.processes import ROOT
+from tests.support.processes.gateway import ROOT
 
 
 @pytest.mark.parametrize(

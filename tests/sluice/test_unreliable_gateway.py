@@ -27,11 +27,18 @@ from sluice.errors import (
     WaitTimeout,
 )
 from sluice.transport import event_stream, retry
-from tests.gateway.processes import free_port
 from tests.sluice.conftest import Connect
-from tests.sluice.scripted_gateway import Reply, ScriptedGateway, answer, event, problem, stream
+from tests.support.client.scripted_gateway import (
+    Reply,
+    ScriptedGateway,
+    answer,
+    event,
+    problem,
+    stream,
+)
+from tests.support.processes.gateway import free_port
+from tests.support.processes.worker import wait_until
 from tests.worker.features.webhooks.certificates import Authority
-from tests.worker.processes import wait_until
 
 pytestmark = pytest.mark.usefixtures("short_pauses")
 
@@ -42,6 +49,11 @@ HELLO = event("", "hello", {"job_id": "j1"}, retry_ms=1)
 def job(status: str = "done", **more: object) -> dict[str, object]:
     times = {"created_ts": 1, "updated_ts": 2, "ttl_s": 600}
     return {"job_id": "j1", "task": "chat", "status": status, **times, "result": None, **more}
+
+
+@pytest.fixture
+def client(connect: Connect, script: ScriptedGateway) -> Any:
+    return connect(script.url)
 
 
 # -- retries -------------------------------------------------------------------------------
@@ -61,19 +73,18 @@ def job(status: str = "done", **more: object) -> dict[str, object]:
     ],
 )
 def test_submission_is_retried_with_the_same_key(
-    connect: Connect, script: ScriptedGateway, failure: Reply
+    client: Any, script: ScriptedGateway, failure: Reply
 ) -> None:
     script.respond(failure, failure, ACCEPTED)
-    assert connect(script.url).submit("chat", {"text": "a"}).id == "j1"
+    assert client.submit("chat", {"text": "a"}).id == "j1"
     keys = {request.headers["idempotency-key"] for request in script.requests}
     assert len(script.requests) == 3
     assert len(keys) == 1
     assert all(request.json == script.requests[0].json for request in script.requests)
 
 
-def test_submissions_have_different_keys(connect: Connect, script: ScriptedGateway) -> None:
+def test_submissions_have_different_keys(client: Any, script: ScriptedGateway) -> None:
     script.respond(ACCEPTED, ACCEPTED, ACCEPTED)
-    client = connect(script.url)
     client.submit("chat", {})
     client.submit("chat", {})
     client.submit("chat", {}, idempotency_key="mine")
@@ -91,51 +102,41 @@ def test_retries_are_limited(connect: Connect, script: ScriptedGateway) -> None:
     assert raised.value.exit_code == ExitCode.UNREACHABLE
 
 
-def test_retry_after_is_respected(connect: Connect, script: ScriptedGateway) -> None:
+def test_retry_after_is_respected_unless_it_is_long(client: Any, script: ScriptedGateway) -> None:
     script.respond(problem(429, "rate_limited", Retry_After="9", Retry_After_Ms="300"), ACCEPTED)
     started = time.monotonic()
-    connect(script.url).submit("chat", {})
+    client.submit("chat", {})
     assert 0.3 <= time.monotonic() - started < 9
-
-
-def test_long_retry_after_is_raised(connect: Connect, script: ScriptedGateway) -> None:
     script.respond(problem(429, "quota_exceeded", Retry_After="3600"))
     with pytest.raises(RateLimited) as raised:
-        connect(script.url).submit("chat", {})
+        client.submit("chat", {})
     assert raised.value.retry_after_s == 3600
     assert raised.value.exit_code == ExitCode.BACKPRESSURE
-    assert len(script.requests) == 1
+    assert len(script.requests) == 3
 
 
-def test_unsafe_request_is_not_retried(connect: Connect, script: ScriptedGateway) -> None:
+def test_an_unsafe_request_is_retried_only_if_refused(client: Any, script: ScriptedGateway) -> None:
     script.respond(Reply())
     with pytest.raises(Broken) as raised:
-        connect(script.url).redrive(everything=True)
+        client.redrive(everything=True)
     assert raised.value.outcome_unknown
     assert len(script.requests) == 1
-
-
-def test_refused_unsafe_request_is_retried(connect: Connect, script: ScriptedGateway) -> None:
     script.respond(
         problem(503, "store_unavailable", Retry_After="0"),
         answer(200, {"redriven": [], "skipped": [], "dry_run": False}),
     )
-    assert connect(script.url).redrive(everything=True).redriven == []
+    assert client.redrive(everything=True).redriven == []
 
 
-def test_closed_idle_connection_is_replaced(connect: Connect, script: ScriptedGateway) -> None:
-    script.respond(answer(200, job(), keep=True), Reply(), answer(200, job()))
+def test_connections_are_reused_and_closed_ones_replaced(
+    connect: Connect, script: ScriptedGateway
+) -> None:
+    script.respond(*[answer(200, job(), keep=True)] * 5, Reply(), answer(200, job()))
     client = connect(script.url, retries=1)
-    assert client.job("j1").get().ended
-    assert client.job("j1").get().ended
-
-
-def test_connections_are_reused(connect: Connect, script: ScriptedGateway) -> None:
-    script.respond(*[answer(200, job(), keep=True)] * 5)
-    client = connect(script.url)
     for _ in range(5):
-        client.job("j1").get()
+        assert client.job("j1").get().ended
     assert script.connections == 1
+    assert client.job("j1").get().ended
 
 
 def test_refusal_during_a_long_upload(connect: Connect, script: ScriptedGateway) -> None:
@@ -183,102 +184,88 @@ def test_status_codes_map_to_errors(
     assert len(script.requests) == 1
 
 
-def test_workflow_errors_have_a_code(connect: Connect, script: ScriptedGateway) -> None:
+def test_workflow_errors_have_a_code(client: Any, script: ScriptedGateway) -> None:
     fault = {"code": "unknown_step", "message": "There is no such step.", "field": "step"}
     script.respond(answer(422, {"success": False, "errors": [fault]}))
     with pytest.raises(Invalid) as raised:
-        connect(script.url).workflows.execute("wf_1", "dance")
+        client.workflows.execute("wf_1", "dance")
     assert (raised.value.code, raised.value.detail) == ("unknown_step", "There is no such step.")
 
 
-def test_invalid_member_is_in_the_message(connect: Connect, script: ScriptedGateway) -> None:
+def test_invalid_member_is_in_the_message(client: Any, script: ScriptedGateway) -> None:
     errors = [{"pointer": "/ttl_s", "detail": "too small"}]
     script.respond(answer(422, {"code": "invalid_request", "detail": "No.", "errors": errors}))
     with pytest.raises(Invalid, match=r"No\. /ttl_s: too small"):
-        connect(script.url).submit("chat", {}, ttl_s=0)
+        client.submit("chat", {}, ttl_s=0)
 
 
-def test_request_in_progress_is_retried(connect: Connect, script: ScriptedGateway) -> None:
+def test_request_in_progress_is_retried(client: Any, script: ScriptedGateway) -> None:
     busy = problem(409, "request_in_progress", Retry_After="0")
     cancelled = {"job_id": "wf_1", "workflow": "w", "status": "cancelled", "progress": 0.1}
     script.respond(busy, answer(200, {"success": True, "job": cancelled}))
-    assert connect(script.url).workflows.cancel("wf_1").status == "cancelled"
+    assert client.workflows.cancel("wf_1").status == "cancelled"
 
 
 # -- not a gateway --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "reply",
+    ("reply", "kind"),
     [
-        Reply(b"nonsense\r\n\r\n"),
-        Reply(b"\x00\xff\xfe" * 50),
-        Reply(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n<html>hi\n"),
-        answer(200, []),
-        answer(200, {"job_id": 7}),
-        answer(200, {"job_id": "j1"}),
-        answer(200, job(created_ts="yesterday")),
-        answer(200, job(error="text")),
-        answer(200, None),
-        answer(302, None, Location="http://127.0.0.1:1/login"),
+        (Reply(b"nonsense\r\n\r\n"), BadAnswer),
+        (Reply(b"\x00\xff\xfe" * 50), BadAnswer),
+        (Reply(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n<html>hi\n"), BadAnswer),
+        (answer(200, []), BadAnswer),
+        (answer(200, {"job_id": 7}), BadAnswer),
+        (answer(200, {"job_id": "j1"}), BadAnswer),
+        (answer(200, job(created_ts="yesterday")), BadAnswer),
+        (answer(200, job(error="text")), BadAnswer),
+        (answer(200, None), BadAnswer),
+        (answer(302, None, Location="http://127.0.0.1:1/login"), BadAnswer),
+        (Reply(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n{}"), SluiceError),
+        (Reply(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{}"), SluiceError),
+        (Reply(b"HTTP/1.1 200 OK\r\nConte"), SluiceError),
+        (Reply(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n{}", reset=True), SluiceError),
     ],
 )
-def test_invalid_responses_raise_bad_answer(
-    connect: Connect, script: ScriptedGateway, reply: Reply
+def test_invalid_and_truncated_responses(
+    connect: Connect, script: ScriptedGateway, reply: Reply, kind: type[SluiceError]
 ) -> None:
     script.respond(reply)
-    with pytest.raises(BadAnswer) as raised:
+    with pytest.raises(kind) as raised:
         connect(script.url, retries=0).job("j1").get()
     assert raised.value.exit_code == ExitCode.UNREACHABLE
 
 
-@pytest.mark.parametrize(
-    "reply",
-    [
-        Reply(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n{}"),
-        Reply(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{}"),
-        Reply(b"HTTP/1.1 200 OK\r\nConte"),
-        Reply(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n{}", reset=True),
-    ],
-)
-def test_truncated_responses(connect: Connect, script: ScriptedGateway, reply: Reply) -> None:
-    script.respond(reply)
-    with pytest.raises(SluiceError) as raised:
-        connect(script.url, retries=0).job("j1").get()
-    assert raised.value.exit_code == ExitCode.UNREACHABLE
-
-
-def test_connection_refused(connect: Connect) -> None:
+def test_no_connection_or_no_response(connect: Connect, script: ScriptedGateway) -> None:
     url = f"http://127.0.0.1:{free_port()}"
     with pytest.raises(Unreachable, match="sluice up") as raised:
         connect(url, retries=1).job("j1").get()
     assert url in str(raised.value)
     assert not isinstance(raised.value, Broken)
-
-
-def test_unknown_host_name(connect: Connect) -> None:
     with pytest.raises(Unreachable):
         connect("http://no-such-host.invalid:1", retries=0).whoami()
-
-
-def test_response_timeout(connect: Connect, script: ScriptedGateway) -> None:
     script.respond(Reply(hang=True))
     with pytest.raises(Broken, match="in time"):
         connect(script.url, retries=0, timeout_s=0.2).job("j1").get()
 
 
 @pytest.mark.parametrize(
-    "url", ["gateway:8080", "ftp://x", "http://", "http://x:port", "http://x/?a", "http://a:b@x"]
+    ("url", "key", "named"),
+    [
+        *(
+            (url, None, "SLUICE_")
+            for url in ("gateway:8080", "ftp://x", "http://", "http://x:port")
+        ),
+        *((url, None, "SLUICE_") for url in ("http://x/?a", "http://a:b@x")),
+        *(("http://localhost", key, "SLUICE_API_KEY") for key in ("a b", "ä", "a\r\nX-Evil: 1")),
+    ],
 )
-def test_invalid_url(connect: Connect, url: str) -> None:
-    with pytest.raises(Misconfigured, match="SLUICE_"):
-        connect(url)
-
-
-@pytest.mark.parametrize("key", ["a b", "ä", "a\r\nX-Evil: 1"])
-def test_invalid_api_key(connect: Connect, key: str) -> None:
-    with pytest.raises(Misconfigured, match="SLUICE_API_KEY"):
-        connect("http://localhost", key)
+def test_an_invalid_url_or_key_is_named(
+    connect: Connect, url: str, key: str | None, named: str
+) -> None:
+    with pytest.raises(Misconfigured, match=named):
+        connect(url, key)
 
 
 def test_url_and_key_from_the_environment(
@@ -325,17 +312,17 @@ def test_tls_requires_a_trusted_certificate(
         script.close()
 
 
-def test_listing_with_a_repeated_cursor_ends(connect: Connect, script: ScriptedGateway) -> None:
+def test_listing_with_a_repeated_cursor_ends(client: Any, script: ScriptedGateway) -> None:
     script.respond(*[answer(200, {"jobs": [], "next": "c"})] * 5)
     with pytest.raises(BadAnswer, match="end"):
-        list(connect(script.url).jobs())
+        list(client.jobs())
     assert len(script.requests) == 2
 
 
 # -- streams -------------------------------------------------------------------------------
 
 
-def test_stream_resumes_after_the_last_event(connect: Connect, script: ScriptedGateway) -> None:
+def test_stream_resumes_after_the_last_event(client: Any, script: ScriptedGateway) -> None:
     script.respond(
         stream(HELLO, event("1-0", "queued"), event("2-0", "running"), cut=True),
         Reply(),
@@ -346,7 +333,7 @@ def test_stream_resumes_after_the_last_event(connect: Connect, script: ScriptedG
         stream(HELLO, event("4-0", "done", {"ms": 1}), hang=True),
     )
     messages: list[str] = []
-    events = list(connect(script.url).job("j1").stream(notify=messages.append))
+    events = list(client.job("j1").stream(notify=messages.append))
     assert [each.id for each in events] == ["1-0", "2-0", "2-1", "3-0", "4-0"]
     assert [each.text for each in events] == ["", "", "a", "b", ""]
     assert events[-1].terminal
@@ -356,76 +343,78 @@ def test_stream_resumes_after_the_last_event(connect: Connect, script: ScriptedG
     assert all("reconnecting" in message for message in messages)
 
 
-def test_repeated_events_are_dropped(connect: Connect, script: ScriptedGateway) -> None:
-    script.respond(
-        stream(event("1-0", "queued"), event("9-0", "running"), cut=True),
-        stream(event("1-0", "queued"), event("9-0", "running"), event("10-0", "done")),
-    )
-    events = list(connect(script.url).job("j1").stream())
-    assert [each.id for each in events] == ["1-0", "9-0", "10-0"]
+@pytest.mark.parametrize(
+    ("replies", "from_id", "events"),
+    [
+        (
+            [
+                stream(event("1-0", "queued"), event("9-0", "running"), cut=True),
+                stream(event("1-0", "queued"), event("9-0", "running"), event("10-0", "done")),
+            ],
+            [],
+            ["1-0 queued", "9-0 running", "10-0 done"],
+        ),
+        ([stream(event("5-0", "done"))], ["4-0"], ["5-0 done"]),
+        ([answer(204)], ["4-0"], []),
+        (
+            [stream(HELLO, event("1-0", "queued"), event("", "gone", {"detail": "expired"}))],
+            [],
+            ["1-0 queued", " gone"],
+        ),
+        (
+            [
+                stream(event("1-0", "queued"), event("", "shutdown", {}, retry_ms=2)),
+                stream(event("2-0", "done")),
+            ],
+            [],
+            ["1-0 queued", "2-0 done"],
+        ),
+    ],
+    ids=["repeated", "from-id", "ended", "gone", "shutdown"],
+)
+def test_events_of_a_stream(
+    client: Any, script: ScriptedGateway, replies: Any, from_id: list[str], events: list[str]
+) -> None:
+    script.respond(*replies)
+    found = [f"{each.id} {each.type}" for each in client.job("j1").stream(*from_id)]
+    assert found == events
+    assert [script.requests[0].headers.get("last-event-id")] == (from_id or [None])
 
 
-def test_stream_from_an_event_id(connect: Connect, script: ScriptedGateway) -> None:
-    script.respond(stream(event("5-0", "done")))
-    assert [each.id for each in connect(script.url).job("j1").stream("4-0")] == ["5-0"]
-    assert script.requests[0].headers["last-event-id"] == "4-0"
-
-
-def test_stream_of_an_ended_job_is_empty(connect: Connect, script: ScriptedGateway) -> None:
-    script.respond(answer(204))
-    assert list(connect(script.url).job("j1").stream("4-0")) == []
-
-
-def test_gap_event(connect: Connect, script: ScriptedGateway) -> None:
+def test_gap_and_text_events(client: Any, script: ScriptedGateway) -> None:
     gap = event("", "gap", {"from": "1-0", "to": "5-0"})
-    script.respond(stream(HELLO, gap, event("5-0", "done")))
-    first, last = connect(script.url).job("j1").stream()
+    text = b"id: 6-0\nevent: message\ndata: <b>\ndata: hi\n\n"
+    script.respond(stream(HELLO, gap, text, event("7-0", "done")))
+    first, second, last = client.job("j1").stream()
     assert (first.type, first.data, first.id) == ("gap", {"from": "1-0", "to": "5-0"}, "")
+    assert (second.type, second.data, second.text) == ("message", "<b>\nhi", "")
     assert last.type == "done"
 
 
-def test_gone_event_ends_the_stream(connect: Connect, script: ScriptedGateway) -> None:
-    script.respond(stream(HELLO, event("1-0", "queued"), event("", "gone", {"detail": "expired"})))
-    assert [each.type for each in connect(script.url).job("j1").stream()] == ["queued", "gone"]
-
-
-def test_stream_continues_after_shutdown(connect: Connect, script: ScriptedGateway) -> None:
-    bye = event("", "shutdown", {"detail": "bye"}, retry_ms=2)
-    script.respond(stream(event("1-0", "queued"), bye), stream(event("2-0", "done")))
-    assert [each.id for each in connect(script.url).job("j1").stream()] == ["1-0", "2-0"]
-
-
-def test_stream_of_an_unknown_job(connect: Connect, script: ScriptedGateway) -> None:
-    script.respond(problem(404, "job_not_found"))
-    with pytest.raises(NotFound):
-        list(connect(script.url).job("j1").stream())
-
-
-def test_html_response_is_not_a_stream(connect: Connect, script: ScriptedGateway) -> None:
-    script.respond(Reply(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n<html>"))
-    with pytest.raises(BadAnswer):
-        list(connect(script.url).job("j1").stream())
-
-
-def test_event_data_that_is_not_json_stays_text(connect: Connect, script: ScriptedGateway) -> None:
-    script.respond(
-        stream(b"id: 1-0\nevent: message\ndata: <b>\ndata: hi\n\n", event("2-0", "done"))
-    )
-    first, _ = connect(script.url).job("j1").stream()
-    assert (first.type, first.data, first.text) == ("message", "<b>\nhi", "")
-
-
-def test_endless_event_is_rejected(
-    connect: Connect, script: ScriptedGateway, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("reply", "error"),
+    [
+        (problem(404, "job_not_found"), NotFound),
+        (Reply(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n<html>"), BadAnswer),
+        (stream(b"data: " + b"x" * 5000), BadAnswer),
+    ],
+    ids=["unknown", "html", "endless"],
+)
+def test_invalid_streams_are_rejected(
+    client: Any,
+    script: ScriptedGateway,
+    monkeypatch: pytest.MonkeyPatch,
+    reply: Reply,
+    error: type[SluiceError],
 ) -> None:
     monkeypatch.setattr("sluice.transport.sse.MAX_EVENT_BYTES", 1000)
-    script.respond(stream(b"data: " + b"x" * 5000))
-    with pytest.raises(BadAnswer):
-        list(connect(script.url).job("j1").stream())
+    script.respond(reply)
+    with pytest.raises(error):
+        list(client.job("j1").stream())
 
 
 def test_reconnecting_is_limited(
-    connect: Connect, script: ScriptedGateway, monkeypatch: pytest.MonkeyPatch
+    client: Any, script: ScriptedGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_stream, "SILENCE_S", 5.0)
     monkeypatch.setattr(
@@ -433,17 +422,15 @@ def test_reconnecting_is_limited(
         {**event_stream.EventStream.__init__.__kwdefaults__, "reconnect_for_s": 0.2},
     )  # fmt: skip
     script.respond(stream(event("1-0", "queued"), cut=True))
-    events = connect(script.url).job("j1").stream()
+    events = client.job("j1").stream()
     assert next(events).id == "1-0"
     with pytest.raises(Unreachable):
         next(events)
 
 
-def test_closing_the_iterator_closes_the_connection(
-    connect: Connect, script: ScriptedGateway
-) -> None:
+def test_closing_the_iterator_closes_the_connection(client: Any, script: ScriptedGateway) -> None:
     script.respond(stream(event("1-0", "queued"), hang=True))
-    events = connect(script.url).job("j1").stream()
+    events = client.job("j1").stream()
     assert next(events).id == "1-0"
     events.close()
 
@@ -457,11 +444,11 @@ def test_wait_survives_errors(connect: Connect, script: ScriptedGateway) -> None
     assert script.requests[-1].headers["prefer"].startswith("wait=")
 
 
-def test_wait_polls_at_a_limited_rate(connect: Connect, script: ScriptedGateway) -> None:
+def test_wait_polls_at_a_limited_rate(client: Any, script: ScriptedGateway) -> None:
     script.respond(*[answer(200, job("running"))] * 50)
     started = time.monotonic()
     with pytest.raises(WaitTimeout, match="running") as raised:
-        connect(script.url).job("j1").wait(1.5)
+        client.job("j1").wait(1.5)
     assert raised.value.exit_code == ExitCode.TIMEOUT
     assert 1.4 < time.monotonic() - started < 10
     assert len(script.requests) <= 4
@@ -486,12 +473,12 @@ REPORT = {"type": "report", "jobs_checked": 2, "violations_total": 1, "duration_
 VIOLATION = {"type": "violation", "job_id": "j1", "rule": "no_ttl", "detail": "d"}
 
 
-def test_audit_lines_are_reported(connect: Connect, script: ScriptedGateway) -> None:
+def test_audit_lines_are_reported(client: Any, script: ScriptedGateway) -> None:
     script.respond(
         lines({"type": "progress", "jobs_checked": 1}, VIOLATION, {"type": "new"}, REPORT)
     )
     received: list[str] = []
-    report = connect(script.url).audit(lambda line: received.append(line["type"]))
+    report = client.audit(lambda line: received.append(line["type"]))
     assert received == ["progress", "violation", "new", "report"]
     assert (report.jobs_checked, report.violations_total) == (2, 1)
     assert [(each.job_id, each.rule) for each in report.violations] == [("j1", "no_ttl")]
@@ -509,10 +496,10 @@ def test_audit_lines_are_reported(connect: Connect, script: ScriptedGateway) -> 
         Reply(),
     ],
 )
-def test_failed_audits(connect: Connect, script: ScriptedGateway, reply: Reply) -> None:
+def test_failed_audits(client: Any, script: ScriptedGateway, reply: Reply) -> None:
     script.respond(reply)
     with pytest.raises(SluiceError) as raised:
-        connect(script.url).audit()
+        client.audit()
     assert raised.value.exit_code == ExitCode.UNREACHABLE
     assert len(script.requests) == 1
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.backends import missing
+from tests.support.servers import missing
 from tests.system.cache import scratch
 from tests.system.machine import CommandFailed, Layers, Machine, booted
 from tests.system.rootfs import base_tree, what_is_missing

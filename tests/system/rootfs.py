@@ -6,6 +6,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.system.cache import built_once, print_progress
@@ -62,9 +63,18 @@ def python_version(tree: Path) -> str:
 
 def _build(tree: Path) -> None:
     print_progress(f"building a {SUITE} tree with debootstrap (about two minutes, once)")
-    command = ["debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}", SUITE]
+    debootstrap(tree, PACKAGES)
+
+
+def debootstrap(
+    tree: Path, packages: Sequence[str], *, prefix: Sequence[str] = (), architecture: str = ""
+) -> None:
+    """Installs a minimal Debian with these packages; `prefix` is a command that runs it."""
+    command = [*prefix, "debootstrap", "--variant=minbase", f"--include={','.join(packages)}"]
+    if architecture:
+        command.append(f"--arch={architecture}")
     process = subprocess.Popen(
-        [*command, str(tree)],
+        [*command, SUITE, str(tree)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         stdin=subprocess.DEVNULL,

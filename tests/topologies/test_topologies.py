@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.topologies import Node, cluster, sentinel_set
+from tests.support.topologies import Node, cluster, sentinel_set
 
 pytestmark = [pytest.mark.process, pytest.mark.topology]
 

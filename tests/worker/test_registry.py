@@ -15,9 +15,8 @@ from common.contracts.jobs import Task
 from common.errors import SettingsError
 from common.settings.base import load_settings
 from common.settings.worker import WorkerSettings
-from tests.worker.kit import RigMaker
+from tests.support.worker.harness import MakeWorker
 from worker.errors import InvalidPayload, UnknownTask
-from worker.execution.executor import Outcome
 from worker.main import build_registry
 from worker.registry import Registry
 
@@ -39,11 +38,15 @@ async def typed(context: Any, payload: Prompt) -> Any:
 
 def test_async_and_plain_functions() -> None:
     registry = Registry()
-    registry.add("chat", coroutine)
     registry.add("plan", plain)
-    assert registry.resolve("chat").is_async
     assert not registry.resolve("plan").is_async
+    registry.add("chat", plain)
+    registry.add("chat", coroutine)  # replaces the first
+    assert registry.resolve("chat").function is coroutine
+    assert registry.resolve("chat").is_async
     assert registry.resolve("chat").model is None
+    assert registry.handler("chat", "plan")(coroutine) is coroutine
+    assert registry.resolve("chat") == registry.resolve("plan")
 
 
 def test_methods_partials_and_callable_objects() -> None:
@@ -62,19 +65,6 @@ def test_methods_partials_and_callable_objects() -> None:
         assert handler.model is Prompt, function
 
 
-def test_the_decorator_takes_several_tasks() -> None:
-    registry = Registry()
-    assert registry.handler("chat", "plan")(coroutine) is coroutine
-    assert registry.resolve("chat") == registry.resolve("plan")
-
-
-def test_a_later_registration_replaces_an_earlier_one() -> None:
-    registry = Registry()
-    registry.add("chat", plain)
-    registry.add("chat", coroutine)
-    assert registry.resolve("chat").function is coroutine
-
-
 def test_unknown_tasks() -> None:
     registry = Registry()
     with pytest.raises(ValueError, match=r"'dance'.*chat"):
@@ -91,7 +81,8 @@ def test_handlers_take_a_context_and_a_payload(function: Any) -> None:
         Registry().add("chat", function)
 
 
-def test_typed_payloads() -> None:
+@pytest.mark.fakeredis_only
+async def test_typed_payloads_are_validated(make_worker: MakeWorker) -> None:
     registry = Registry()
     registry.add("chat", typed)
     handler = registry.resolve("chat")
@@ -99,16 +90,11 @@ def test_typed_payloads() -> None:
     with pytest.raises(InvalidPayload, match="text: Field required") as caught:
         handler.parse({"n": "x"})
     assert "n: " in str(caught.value)
-
-
-async def test_a_payload_that_does_not_fit_ends_the_job_in_error(rig: RigMaker) -> None:
-    worker = rig(typed)
-    outcome, job_id = await worker.execute(b'{"text":5}')
-    assert outcome is Outcome.ERROR
+    worker = make_worker(registry=registry)
+    job_id = await worker.run_job(b"error", payload=b'{"text":5}')
     assert (await worker.error(job_id))["kind"] == "invalid_payload"
-    outcome, job_id = await worker.execute(b'{"text":"a","n":2}')
-    assert outcome is Outcome.DONE
-    assert (await worker.job(job_id))[b"result"] == b'["a","a"]'
+    job_id = await worker.run_job(payload=b'{"text":"a","n":2}')
+    assert await worker.result(job_id) == ["a", "a"]
 
 
 # -- WORKER_HANDLERS --------------------------------------------------------------------------

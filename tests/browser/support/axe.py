@@ -8,7 +8,7 @@ from typing import Any
 from playwright.sync_api import Page
 
 from tests.interop import install
-from tests.support.backends import missing
+from tests.support.servers import missing
 
 BLOCKING_IMPACTS = ("serious", "critical")
 

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.gateway.processes import PYTHON_M, GatewayProcess
-from tests.support.backends import SYSTEM, RealServer, require_binary
-from tests.worker.processes import ROOT, Process, wait_until
+from tests.support.processes.gateway import PYTHON_M, GatewayProcess
+from tests.support.processes.worker import ROOT, Process, wait_until
+from tests.support.servers import SYSTEM, RealServer, require_binary
 
 TIMEOUT_S = 60.0
 ENDED = ("done", "error", "canceled")

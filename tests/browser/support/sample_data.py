@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.browser.support.live_server import QUEUE, LiveServer
-from tests.support import photos
+from tests.support.files import photos
 
 #: Executes or changes something if it is inserted as markup instead of text.
 HOSTILE = (

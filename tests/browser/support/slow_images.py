@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tests.worker.features.images import process_stubs
+from tests.support.worker import image_processes
 from worker.features.images import processor
 from worker.registry import Registry
 
 
 def register(registry: Registry) -> None:
-    processor.process = process_stubs.wait_for_go
+    processor.process = image_processes.wait_for_go

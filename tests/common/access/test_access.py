@@ -25,7 +25,7 @@ from common.access.store import KeyStore, TooManyKeys
 from common.contracts.access import AccessKeys, AuditAction
 from common.contracts.jobs import JobKeys
 from common.errors import CorruptKey, StoreUnavailable
-from tests.support.backends import Backend
+from tests.support.servers import Backend
 
 KEYS = AccessKeys()
 
@@ -47,9 +47,6 @@ def test_a_key_contains_its_id_and_a_checksum() -> None:
     presented = parse_key(key)
     assert presented == (key_id, key_digest(key))
     assert key not in str(presented)
-
-
-def test_keys_are_unique() -> None:
     assert len({generate_key("aaaaaaaa") for _ in range(500)}) == 500
     assert len({generate_key_id() for _ in range(500)}) == 500
 
@@ -61,17 +58,12 @@ def test_the_checksum_detects_any_single_wrong_character() -> None:
         assert parse_key(key[:at] + other + key[at + 1 :]) is None, at
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "sluice_", "x" * 65, "Bearer x", "sluice_aaaaaaaa_" + "0" * 49, "sluice_\udcff"],
-)
-def test_invalid_keys_are_not_parsed(text: str) -> None:
-    assert parse_key(text) is None
-
-
-@pytest.mark.parametrize("extra", ["\n", " ", "x"])
-def test_text_after_a_key_is_rejected(extra: str) -> None:
-    assert parse_key(generate_key("aaaaaaaa") + extra) is None
+def test_invalid_keys_are_not_parsed() -> None:
+    key = generate_key("aaaaaaaa")
+    after = (key + "\n", key + " ", key + "x")
+    short = ("", "sluice_", "x" * 65, "Bearer x", "sluice_aaaaaaaa_" + "0" * 49, "sluice_\udcff")
+    for text in (*short, *after):
+        assert parse_key(text) is None, text
 
 
 # -- records ---------------------------------------------------------------------------------------
@@ -333,11 +325,12 @@ async def test_audit_entries_are_read_newest_first(
     assert "aaaaaaaa key.rotate k4" in caplog.text
 
 
+@pytest.mark.real_redis
 async def test_the_audit_log_is_trimmed(
-    real_backend: Backend, keys: JobKeys, monkeypatch: pytest.MonkeyPatch
+    backend: Backend, keys: JobKeys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("common.access.audit_log.MAX_ENTRIES", 10)
-    client = real_backend.client()
+    client = backend.client()
     trail = AuditLog(client, AccessKeys(keys.tag))
     for _ in range(300):
         await trail.write(AuditEntry("x", AuditAction.AUDIT_RUN, "y" * 1000))

@@ -1,4 +1,4 @@
-"""The index of jobs: accepted and begun jobs are in it once; no operation depends on it."""
+"""The index and the counts of jobs: each job is in them once; no operation depends on them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ import pytest
 from common.contracts.jobs import JobKeys
 from common.contracts.queue import Answer
 from common.errors import QueueFull
+from common.jobs.queue_stats import JobCounts
 from common.jobs.scripts import read_core_lua
 from common.jobs.store import Claim, WorkerIdentity
-from tests.common.features.workflows.kit import Flow
 from tests.common.jobs.scripts.gateway.test_redrive import dead_letter_of, redrive_of
 from tests.common.jobs.scripts.queue.test_dead_letter import fields_of, unknown
-from tests.common.kit import Scene, new_job
-from tests.support.backends import Backend
+from tests.support.servers import Backend
+from tests.support.store.jobs import DONE, FAILED, GIVEN_UP, StoreHarness, new_job
+from tests.support.store.workflows import WorkflowHarness
 
 CAP = 5
 #: The index may exceed its limit by this many.
@@ -26,93 +27,90 @@ SLACK = 16
 
 
 @pytest.fixture
-async def small(backend: Backend, keys: JobKeys, worker: WorkerIdentity) -> AsyncIterator[Scene]:
-    """A scene with a small index."""
-    made = Scene(backend, replace(keys, index_max=CAP), worker)
+async def small(
+    backend: Backend, keys: JobKeys, worker: WorkerIdentity
+) -> AsyncIterator[StoreHarness]:
+    """A harness with a small index."""
+    made = StoreHarness(backend, replace(keys, index_max=CAP), worker)
     yield made
     await made.close()
 
 
-async def indexed(scene: Scene) -> list[str]:
+async def indexed(harness: StoreHarness) -> list[str]:
     """The ids in the index, oldest first."""
-    return [name.decode() for name in await scene.client.zrange(scene.keys.index, 0, -1)]
+    return [name.decode() for name in await harness.client.zrange(harness.keys.index, 0, -1)]
 
 
-async def third_party_job(scene: Scene, **fields: str) -> tuple[str, str]:
+async def third_party_job(harness: StoreHarness, **fields: str) -> tuple[str, str]:
     """A job of a third-party producer, and its message, already read."""
-    if not await scene.client.exists(scene.keys.queue):
-        await scene.group()
+    if not await harness.client.exists(harness.keys.queue):
+        await harness.group()
     job_id = str(uuid.uuid4())
     record = {"job_id": job_id, "task": "chat", "payload": "{}", "status": "queued", **fields}
-    await scene.client.hset(scene.keys.job(job_id), mapping=record)
-    await scene.client.xadd(scene.keys.queue, {"job_id": job_id, "task": "chat", "payload": "{}"})
-    [message_id] = await scene.take()
+    await harness.client.hset(harness.keys.job(job_id), mapping=record)
+    await harness.client.xadd(
+        harness.keys.queue, {"job_id": job_id, "task": "chat", "payload": "{}"}
+    )
+    [message_id] = await harness.take()
     return job_id, message_id
 
 
-async def test_accepted_jobs_by_their_time(scene: Scene) -> None:
-    [plain] = await scene.post()
-    [later] = await scene.post(delay_ms=60_000, schedule_limit=10)
+async def test_accepted_jobs_by_their_time(harness: StoreHarness) -> None:
+    [plain] = await harness.post()
+    [later] = await harness.post(delay_ms=60_000, schedule_limit=10)
     for job_id in (plain, later):
-        created = (await scene.job(job_id))[b"created_ts"]
-        assert await scene.client.zscore(scene.keys.index, job_id) == int(created)
-    assert set(await indexed(scene)) == {plain, later}
-
-
-async def test_refused_jobs_are_not_indexed(scene: Scene) -> None:
-    await scene.post()
+        created = (await harness.job(job_id))[b"created_ts"]
+        assert await harness.client.zscore(harness.keys.index, job_id) == int(created)
     with pytest.raises(QueueFull):
-        await scene.store.enqueue(new_job(), "workers", 1)
-    assert len(await indexed(scene)) == 1
+        await harness.store.enqueue(new_job(), "workers", 1)
+    assert set(await indexed(harness)) == {plain, later}
 
 
-async def test_the_time_of_acceptance_stays(scene: Scene) -> None:
-    job_id, message_id = await scene.waiting()
-    await scene.client.zadd(scene.keys.index, {job_id: 17})
-    assert (await scene.begin(job_id, message_id, "t1")).answer is Answer.RUN
-    assert await scene.client.zscore(scene.keys.index, job_id) == 17
+async def test_the_time_of_acceptance_stays(harness: StoreHarness) -> None:
+    job_id, message_id = await harness.waiting()
+    await harness.client.zadd(harness.keys.index, {job_id: 17})
+    assert (await harness.begin(job_id, message_id, "t1")).answer is Answer.RUN
+    assert await harness.client.zscore(harness.keys.index, job_id) == 17
 
 
-async def test_a_redriven_dead_letter_is_indexed(scene: Scene) -> None:
-    wanted = redrive_of(scene, await dead_letter_of(scene))
-    await scene.queue.redrive(wanted, 100)
-    assert wanted.job_id in await indexed(scene)
+async def test_a_redriven_dead_letter_is_indexed(harness: StoreHarness) -> None:
+    wanted = redrive_of(harness, await dead_letter_of(harness))
+    await harness.queue.redrive(wanted, 100)
+    assert wanted.job_id in await indexed(harness)
 
 
-async def test_a_workflow_step_is_indexed(backend: Backend, keys: JobKeys) -> None:
-    flow = Flow(backend, keys)
+async def test_a_workflow_step_is_indexed_and_counted(backend: Backend, keys: JobKeys) -> None:
+    workflow = WorkflowHarness(backend, keys)
     try:
-        await flow.start(await flow.create(), "first")
+        await workflow.start(await workflow.create(), "first")
     finally:
-        await flow.close()
+        await workflow.close()
     client = backend.client()
     [job_id] = [name.decode() for name in await client.zrange(keys.index, 0, -1)]
-    assert await client.hget(keys.job(job_id), "task") == b"tool"  # type: ignore[misc]
+    assert await client.hget(keys.job(job_id), "task") == b"tool"
+    assert await client.hgetall(keys.counts) == {b"accepted": b"1"}
 
 
-async def test_a_third_party_job_is_indexed_when_it_begins(scene: Scene) -> None:
-    job_id, message_id = await third_party_job(scene, created_ts="1234")
-    assert await indexed(scene) == []
-    assert (await scene.begin(job_id, message_id, "t1")).answer is Answer.RUN
-    began = int((await scene.job(job_id))[b"updated_ts"])
-    assert await scene.client.zscore(scene.keys.index, job_id) == began
+async def test_a_third_party_job_is_indexed_when_it_begins(harness: StoreHarness) -> None:
+    job_id, message_id = await third_party_job(harness, created_ts="1234")
+    assert await indexed(harness) == []
+    assert (await harness.begin(job_id, message_id, "t1")).answer is Answer.RUN
+    began = int((await harness.job(job_id))[b"updated_ts"])
+    assert await harness.client.zscore(harness.keys.index, job_id) == began
+    lease = await harness.running("t2")
+    await harness.client.delete(harness.keys.index)
+    await harness.take_over(lease, "t3")  # a later attempt does not index it again
+    assert await indexed(harness) == []
 
 
-async def test_later_attempts_do_not_index_a_job_again(scene: Scene) -> None:
-    lease = await scene.running()
-    await scene.client.delete(scene.keys.index)
-    await scene.take_over(lease)
-    assert await indexed(scene) == []
-
-
-async def test_a_job_that_expired_before_its_start_is_indexed(scene: Scene) -> None:
+async def test_a_job_that_expired_before_its_start_is_indexed(harness: StoreHarness) -> None:
     job_id = str(uuid.uuid4())
-    message_id = await unknown(scene, fields_of(job_id))
-    assert await scene.dead_letter(message_id, fields_of(job_id)) is Answer.EXPIRED
-    assert await indexed(scene) == [job_id]
+    message_id = await unknown(harness, fields_of(job_id))
+    assert await harness.dead_letter(message_id, fields_of(job_id)) is Answer.EXPIRED
+    assert await indexed(harness) == [job_id]
 
 
-async def test_only_the_newest_jobs_are_kept(small: Scene) -> None:
+async def test_only_the_newest_jobs_are_kept(small: StoreHarness) -> None:
     await small.client.zadd(small.keys.index, {f"old-{n}": n for n in range(100)})
     for _ in range(3 * SLACK):
         await small.post()
@@ -124,21 +122,21 @@ async def test_only_the_newest_jobs_are_kept(small: Scene) -> None:
     assert len(await indexed(small)) < CAP + SLACK
 
 
-async def test_third_party_jobs_do_not_exceed_the_limit(small: Scene) -> None:
+async def test_third_party_jobs_do_not_exceed_the_limit(small: StoreHarness) -> None:
     for number in range(2 * CAP):
         job_id, message_id = await third_party_job(small)
         assert (await small.begin(job_id, message_id, f"t{number}")).answer is Answer.RUN
         assert len(await indexed(small)) == min(number + 1, CAP)
 
 
-async def test_an_invalid_count_does_not_let_the_index_grow(small: Scene) -> None:
+async def test_an_invalid_count_does_not_let_the_index_grow(small: StoreHarness) -> None:
     await small.client.set(small.keys.counts, "a string")
     await small.post(2 * CAP)
     assert len(await indexed(small)) == CAP
 
 
 async def test_no_index_is_kept(backend: Backend, keys: JobKeys, worker: WorkerIdentity) -> None:
-    without = Scene(backend, replace(keys, index_max=0), worker)
+    without = StoreHarness(backend, replace(keys, index_max=0), worker)
     try:
         await without.finish(await without.running())
         assert not await without.client.exists(keys.index)
@@ -146,12 +144,12 @@ async def test_no_index_is_kept(backend: Backend, keys: JobKeys, worker: WorkerI
         await without.close()
 
 
-async def test_an_index_of_the_wrong_type_hides_no_reply(scene: Scene) -> None:
-    await scene.client.set(scene.keys.index, "a string")
-    lease = await scene.running()
-    assert await scene.finish(lease) is Answer.OK
-    assert await scene.client.get(scene.keys.index) == b"a string"
-    assert (await scene.store.counts()).done == 1
+async def test_an_index_of_the_wrong_type_hides_no_reply(harness: StoreHarness) -> None:
+    await harness.client.set(harness.keys.index, "a string")
+    lease = await harness.running()
+    assert await harness.finish(lease) is Answer.OK
+    assert await harness.client.get(harness.keys.index) == b"a string"
+    assert (await harness.store.counts()).done == 1
 
 
 def test_no_error_after_the_records_hides_their_replies() -> None:
@@ -159,16 +157,75 @@ def test_no_error_after_the_records_hides_their_replies() -> None:
     assert "redis.call(" not in read_core_lua("dispatch")
 
 
-async def test_very_many_jobs_at_once(scene: Scene) -> None:
-    await scene.group()
-    jobs = [new_job() for _ in range(1200)]
-    await asyncio.gather(*(scene.store.enqueue(job, "workers", 10**9) for job in jobs))
-    await scene.client.delete(scene.keys.index)
-    messages = await scene.take(len(jobs))
+@pytest.mark.real_redis
+async def test_very_many_jobs_at_once(harness: StoreHarness) -> None:
+    await harness.group()
+    jobs = [new_job() for _ in range(600)]
+    await asyncio.gather(*(harness.store.enqueue(job, "workers", 10**9) for job in jobs))
+    await harness.client.delete(harness.keys.index)
+    messages = await harness.take(len(jobs))
     claims = [
         Claim(job.job_id, message_id, f"t{n}")
         for n, (job, message_id) in enumerate(zip(jobs, messages))
     ]
-    replies = await scene.store.begin(claims, scene.worker)
+    replies = await harness.store.begin(claims, harness.worker)
     assert sum(reply.answer is Answer.RUN for reply in replies) == len(jobs)  # type: ignore[union-attr]
-    assert set(await indexed(scene)) == {job.job_id for job in jobs}
+    assert set(await indexed(harness)) == {job.job_id for job in jobs}
+
+
+# -- Counts: every job is counted once when it is accepted and once when it ends ------------------
+
+
+async def test_each_kind_of_end_has_its_count(harness: StoreHarness) -> None:
+    assert await harness.store.counts() == JobCounts()
+    done, failed, canceled = [await harness.running(f"t{n}") for n in range(3)]
+    assert await harness.store.counts() == JobCounts(accepted=3)
+    await asyncio.gather(harness.finish(done, DONE), harness.finish(failed, FAILED))
+    assert (await harness.cancel(canceled.job_id)).answer is Answer.CANCELING
+    assert (await harness.store.counts()).canceled == 0  # only requested so far
+    assert await harness.retry(canceled) is Answer.CANCELED
+    assert await harness.store.counts() == JobCounts(accepted=3, done=1, error=1, canceled=1)
+    assert (await harness.store.counts()).ended == 3
+    assert await harness.client.ttl(harness.keys.counts) > 29 * 24 * 3600
+
+
+async def test_a_job_is_accepted_once(harness: StoreHarness) -> None:
+    job = new_job(idempotency_key="k", idempotency_ttl_s=60, fingerprint="f")
+    same = new_job(idempotency_key="k", idempotency_ttl_s=60, fingerprint="f")
+    for wanted in (job, job, same):
+        await harness.store.enqueue(wanted, harness.worker.group, 10)
+    await harness.post(delay_ms=60_000, schedule_limit=10)
+    assert await harness.store.counts() == JobCounts(accepted=2)
+    jobs = [new_job() for _ in range(40)]  # in one call
+    await asyncio.gather(*(harness.store.enqueue(job, "workers", 10**9) for job in jobs))
+    await asyncio.gather(*(harness.cancel(job.job_id) for job in jobs))
+    assert await harness.store.counts() == JobCounts(accepted=42, canceled=40)
+
+
+async def test_a_redriven_dead_letter_counts_as_accepted(harness: StoreHarness) -> None:
+    letter = await dead_letter_of(harness)
+    for _ in range(2):
+        await harness.queue.redrive(redrive_of(harness, letter), 100)
+    assert await harness.store.counts() == JobCounts(accepted=2, error=1)
+    lease = await harness.running()
+    assert await harness.finish(lease, GIVEN_UP) is Answer.OK
+    assert await harness.finish(lease, GIVEN_UP) is Answer.ALREADY
+    assert await harness.store.counts() == JobCounts(accepted=3, error=2)
+
+
+async def test_a_job_that_expired_before_its_start_counts_as_error(harness: StoreHarness) -> None:
+    job_id = str(uuid.uuid4())
+    message_id = await unknown(harness, fields_of(job_id))
+    assert await harness.dead_letter(message_id, fields_of(job_id)) is Answer.EXPIRED
+    assert await harness.dead_letter(message_id, fields_of(job_id)) is Answer.ALREADY
+    assert await harness.store.counts() == JobCounts(error=1)  # of a third-party producer
+
+
+async def test_invalid_stored_counts(harness: StoreHarness) -> None:
+    lease = await harness.running()
+    await harness.client.hset(harness.keys.counts, mapping={"done": "many", "error": "3", "x": "y"})
+    assert await harness.finish(lease) is Answer.OK  # only its count is lost
+    assert (await harness.job(lease.job_id))[b"status"] == b"done"
+    [job_id] = await harness.post()
+    await harness.cancel(job_id)
+    assert await harness.store.counts() == JobCounts(accepted=2, error=3, canceled=1)

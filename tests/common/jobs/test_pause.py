@@ -11,8 +11,8 @@ from common.contracts.jobs import JobKeys
 from common.contracts.queue import paused_key
 from common.errors import CorruptKey
 from common.jobs.pause import MAX_TEXT_CHARS, Pause, PauseStore, parse_pause
-from tests.conftest import eventually
-from tests.support.backends import Backend
+from tests.support.servers import Backend
+from tests.support.waiting import eventually
 
 
 async def test_a_queue_is_paused_once_and_resumed_once(backend: Backend, keys: JobKeys) -> None:
@@ -40,11 +40,12 @@ async def test_workers_get_a_message(backend: Backend, keys: JobKeys) -> None:
     await eventually(lambda: heard == [paused_key(keys.queue).encode()] * 2)
 
 
-async def test_a_full_redis_can_still_be_paused(real_backend: Backend, keys: JobKeys) -> None:
-    redis: Any = real_backend.client()
+@pytest.mark.real_redis
+async def test_a_full_redis_can_still_be_paused(backend: Backend, keys: JobKeys) -> None:
+    redis: Any = backend.client()
     await redis.config_set("maxmemory", "1")
     try:
-        pauses = PauseStore(real_backend.client(), keys)
+        pauses = PauseStore(backend.client(), keys)
         assert (await pauses.pause("local", "out of memory")).why == "out of memory"
     finally:
         await redis.config_set("maxmemory", "0")

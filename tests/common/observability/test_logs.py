@@ -151,24 +151,45 @@ def test_lines_have_their_context(
     stderr = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stderr)
     logs.configure(GatewaySettings(log_format=form))
-    job, trace = logs.job_id.set("j1"), logs.trace_id.set("0af7")
+    logging.getLogger("x").info("plain")
+    values = {logs.job_id: "j1", logs.request_id: "r1", logs.trace_id: "0af7"}
+    tokens = [(variable, variable.set(value)) for variable, value in values.items()]
     try:
         logging.getLogger("x").info("hello")
         logging.getLogger("x").info("other", extra=logs.job_extra("j2"))
     finally:
-        logs.job_id.reset(job)
-        logs.trace_id.reset(trace)
-    first, second = stderr.getvalue().splitlines()
+        for variable, token in tokens:
+            variable.reset(token)
+    plain, first, second = stderr.getvalue().splitlines()
     if form == "json":
         line = json.loads(first)
         assert line.pop("time")
-        assert line == {
-            "level": "info", "logger": "x", "message": "hello", "job_id": "j1", "trace_id": "0af7",
-        }  # fmt: skip
+        own = {"level": "info", "logger": "x", "message": "hello"}
+        assert line == {**own, "job_id": "j1", "request_id": "r1", "trace_id": "0af7"}
+        assert set(json.loads(plain)) == {"time", *own}
         assert json.loads(second)["job_id"] == "j2"
     else:
-        assert first.endswith(" INFO x: hello job_id=j1 trace_id=0af7")
-        assert second.endswith(" INFO x: other job_id=j2 trace_id=0af7")
+        assert plain.endswith(" INFO x: plain")
+        assert first.endswith(" INFO x: hello job_id=j1 request_id=r1 trace_id=0af7")
+        assert second.endswith(" INFO x: other job_id=j2 request_id=r1 trace_id=0af7")
+
+
+@pytest.mark.parametrize("odd", ["two\nlines", "\x00\x1b[31m", "\ud800", "ü"])
+def test_a_json_line_is_always_one_line(odd: str) -> None:
+    error = (ValueError, ValueError(odd), None)
+    record = logging.LogRecord("sluice", logging.INFO, __file__, 1, odd, (), error)
+    line = logs.JsonFormatter().format(record)
+    assert "\n" not in line
+    assert "ValueError" in json.loads(line)["exception"]
+
+
+def test_configure_writes_to_stderr(root: logging.Logger) -> None:
+    logs.configure(GatewaySettings(log_format="json", log_level="warning"))
+    [guard] = root.handlers
+    assert isinstance(guard, ThrottlingHandler)
+    assert isinstance(guard.target.formatter, logs.JsonFormatter)
+    assert root.level == logging.WARNING
+    assert getattr(guard.target, "stream", None) is sys.stderr
 
 
 def test_auto_is_text_on_a_terminal(root: logging.Logger, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,8 @@ import redis
 from common.errors import EXIT_CONFIG, UnsuitableRedis
 from common.process import preflight
 from common.redis.addresses import Topology
-from tests.conftest import eventually
-from tests.support.backends import REAL, RealServer
+from tests.support.servers import REAL, RealServer
+from tests.support.waiting import eventually
 
 SOUND = {
     "maxmemory": "0",

@@ -12,21 +12,22 @@ from common.contracts.jobs import SCHEMA_VERSION, JobKeys
 from common.errors import EXIT_CONFIG, UnsuitableRedis
 from common.process import schema_version
 from common.redis.partitions import Partitions
-from tests.conftest import eventually
-from tests.support.backends import Backend, RealServer
+from tests.support.servers import Backend, RealServer
+from tests.support.waiting import eventually
 
 ONE, FOUR = Partitions.create(JobKeys()), Partitions.create(JobKeys(), 4)
 
 
 @pytest.fixture
-def client(fake_backend: Backend) -> redis.Redis:
-    return fake_backend.sync_client()
+def client(backend: Backend) -> redis.Redis:
+    return backend.sync_client()
 
 
 def written(client: redis.Redis, partitions: Partitions) -> object:
     return json.loads(client.get(partitions.home.schema) or b"null")
 
 
+@pytest.mark.fakeredis_only
 @pytest.mark.parametrize("partitions", [ONE, FOUR])
 def test_the_first_process_writes_it_and_the_next_agrees(
     client: redis.Redis, partitions: Partitions
@@ -38,6 +39,7 @@ def test_the_first_process_writes_it_and_the_next_agrees(
     assert written(client, partitions) == expected
 
 
+@pytest.mark.fakeredis_only
 def test_a_newer_schema_is_refused_with_the_fix(client: redis.Redis) -> None:
     client.set(ONE.home.schema, json.dumps({"version": SCHEMA_VERSION + 1, "partitions": 1}))
     with pytest.raises(UnsuitableRedis, match=r"version 2, .* supports 1; install") as refused:
@@ -45,17 +47,20 @@ def test_a_newer_schema_is_refused_with_the_fix(client: redis.Redis) -> None:
     assert refused.value.exit_code == EXIT_CONFIG
 
 
+@pytest.mark.fakeredis_only
 def test_an_older_schema_is_accepted(client: redis.Redis) -> None:
     client.set(ONE.home.schema, json.dumps({"version": SCHEMA_VERSION - 1, "partitions": 1}))
     schema_version.check_schema(client, ONE)
 
 
+@pytest.mark.fakeredis_only
 def test_another_number_of_partitions_is_refused(client: redis.Redis) -> None:
     schema_version.check_schema(client, FOUR)
     with pytest.raises(UnsuitableRedis, match=r"QUEUE_PARTITIONS is 8, .* divided into 4"):
         schema_version.check_schema(client, Partitions.create(JobKeys(), 8))
 
 
+@pytest.mark.fakeredis_only
 @pytest.mark.parametrize(("first", "second"), [(ONE, FOUR), (FOUR, ONE)])
 def test_one_partition_and_several_exclude_each_other(
     client: redis.Redis, first: Partitions, second: Partitions
@@ -68,6 +73,7 @@ def test_one_partition_and_several_exclude_each_other(
     schema_version.check_schema(client, second)
 
 
+@pytest.mark.fakeredis_only
 @pytest.mark.parametrize("odd", [b"", b"x", b"[]", b"{}", b'{"version":"9","partitions":null}'])
 def test_an_invalid_stored_schema_is_ignored(client: redis.Redis, odd: bytes) -> None:
     client.set(ONE.home.schema, odd)

@@ -22,9 +22,9 @@ from common.redis import batching as module
 from common.redis.batching import ScriptBatcher
 from common.redis.pipelined import PipelinedConnection
 from common.redis.scripts import Record
-from tests.common.kit import Proxy, Scene, new_job, note
-from tests.conftest import eventually
-from tests.support.backends import Backend
+from tests.support.servers import Backend
+from tests.support.store.jobs import Proxy, StoreHarness, new_job, note
+from tests.support.waiting import eventually
 
 
 class CountingWire:
@@ -108,10 +108,10 @@ async def test_a_later_caller_is_served_by_the_next_call(counted: Any) -> None:
     assert sum(wire.calls) == 400
 
 
-async def test_cancellations_do_not_mix_up_replies(scene: Scene) -> None:
+async def test_cancellations_do_not_mix_up_replies(harness: StoreHarness) -> None:
     random.seed(7)
     jobs = [new_job() for _ in range(1000)]
-    tasks = [asyncio.create_task(scene.store.enqueue(job, "workers", 10**6)) for job in jobs]
+    tasks = [asyncio.create_task(harness.store.enqueue(job, "workers", 10**6)) for job in jobs]
     for index, task in enumerate(tasks):
         if index % 2:
             delay = random.choice([0, 0.001, 0.01, 0.05])
@@ -121,95 +121,100 @@ async def test_cancellations_do_not_mix_up_replies(scene: Scene) -> None:
         if index % 2 == 0 or not isinstance(outcome, asyncio.CancelledError):
             assert outcome == (job.job_id, False)
     # The job of a canceled caller is complete or absent.
-    queued = {fields[b"job_id"] for _, fields in await scene.client.xrange(scene.keys.queue)}
-    found = await scene.client.keys(scene.keys.job("*"))
-    start = len(scene.keys.job(""))
+    queued = {fields[b"job_id"] for _, fields in await harness.client.xrange(harness.keys.queue)}
+    found = await harness.client.keys(harness.keys.job("*"))
+    start = len(harness.keys.job(""))
     hashes = {key[start:] for key in found if not key.endswith(b":events")}
     assert queued == hashes
     assert len(queued) >= 500
 
 
-async def test_flushed_scripts_are_loaded_again(real_scene: Scene) -> None:
-    await real_scene.post()
+@pytest.mark.real_redis
+async def test_flushed_scripts_are_loaded_again(harness: StoreHarness) -> None:
+    await harness.post()
     for _ in range(3):
-        await real_scene.client.script_flush()
-        await asyncio.gather(*(real_scene.post() for _ in range(20)))
-    assert await real_scene.client.xlen(real_scene.keys.queue) == 61
+        await harness.client.script_flush()
+        await asyncio.gather(*(harness.post() for _ in range(20)))
+    assert await harness.client.xlen(harness.keys.queue) == 61
 
 
 # -- a network that loses replies -------------------------------------------------------------
 
 
 @pytest.fixture
-async def lossy(real_backend: Backend, keys: JobKeys) -> AsyncIterator[tuple[Scene, Proxy]]:
-    """A scene whose writes go through a proxy; its own client does not."""
+async def lossy(backend: Backend, keys: JobKeys) -> AsyncIterator[tuple[StoreHarness, Proxy]]:
+    """A harness whose writes go through a proxy; its own client does not."""
     worker = WorkerIdentity("workers", "c1", 30_000, 600)
-    scene = Scene(real_backend, keys, worker)
-    async with Proxy(str(real_backend.url)) as proxy:
+    harness = StoreHarness(backend, keys, worker)
+    async with Proxy(str(backend.url)) as proxy:
         wire = PipelinedConnection(proxy.url)
-        await scene.batcher.close()
-        scene.batcher = ScriptBatcher(wire, keys, CORE_SCRIPT, retry_for_s=5)
-        scene.store = JobStore(scene.client, keys, scene.batcher)
-        scene.queue = QueueStore(scene.client, keys, scene.batcher)
-        await scene.queue.trim()  # connected, script loaded
-        yield scene, proxy
-        await scene.close()
+        await harness.batcher.close()
+        harness.batcher = ScriptBatcher(wire, keys, CORE_SCRIPT, retry_for_s=5)
+        harness.store = JobStore(harness.client, keys, harness.batcher)
+        harness.queue = QueueStore(harness.client, keys, harness.batcher)
+        await harness.queue.trim()  # connected, script loaded
+        yield harness, proxy
+        await harness.close()
         await wire.aclose()
 
 
+@pytest.mark.real_redis
 @pytest.mark.one_server
-async def test_a_lost_reply_does_not_duplicate_a_job(lossy: tuple[Scene, Proxy]) -> None:
-    scene, proxy = lossy
+async def test_a_lost_reply_does_not_duplicate_a_job(lossy: tuple[StoreHarness, Proxy]) -> None:
+    harness, proxy = lossy
     proxy.lose_replies = 1
     job = new_job()
-    assert await scene.store.enqueue(job, "workers", 200) == (job.job_id, False)
+    assert await harness.store.enqueue(job, "workers", 200) == (job.job_id, False)
     assert proxy.connections == 2
-    assert await scene.client.xlen(scene.keys.queue) == 1
-    assert await scene.types(job.job_id) == [b"queued"]
+    assert await harness.client.xlen(harness.keys.queue) == 1
+    assert await harness.types(job.job_id) == [b"queued"]
 
 
+@pytest.mark.real_redis
 @pytest.mark.one_server
 async def test_repeatedly_lost_replies_have_one_effect(
-    lossy: tuple[Scene, Proxy],
+    lossy: tuple[StoreHarness, Proxy],
 ) -> None:
-    scene, proxy = lossy
-    await scene.group()
+    harness, proxy = lossy
+    await harness.group()
     proxy.lose_replies = 1
-    [job_id] = await scene.post()
-    [message_id] = await scene.take()
+    [job_id] = await harness.post()
+    [message_id] = await harness.take()
     proxy.lose_replies = 1
-    reply = await scene.begin(job_id, message_id, "t1")
+    reply = await harness.begin(job_id, message_id, "t1")
     assert (reply.answer, int(reply.value)) == (Answer.RUN, 1)
     lease = Lease(job_id, message_id, 1, "t1")
     proxy.lose_replies = 1
-    assert await scene.emit(lease, 1, [note("a"), note("b")]) is Answer.OK
+    assert await harness.emit(lease, 1, [note("a"), note("b")]) is Answer.OK
     proxy.lose_replies = 1
-    assert await scene.finish(lease, first=3, events=[note("c")]) in (Answer.OK, Answer.ALREADY)
+    assert await harness.finish(lease, first=3, events=[note("c")]) in (Answer.OK, Answer.ALREADY)
     types = [b"queued", b"running", b"message", b"message", b"message", b"done"]
-    assert await scene.types(job_id) == types
-    assert await scene.pending() == 0
-    assert (await scene.store.counts()).ended == 1
+    assert await harness.types(job_id) == types
+    assert await harness.pending() == 0
+    assert (await harness.store.counts()).ended == 1
 
 
+@pytest.mark.real_redis
 @pytest.mark.one_server
 async def test_a_batch_with_a_lost_reply_is_answered_completely(
-    lossy: tuple[Scene, Proxy],
+    lossy: tuple[StoreHarness, Proxy],
 ) -> None:
-    scene, proxy = lossy
+    harness, proxy = lossy
     proxy.lose_replies = 2
     jobs = [new_job() for _ in range(100)]
-    outcomes = await asyncio.gather(*(scene.store.enqueue(job, "workers", 200) for job in jobs))
+    outcomes = await asyncio.gather(*(harness.store.enqueue(job, "workers", 200) for job in jobs))
     assert [job_id for job_id, _ in outcomes] == [job.job_id for job in jobs]
-    assert await scene.client.xlen(scene.keys.queue) == 100
+    assert await harness.client.xlen(harness.keys.queue) == 100
 
 
+@pytest.mark.real_redis
 @pytest.mark.one_server
 async def test_the_retry_time_counts_from_the_start(
-    real_backend: Backend, keys: JobKeys, monkeypatch: pytest.MonkeyPatch
+    backend: Backend, keys: JobKeys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not from the first error, which takes seconds to show on a dead connection."""
     monkeypatch.setattr(common.redis.pipelined, "REPLY_TIMEOUT_S", 60.0)
-    async with Proxy(str(real_backend.url)) as proxy:
+    async with Proxy(str(backend.url)) as proxy:
         wire = PipelinedConnection(proxy.url)
         patient, batcher = (
             ScriptBatcher(wire, keys, CORE_SCRIPT, 30.0),
@@ -225,13 +230,14 @@ async def test_the_retry_time_counts_from_the_start(
         await wire.aclose()
 
 
+@pytest.mark.real_redis
 @pytest.mark.one_server
 async def test_a_connection_without_replies_times_out(
-    real_backend: Backend, keys: JobKeys, monkeypatch: pytest.MonkeyPatch
+    backend: Backend, keys: JobKeys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(common.redis.pipelined, "REPLY_TIMEOUT_S", 0.1)
     monkeypatch.setattr(common.redis.pipelined, "CONNECT_TIMEOUT_S", 0.1)
-    async with Proxy(str(real_backend.url)) as proxy:
+    async with Proxy(str(backend.url)) as proxy:
         wire = PipelinedConnection(proxy.url)
         patient, batcher = (
             ScriptBatcher(wire, keys, CORE_SCRIPT, 30.0),
@@ -336,37 +342,38 @@ async def test_close_fails_waiting_callers(keys: JobKeys) -> None:
     assert {type(outcome) for outcome in outcomes} == {StoreUnavailable}
 
 
+@pytest.mark.real_redis
 @pytest.mark.one_server
 async def test_close_fails_calls_in_progress_and_does_not_reconnect(
-    lossy: tuple[Scene, Proxy],
+    lossy: tuple[StoreHarness, Proxy],
 ) -> None:
     """A call that Redis has not answered yet fails for good when the batcher is closed."""
-    scene, proxy = lossy
+    harness, proxy = lossy
     proxy.silent = True
-    waiting = asyncio.ensure_future(scene.queue.trim())
+    waiting = asyncio.ensure_future(harness.queue.trim())
     await asyncio.sleep(0)  # the flush is scheduled...
     await asyncio.sleep(0)  # ...and was sent
-    await scene.batcher.close()
-    await scene.batcher._wire.aclose()
+    await harness.batcher.close()
+    await harness.batcher._wire.aclose()
     with pytest.raises(StoreUnavailable):
         await asyncio.wait_for(waiting, 2)
     assert proxy.connections == 1
-    assert not scene.batcher._retries
+    assert not harness.batcher._retries
 
 
 @pytest.mark.parametrize("bad", [None, "\ud800"], ids=["none", "surrogate"])
-async def test_an_invalid_argument_fails_only_its_caller(scene: Scene, bad: Any) -> None:
+async def test_an_invalid_argument_fails_only_its_caller(harness: StoreHarness, bad: Any) -> None:
     """Otherwise one bad call would block the call slot of all others for ever."""
-    await scene.queue.trim()
+    await harness.queue.trim()
     for _ in range(module.MAX_CALLS + 1):
         with pytest.raises((SluiceError, TypeError, ValueError)):
-            await asyncio.wait_for(scene.batcher.call(Record("trim", (), (bad,))), 2)
-    assert (await asyncio.wait_for(scene.batcher.call(trim()), 2)).answer is Answer.OK
+            await asyncio.wait_for(harness.batcher.call(Record("trim", (), (bad,))), 2)
+    assert (await asyncio.wait_for(harness.batcher.call(trim()), 2)).answer is Answer.OK
 
 
-async def test_an_unknown_operation_is_a_clear_error(scene: Scene) -> None:
-    good = scene.batcher.call(trim())
-    bad = scene.batcher.call(Record("explode", (), ()))
+async def test_an_unknown_operation_is_a_clear_error(harness: StoreHarness) -> None:
+    good = harness.batcher.call(trim())
+    bad = harness.batcher.call(Record("explode", (), ()))
     outcomes = await asyncio.gather(good, bad, return_exceptions=True)
     assert outcomes[0].answer is Answer.OK
     assert isinstance(outcomes[1], CorruptKey)

@@ -18,7 +18,7 @@ from common.redis.addresses import keyslot, parse_address, url_for_tag
 from common.redis.connection import TRANSIENT_ERRORS, async_client, sync_client
 from common.redis.locator import locate_sync
 from common.redis.pipelined import PipelinedConnection
-from tests.topologies import (
+from tests.support.topologies import (
     LONG_TIMEOUT_MS,
     Node,
     RedisCluster,
@@ -26,8 +26,6 @@ from tests.topologies import (
     cluster,
     sentinel_set,
 )
-
-pytestmark = pytest.mark.redis
 
 Command = Callable[..., Awaitable[Any]]
 #: Seconds that a command is retried after the server has changed.

@@ -12,7 +12,7 @@ from common.redis import failover, locator
 from common.redis.addresses import Node, parse_address
 from common.redis.failover import watch_master
 from common.redis.locator import LocatorQuery
-from tests.conftest import eventually
+from tests.support.waiting import eventually
 
 ADDRESS = parse_address("redis+sentinel://a:1/mymaster")
 OLD, NEW = Node("old", 1), Node("new", 2)

@@ -14,9 +14,8 @@ from common.redis.addresses import url_for_tag
 from common.redis.batching import ScriptBatcher
 from common.redis.pipelined import PipelinedConnection
 from common.redis.scripts import Record
-from tests.topologies import LONG_TIMEOUT_MS, RedisCluster, cluster
+from tests.support.topologies import LONG_TIMEOUT_MS, RedisCluster, cluster
 
-pytestmark = pytest.mark.redis
 KEYS = JobKeys().partition(3)
 #: Like workflow scripts: writes, and then reads a key that the call did not name.
 SOURCE = (

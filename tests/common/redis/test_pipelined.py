@@ -15,8 +15,8 @@ from redis import exceptions
 import common.redis.pipelined
 from common.redis.connection import TRANSIENT_ERRORS
 from common.redis.pipelined import PipelinedConnection
-from tests.conftest import eventually
-from tests.support.backends import SYSTEM, Backend, RealServer, require_binary
+from tests.support.servers import SYSTEM, Backend, RealServer, require_binary
+from tests.support.waiting import eventually
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -51,15 +51,17 @@ async def answer_everything(
 
 
 @pytest.fixture
-async def wire(real_backend: Backend) -> PipelinedConnection:
-    return real_backend.wire()  # type: ignore[return-value]
+async def wire(backend: Backend) -> PipelinedConnection:
+    return backend.wire()  # type: ignore[return-value]
 
 
+@pytest.mark.real_redis
 async def test_replies_are_in_the_order_of_the_commands(wire: PipelinedConnection) -> None:
     replies = await asyncio.gather(*(wire.execute_command("ECHO", n) for n in range(2000)))
     assert replies == [str(n).encode() for n in range(2000)]
 
 
+@pytest.mark.real_redis
 async def test_send_passes_replies_and_errors_to_callbacks(wire: PipelinedConnection) -> None:
     assert not wire.ready
     await wire.execute_command("SET", "{0}a", "x")
@@ -74,6 +76,7 @@ async def test_send_passes_replies_and_errors_to_callbacks(wire: PipelinedConnec
     assert str(heard[3]).startswith("WRONGTYPE")
 
 
+@pytest.mark.real_redis
 async def test_replies_bigger_than_any_buffer(wire: PipelinedConnection) -> None:
     big = bytes(range(256)) * 32768  # 8 MiB, every byte value
     await wire.execute_command("SET", "{0}big", big)
@@ -82,6 +85,7 @@ async def test_replies_bigger_than_any_buffer(wire: PipelinedConnection) -> None
     assert await wire.execute_command("PING") == b"PONG"
 
 
+@pytest.mark.real_redis
 async def test_a_canceled_command_does_not_shift_replies(wire: PipelinedConnection) -> None:
     await wire.execute_command("PING")
     tasks = [asyncio.create_task(wire.execute_command("ECHO", n)) for n in range(1000)]
@@ -94,19 +98,21 @@ async def test_a_canceled_command_does_not_shift_replies(wire: PipelinedConnecti
     assert await wire.execute_command("ECHO", "next") == b"next"
 
 
-async def test_a_caller_canceled_while_connecting_affects_no_other(real_backend: Backend) -> None:
-    wire = real_backend.wire()
+@pytest.mark.real_redis
+async def test_a_caller_canceled_while_connecting_affects_no_other(backend: Backend) -> None:
+    wire = backend.wire()
     first, second = (asyncio.create_task(wire.execute_command("ECHO", n)) for n in (1, 2))
     await asyncio.sleep(0)
     first.cancel()
     assert await second == b"2"
 
 
-async def test_messages_and_replies_on_one_connection(real_backend: Backend) -> None:
+@pytest.mark.real_redis
+async def test_messages_and_replies_on_one_connection(backend: Backend) -> None:
     heard: asyncio.Queue[bytes] = asyncio.Queue()
-    wire = real_backend.wire(on_message=heard.put_nowait)
+    wire = backend.wire(on_message=heard.put_nowait)
     await wire.execute_command("SUBSCRIBE", "news")
-    client = real_backend.client()
+    client = backend.client()
     for number in range(3):
         await client.publish("news", f"n{number}")
     assert [await asyncio.wait_for(heard.get(), 5) for _ in range(3)] == [b"n0", b"n1", b"n2"]
@@ -121,6 +127,7 @@ async def test_refused_connections_are_transient_errors() -> None:
         await wire.aclose()
 
 
+@pytest.mark.real_redis
 async def test_a_killed_connection_fails_all_commands_and_is_replaced(
     wire: PipelinedConnection,
 ) -> None:
@@ -222,11 +229,12 @@ async def test_a_server_that_stops_answering(monkeypatch: pytest.MonkeyPatch) ->
         await wire.aclose()
 
 
+@pytest.mark.real_redis
 async def test_a_blocking_command_may_take_longer(
-    real_backend: Backend, monkeypatch: pytest.MonkeyPatch
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(common.redis.pipelined, "REPLY_TIMEOUT_S", 0.05)
-    wire = real_backend.wire(block_s=5.0)
+    wire = backend.wire(block_s=5.0)
     assert await wire.execute_command("BLPOP", "{0}none", "0.2") is None
 
 
@@ -259,6 +267,7 @@ async def test_a_server_that_does_not_speak_the_protocol() -> None:
         await wire.aclose()
 
 
+@pytest.mark.real_redis
 async def test_aclose_fails_pending_commands(wire: PipelinedConnection) -> None:
     await wire.execute_command("PING")
     waiting = asyncio.create_task(wire.execute_command("BLPOP", "{0}none", 0))

@@ -18,8 +18,8 @@ from common.redis.batching import ScriptBatcher
 from common.redis.pipelined import OnReply, PipelinedConnection
 from common.redis.replication import ReplicatedClient, with_replication
 from common.redis.scripts import Record
-from tests.support.backends import EIGHT, SYSTEM
-from tests.topologies import LONG_TIMEOUT_MS, SentinelSet, sentinel_set
+from tests.support.servers import REDIS_8, SYSTEM
+from tests.support.topologies import LONG_TIMEOUT_MS, SentinelSet, sentinel_set
 
 KEYS = JobKeys()
 TRIM = Record("trim", (KEYS.queue,), ())
@@ -120,7 +120,7 @@ async def test_callers_of_a_batcher_get_the_error_and_may_retry(
 # -- with a real master and a real replica -----------------------------------------------------
 
 
-@pytest.fixture(scope="module", params=[SYSTEM, EIGHT])
+@pytest.fixture(scope="module", params=[SYSTEM, REDIS_8])
 def servers(request: pytest.FixtureRequest) -> Iterator[SentinelSet]:
     kind, down_after_ms = request.param, LONG_TIMEOUT_MS
     with sentinel_set(1, 1, kind=kind, down_after_ms=down_after_ms) as found:

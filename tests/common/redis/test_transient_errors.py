@@ -16,8 +16,8 @@ from common.jobs.scripts import CORE_SCRIPT
 from common.jobs.store import JobStore
 from common.redis.batching import ScriptBatcher
 from common.redis.scripts import is_transient
-from tests.common.kit import GIVEN_UP, Scene, new_job, note
-from tests.conftest import eventually
+from tests.support.store.jobs import GIVEN_UP, StoreHarness, new_job, note
+from tests.support.waiting import eventually
 
 
 @pytest.fixture
@@ -30,79 +30,79 @@ def repeating(caplog: pytest.LogCaptureFixture) -> object:
     return wait
 
 
-async def impatient_for(scene: Scene) -> ScriptBatcher:
+async def impatient_for(harness: StoreHarness) -> ScriptBatcher:
     """A batcher with a short retry time, already connected and with its script loaded."""
-    wire = scene.backend.wire()
-    patient = ScriptBatcher(wire, scene.keys, CORE_SCRIPT, retry_for_s=30.0)
-    await QueueStore(scene.client, scene.keys, patient).trim()
+    wire = harness.backend.wire()
+    patient = ScriptBatcher(wire, harness.keys, CORE_SCRIPT, retry_for_s=30.0)
+    await QueueStore(harness.client, harness.keys, patient).trim()
     await patient.close()
-    return ScriptBatcher(wire, scene.keys, CORE_SCRIPT, retry_for_s=1.0)
+    return ScriptBatcher(wire, harness.keys, CORE_SCRIPT, retry_for_s=1.0)
 
 
-async def test_out_of_memory_is_reported_in_time_and_writes_nothing(real_scene: Scene) -> None:
-    scene = real_scene
-    impatient = await impatient_for(scene)
-    store = JobStore(scene.client, scene.keys, impatient)
-    await scene.client.config_set("maxmemory", "1")
+@pytest.mark.real_redis
+async def test_out_of_memory_is_reported_in_time_and_writes_nothing(harness: StoreHarness) -> None:
+    impatient = await impatient_for(harness)
+    store = JobStore(harness.client, harness.keys, impatient)
+    await harness.client.config_set("maxmemory", "1")
     try:
         job = new_job(idempotency_key="k", idempotency_ttl_s=60, fingerprint="f")
         with pytest.raises(StoreUnavailable, match=r"OOM|refuses"):
             await asyncio.wait_for(store.enqueue(job, "workers", 200), 20)
-        assert await scene.snapshot() == {}
+        assert await harness.snapshot() == {}
     finally:
-        await scene.client.config_set("maxmemory", "0")
-    assert await scene.store.enqueue(job, "workers", 200) == (job.job_id, False)
+        await harness.client.config_set("maxmemory", "0")
+    assert await harness.store.enqueue(job, "workers", 200) == (job.job_id, False)
     await impatient.close()
 
 
+@pytest.mark.real_redis
 async def test_new_jobs_wait_for_memory_and_running_ones_do_not(
-    real_scene: Scene, repeating: object
+    harness: StoreHarness, repeating: object
 ) -> None:
     """Otherwise no job would end, and memory would never be freed."""
-    scene = real_scene
-    leases = [await scene.running(f"t{number}") for number in range(4)]
+    leases = [await harness.running(f"t{number}") for number in range(4)]
     ending, retried, released, canceled = leases
-    await scene.client.config_set("maxmemory", "1")
+    await harness.client.config_set("maxmemory", "1")
     try:
         job = new_job()
-        posting = asyncio.ensure_future(scene.store.enqueue(job, "workers", 200))
+        posting = asyncio.ensure_future(harness.store.enqueue(job, "workers", 200))
         await repeating()
-        assert not await scene.client.exists(scene.keys.job(job.job_id))
-        assert (await scene.renew(ending)).answer is Answer.OK
-        assert await scene.emit(ending, 1, [note("a")]) is Answer.OK
-        assert await scene.finish(ending, first=2, events=[note("b")]) is Answer.OK
-        assert await scene.store.retry(retried, scene.worker, 0, b"{}", b"{}") is Answer.OK
-        assert await scene.store.release(released, scene.worker, b"{}") is Answer.OK
-        reply = await scene.begin(released.job_id, released.message_id, "t9")
+        assert not await harness.client.exists(harness.keys.job(job.job_id))
+        assert (await harness.renew(ending)).answer is Answer.OK
+        assert await harness.emit(ending, 1, [note("a")]) is Answer.OK
+        assert await harness.finish(ending, first=2, events=[note("b")]) is Answer.OK
+        assert await harness.store.retry(retried, harness.worker, 0, b"{}", b"{}") is Answer.OK
+        assert await harness.store.release(released, harness.worker, b"{}") is Answer.OK
+        reply = await harness.begin(released.job_id, released.message_id, "t9")
         assert reply.answer is Answer.RUN
-        reply = await scene.store.cancel(canceled.job_id, "workers", b"{}", 60)
+        reply = await harness.store.cancel(canceled.job_id, "workers", b"{}", 60)
         assert reply.answer is Answer.CANCELING
     finally:
-        await scene.client.config_set("maxmemory", "0")
+        await harness.client.config_set("maxmemory", "0")
     assert await asyncio.wait_for(posting, 10) == (job.job_id, False)
     types = [b"queued", b"running", b"message", b"message", b"done"]
-    assert await scene.types(ending.job_id) == types
+    assert await harness.types(ending.job_id) == types
 
 
-async def test_operations_that_need_memory_write_nothing(real_scene: Scene) -> None:
+@pytest.mark.real_redis
+async def test_operations_that_need_memory_write_nothing(harness: StoreHarness) -> None:
     """A delayed job, a due job, a dead letter to redrive: all of them can wait."""
-    scene = real_scene
-    impatient = await impatient_for(scene)
-    store = JobStore(scene.client, scene.keys, impatient)
-    queue = QueueStore(scene.client, scene.keys, impatient)
-    await scene.finish(await scene.running(), GIVEN_UP)
-    [letter] = await scene.letters()
-    [due] = await scene.post(delay_ms=1, schedule_limit=9)
-    await scene.client.zadd(scene.keys.scheduled, {due: 1})
+    impatient = await impatient_for(harness)
+    store = JobStore(harness.client, harness.keys, impatient)
+    queue = QueueStore(harness.client, harness.keys, impatient)
+    await harness.finish(await harness.running(), GIVEN_UP)
+    [letter] = await harness.letters()
+    [due] = await harness.post(delay_ms=1, schedule_limit=9)
+    await harness.client.zadd(harness.keys.scheduled, {due: 1})
     delayed = new_job(delay_ms=60_000, schedule_limit=9, max_attempts=2)
     wanted = DeadLetterRedrive(letter.id, queue.redriven_job_id(letter.id), "chat", "{}", 60)
-    before = await scene.snapshot()
+    before = await harness.snapshot()
 
     async def promote(by: QueueStore) -> Answer:
         [outcome] = await by.promote([due])
         return outcome.answer
 
-    await scene.client.config_set("maxmemory", "1")
+    await harness.client.config_set("maxmemory", "1")
     try:
         for attempt in (
             store.enqueue(delayed, "workers", 200),
@@ -111,37 +111,37 @@ async def test_operations_that_need_memory_write_nothing(real_scene: Scene) -> N
         ):
             with pytest.raises(StoreUnavailable, match=r"OOM|refuses"):
                 await asyncio.wait_for(attempt, 20)
-        assert await scene.snapshot() == before
+        assert await harness.snapshot() == before
     finally:
-        await scene.client.config_set("maxmemory", "0")
-    assert await scene.store.enqueue(delayed, "workers", 200) == (delayed.job_id, False)
-    assert (await scene.queue.redrive(wanted, 9)).answer is Answer.CREATED
-    assert await promote(scene.queue) is Answer.OK
+        await harness.client.config_set("maxmemory", "0")
+    assert await harness.store.enqueue(delayed, "workers", 200) == (delayed.job_id, False)
+    assert (await harness.queue.redrive(wanted, 9)).answer is Answer.CREATED
+    assert await promote(harness.queue) is Answer.OK
     await impatient.close()
 
 
+@pytest.mark.real_redis
 @pytest.mark.one_server
-async def test_a_read_only_replica_is_retried(real_scene: Scene, repeating: object) -> None:
-    scene = real_scene
-    await scene.post()
-    await scene.client.execute_command("REPLICAOF", "127.0.0.1", "1")
+async def test_a_read_only_replica_is_retried(harness: StoreHarness, repeating: object) -> None:
+    await harness.post()
+    await harness.client.execute_command("REPLICAOF", "127.0.0.1", "1")
     try:
         job = new_job()
-        posting = asyncio.ensure_future(scene.store.enqueue(job, "workers", 200))
+        posting = asyncio.ensure_future(harness.store.enqueue(job, "workers", 200))
         await repeating()
     finally:
-        await scene.client.execute_command("REPLICAOF", "NO", "ONE")
+        await harness.client.execute_command("REPLICAOF", "NO", "ONE")
     assert await asyncio.wait_for(posting, 10) == (job.job_id, False)
-    assert await scene.client.xlen(scene.keys.queue) == 2
+    assert await harness.client.xlen(harness.keys.queue) == 2
 
 
+@pytest.mark.real_redis
 async def test_a_server_busy_with_another_script_is_retried(
-    real_scene: Scene, repeating: object
+    harness: StoreHarness, repeating: object
 ) -> None:
-    scene = real_scene
-    lease = await scene.running()
-    await scene.client.config_set("lua-time-limit", "1")
-    blocker = scene.backend.sync_client()
+    lease = await harness.running()
+    await harness.client.config_set("lua-time-limit", "1")
+    blocker = harness.backend.sync_client()
 
     def block() -> None:
         with contextlib.suppress(redis.RedisError):
@@ -152,33 +152,33 @@ async def test_a_server_busy_with_another_script_is_retried(
 
     async def is_busy() -> bool:
         try:
-            await scene.client.ping()
+            await harness.client.ping()
         except redis.ResponseError as error:
             return "BUSY" in str(error)
         return False
 
     await eventually(is_busy)
-    finishing = asyncio.ensure_future(scene.finish(lease))
+    finishing = asyncio.ensure_future(harness.finish(lease))
     with contextlib.suppress(AssertionError):
         await asyncio.wait({finishing}, timeout=0.2)
-    await scene.client.script_kill()
+    await harness.client.script_kill()
     thread.join()
     blocker.close()
-    await scene.client.config_set("lua-time-limit", "5000")
+    await harness.client.config_set("lua-time-limit", "5000")
     assert await asyncio.wait_for(finishing, 10) is Answer.OK
 
 
+@pytest.mark.real_redis
 @pytest.mark.one_server
-async def test_min_replicas_to_write_is_retried(real_scene: Scene, repeating: object) -> None:
-    scene = real_scene
-    await scene.client.config_set("min-replicas-to-write", "1")
+async def test_min_replicas_to_write_is_retried(harness: StoreHarness, repeating: object) -> None:
+    await harness.client.config_set("min-replicas-to-write", "1")
     try:
         job = new_job()
-        posting = asyncio.ensure_future(scene.store.enqueue(job, "workers", 200))
+        posting = asyncio.ensure_future(harness.store.enqueue(job, "workers", 200))
         await repeating()
-        assert await scene.snapshot() == {}
+        assert await harness.snapshot() == {}
     finally:
-        await scene.client.config_set("min-replicas-to-write", "0")
+        await harness.client.config_set("min-replicas-to-write", "0")
     assert await asyncio.wait_for(posting, 10) == (job.job_id, False)
 
 
@@ -214,9 +214,9 @@ def test_errors_that_only_mention_them_are_not_transient(message: str) -> None:
     assert not is_transient(message)
 
 
-async def test_a_key_named_like_an_error_is_reported_at_once(real_scene: Scene) -> None:
-    scene = real_scene
+@pytest.mark.real_redis
+async def test_a_key_named_like_an_error_is_reported_at_once(harness: StoreHarness) -> None:
     job = new_job(job_id="LOADING OOM BUSY")
-    await scene.client.rpush(scene.keys.job(job.job_id), "foreign")
+    await harness.client.rpush(harness.keys.job(job.job_id), "foreign")
     with pytest.raises(CorruptKey):
-        await asyncio.wait_for(scene.store.enqueue(job, "workers", 200), 10)
+        await asyncio.wait_for(harness.store.enqueue(job, "workers", 200), 10)

@@ -1,20 +1,19 @@
-"""Settings and logs: errors name every invalid variable, lines have their context."""
+"""Settings: defaults, derived values, and errors that name every invalid variable."""
 
 from __future__ import annotations
 
-import json
-import logging
+import os
+import socket
+import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
-from common.errors import SettingsError
-from common.observability import logs
-from common.observability.log_throttle import ThrottlingHandler
+from common.errors import EXIT_CONFIG, SettingsError
 from common.settings.base import CommonSettings, load_settings
 from common.settings.gateway import GatewaySettings
 from common.settings.worker import WorkerSettings
+from tests.support.processes.worker import ROOT
 
 KINDS: list[type[CommonSettings]] = [GatewaySettings, WorkerSettings]
 
@@ -45,7 +44,9 @@ def test_hosts_of_webhooks_are_checked(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_defaults_hold(kind: type[CommonSettings]) -> None:
+def test_defaults_hold(kind: type[CommonSettings], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REDIS_URL", "")  # an empty variable counts as unset
+    monkeypatch.setenv("COUNT", "")
     settings = load_settings(kind)
     assert settings.redis_url is None
     assert (settings.queue_stream_key, settings.worker_group) == ("jobs:stream", "workers")
@@ -69,15 +70,25 @@ def test_the_specified_names_and_defaults(monkeypatch: pytest.MonkeyPatch) -> No
     ("kind", "name", "value"),
     [
         (GatewaySettings, "REDIS_URL", "http://localhost"),
+        (GatewaySettings, "REDIS_URL", "foo"),
+        (GatewaySettings, "REDIS_URL", "redis://localhost:port/0"),
+        (GatewaySettings, "REDIS_URL", "redis://localhost:99999/0"),
         (GatewaySettings, "PORT", "eighty"),
         (GatewaySettings, "PORT", "65536"),
+        (GatewaySettings, "PORT", "-1"),
         (GatewaySettings, "JOB_TTL_S", "0"),
+        (GatewaySettings, "JOB_TTL_S", "1.5"),
         (GatewaySettings, "JOB_TTL_S", "2592001"),
         (GatewaySettings, "BACKPRESSURE_MAX_BACKLOG", "0"),
+        (GatewaySettings, "BACKPRESSURE_MAX_BACKLOG", "abc"),
         (GatewaySettings, "MAX_PAYLOAD_BYTES", "-1"),
         (GatewaySettings, "IDEMPOTENCY_TTL_S", "0"),
         (GatewaySettings, "SSE_HEARTBEAT_S", "0"),
+        (GatewaySettings, "SSE_HEARTBEAT_S", "nan"),
+        (GatewaySettings, "SSE_MAX_LIFE_S", "nan"),
         (GatewaySettings, "MAX_WAIT_S", "601"),
+        (GatewaySettings, "MAX_WAIT_S", "nan"),
+        (GatewaySettings, "LOG_LEVEL", "loud"),
         (WorkerSettings, "BLOCK_MS", "0"),
         (WorkerSettings, "COUNT", "0"),
         (WorkerSettings, "MAX_INFLIGHT", "0"),
@@ -115,73 +126,98 @@ def test_reads_must_be_shorter_than_the_lease(monkeypatch: pytest.MonkeyPatch) -
     assert load_settings(WorkerSettings).block_ms == 999
 
 
-def test_a_password_is_not_repeated_in_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("REDIS_URL", "reddis://:hunter2@localhost")
+@pytest.mark.parametrize(
+    "url", ["reddis://:hunter2@localhost", *(f"redis://:hunter{mark}2@host:1" for mark in "#/?")]
+)
+def test_a_password_is_not_repeated_in_an_error(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REDIS_URL", url)
     with pytest.raises(SettingsError, match="REDIS_URL") as caught:
         load_settings(WorkerSettings)
-    assert "hunter2" not in str(caught.value)
+    assert "hunter" not in str(caught.value)
+    if url.startswith("redis://"):  # it shows how to escape them
+        assert "%2F" in str(caught.value)
 
 
-def test_an_empty_variable_counts_as_unset(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("REDIS_URL", "")
-    monkeypatch.setenv("COUNT", "")
-    assert load_settings(WorkerSettings).redis_url is None
+@pytest.mark.parametrize("kind", KINDS)
+def test_lanes_are_named_once_and_in_one_order(
+    kind: type[CommonSettings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = {("", 0): (), ("low", 0): ("low",), ("low, high,low", 0): ("high", "low")}
+    named["high", 2] = ("high", "tenants.0", "tenants.1")
+    for (lanes, tenants), names in named.items():
+        assert load_settings(kind, lanes=lanes, tenant_lanes=tenants).lane_names == names
+    for odd in ("normal", "urgent", "high;low", "HIGH"):
+        monkeypatch.setenv("LANES", odd)
+        with pytest.raises(SettingsError, match=r"LANES=.*is not a lane; write high, low"):
+            load_settings(kind)
 
 
-def test_handler_modules(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORKER_HANDLERS", " a.b , c,,")
-    assert load_settings(WorkerSettings).handler_modules == ["a.b", "c"]
+def test_a_weight_is_a_tenant_and_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TENANT_WEIGHTS", "acme:99")
+    with pytest.raises(SettingsError, match=r"TENANT_WEIGHTS=.*weight of acme must be 1 to 16"):
+        load_settings(GatewaySettings)
 
 
-# -- logs -------------------------------------------------------------------------------------
+def test_derived_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = {
+        "QUEUE_STREAM_KEY": "q", "LANES": "low,high", "TENANT_LANES": "2", "QUEUE_PARTITIONS": "3",
+        "WORKER_HANDLERS": " a.b , c,,",
+    }  # fmt: skip
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    settings = load_settings(WorkerSettings)
+    assert settings.service == "sluice-worker"
+    assert settings.lane_names == ("high", "low", "tenants.0", "tenants.1")
+    assert settings.handler_modules == ["a.b", "c"]
+    assert settings.keys.queue == "{0}:q"
+    assert len(settings.partitions.keys) == 3
 
 
-def record(message: str, error: BaseException | None = None) -> logging.LogRecord:
-    exc_info = (type(error), error, None) if error else None
-    return logging.LogRecord("sluice", logging.INFO, __file__, 1, message, (), exc_info)
+def test_secrets_are_not_shown_and_settings_are_immutable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MODEL_API_KEY", "sk-very-secret")
+    settings = load_settings(WorkerSettings)
+    assert "very-secret" not in f"{settings!r} {settings} {vars(settings)}"
+    with pytest.raises(Exception, match="frozen"):
+        settings.lanes = "high"
+    assert settings.model_copy(update={"tenant_lanes": 1}).lane_names == ("tenants.0",)
+    assert settings.lane_names == ()
 
 
-@pytest.fixture
-def _names() -> Iterator[None]:
-    tokens = logs.job_id.set("j1"), logs.request_id.set("r1")
-    yield
-    logs.job_id.reset(tokens[0])
-    logs.request_id.reset(tokens[1])
+def run(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
 
 
-def test_plain_lines() -> None:
-    assert logs.TextFormatter("%(message)s").format(record("hello")) == "hello"
-    line = json.loads(logs.JsonFormatter().format(record("hello")))
-    assert {"time", "level", "logger", "message"} == set(line)
-    assert (line["level"], line["logger"], line["message"]) == ("info", "sluice", "hello")
+def test_the_default_name_of_a_worker_is_host_and_pid() -> None:
+    script = (
+        "import os; from common.settings.base import load_settings; "
+        "from common.settings.worker import WorkerSettings; s = load_settings(WorkerSettings); "
+        "print(os.getpid(), s.consumer, s.bullmq_worker_name)"
+    )
+    pid, *names = run(script).stdout.split()
+    assert names == [f"{socket.gethostname()}-{pid}"] * 2
 
 
-@pytest.mark.usefixtures("_names")
-def test_lines_have_their_job_and_request() -> None:
-    assert logs.TextFormatter("%(message)s").format(record("x")) == "x job_id=j1 request_id=r1"
-    line = json.loads(logs.JsonFormatter().format(record("x")))
-    assert (line["job_id"], line["request_id"]) == ("j1", "r1")
-
-
-@pytest.mark.parametrize("odd", ["two\nlines", "\x00\x1b[31m", "\ud800", "ü"])
-def test_a_json_line_is_always_one_line(odd: str) -> None:
-    line = logs.JsonFormatter().format(record(odd, ValueError(odd)))
-    assert "\n" not in line
-    assert "ValueError" in json.loads(line)["exception"]
-
-
-def test_configure_writes_to_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = logging.root.handlers[:], logging.root.level
-    monkeypatch.setenv("LOG_FORMAT", "json")
-    monkeypatch.setenv("LOG_LEVEL", "warning")
-    try:
-        logs.configure(load_settings(WorkerSettings))
-        [guard] = logging.root.handlers
-        assert isinstance(guard, ThrottlingHandler)
-        handler = guard.target
-        assert isinstance(handler.formatter, logs.JsonFormatter)
-        assert logging.root.level == logging.WARNING
-        assert getattr(handler, "stream", None) is sys.stderr
-    finally:
-        logging.root.handlers[:] = before[0]
-        logging.root.setLevel(before[1])
+@pytest.mark.parametrize(
+    ("module", "environment"),
+    [
+        ("worker.main", {"COUNT": "0", "LEASE_MS": "x"}),
+        ("worker.echo_worker", {"BLOCK_MS": "40000"}),
+        ("worker.bullmq.main", {"REDIS_URL": "http://user:hidden@box"}),
+    ],
+)
+def test_a_settings_error_is_printed_once(
+    module: str, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = run(f"from {module} import main; main()", **environment)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(Exception) as caught:
+        load_settings(WorkerSettings)
+    assert (done.returncode, done.stderr) == (EXIT_CONFIG, f"sluice: {caught.value}\n")

@@ -1,24 +1,29 @@
-"""`/v1/audit`: the last integrity check, and a new one."""
+"""`/v1/audit`, the integrity check of jobs, and `/v1/trail`, the log of administrative actions."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from typing import Any
 
 import pytest
 
-from common.contracts.jobs import JobKeys
-from common.jobs.audit.auditor import AuditNotPermitted, Auditor, AuditPace
-from common.redis.connection import async_client
+from common.access.audit_log import AuditEntry
+from common.contracts.access import AuditAction
+from common.jobs.audit.auditor import AuditNotPermitted, AuditPace
 from gateway.admin import integrity_audit as route
-from tests.conftest import eventually
-from tests.gateway.asgi import Exchange
-from tests.gateway.conftest import Gateway, check_problem
-from tests.support.backends import Backend
+from gateway.admin.audit_log import AuditLogPage
+from tests.support.gateway.access import JSON, bearer, call, id_of, key_for, post
+from tests.support.gateway.asgi import Exchange
+from tests.support.gateway.dead_letters import dead
+from tests.support.gateway.harness import Gateway, Make, check_problem, partitioned
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.fakeredis_only
 
 
-async def post(gateway: Gateway) -> list[dict[str, Any]]:
+async def audit(gateway: Gateway) -> list[dict[str, Any]]:
     """All lines of an audit."""
     answer = await gateway.client.send("POST", "/v1/audit")
     assert answer.status == 200, answer
@@ -40,18 +45,15 @@ async def begin(gateway: Gateway) -> Exchange:
     return await gateway.client.begin("POST", "/v1/audit").start()
 
 
-async def test_before_the_first_audit_all_numbers_are_zero(gateway: Gateway) -> None:
-    answer = await gateway.client.get("/v1/audit")
-    assert answer.status == 200
-    zeros = {"ts": 0, "jobs_checked": 0, "duration_ms": 0, "violations_total": 0, "violations": []}
-    assert answer.json() == {"last": zeros, "totals": {"jobs_checked": 0, "violations": 0}}
-
-
+@partitioned
 async def test_an_audit_of_valid_jobs_finds_no_violations(gateway: Gateway) -> None:
+    zeros = {"ts": 0, "jobs_checked": 0, "duration_ms": 0, "violations_total": 0, "violations": []}
+    answer = await gateway.client.get("/v1/audit")
+    assert answer.json() == {"last": zeros, "totals": {"jobs_checked": 0, "violations": 0}}
     for _ in range(3):
         await gateway.create()
     await gateway.finish(await gateway.create())
-    first, *_, report = await post(gateway)
+    first, *_, report = await audit(gateway)
     assert first == {"type": "progress", "jobs_checked": 0}
     assert report.pop("duration_ms") >= 0
     assert report.pop("ts") > 1_600_000_000_000
@@ -59,30 +61,23 @@ async def test_an_audit_of_valid_jobs_finds_no_violations(gateway: Gateway) -> N
     assert report == {"type": "report", **expected}
 
 
+@partitioned
 async def test_violations_are_reported_and_stored(gateway: Gateway) -> None:
     job_id = await gateway.create()
     await gateway.finish(job_id)
     await gateway.emit(job_id, "message")
-    lines = await post(gateway)
+    lines = await audit(gateway)
     [violation] = [line for line in lines if line["type"] == "violation"]
     assert violation.pop("detail")
     assert violation == {"type": "violation", "job_id": job_id, "rule": "terminal_event_not_last"}
     assert lines[-1]["type"] == "report"
     assert lines[-1]["violations_total"] == 1
-    await post(gateway)
+    await audit(gateway)
     stored = (await gateway.client.get("/v1/audit")).json()
     assert stored["totals"] == {"jobs_checked": 2, "violations": 2}
     assert stored["last"]["jobs_checked"] == 1
     assert stored["last"]["violations_total"] == 1
     assert [found["job_id"] for found in stored["last"]["violations"]] == [job_id]
-
-
-async def test_an_audit_changes_no_job(gateway: Gateway) -> None:
-    job_id = await gateway.create()
-    before = await gateway.redis.hgetall(gateway.keys.job(job_id))  # type: ignore[misc]
-    await post(gateway)
-    assert await gateway.redis.hgetall(gateway.keys.job(job_id)) == before  # type: ignore[misc]
-    assert await gateway.redis.xlen(gateway.keys.events(job_id)) == 1
 
 
 async def test_progress_is_reported_regularly(
@@ -102,32 +97,18 @@ async def test_progress_is_reported_regularly(
 
 async def test_a_second_audit_is_rejected_while_one_runs(gateway: Gateway) -> None:
     await slow(gateway)
-    stream = await begin(gateway)
-    await stream.chunk()
+    exchanges = [gateway.client.begin("POST", "/v1/audit") for _ in range(10)]
+    started = [await exchange.start() for exchange in exchanges]
+    [stream] = [exchange for exchange in started if exchange.status == 200]
+    assert gateway.state.auditor.running
     answer = await gateway.client.send("POST", "/v1/audit")
     check_problem(answer, 429, "audit_running")
     assert int(answer.header("retry-after") or 0) >= 1
     await stream.hang_up()
-    gateway.state.auditor._pace = AuditPace(pause_s=0.0, recheck_delay_s=0.01)
-    assert (await post(gateway))[-1]["type"] == "report"
-
-
-async def test_of_many_concurrent_requests_one_is_served(gateway: Gateway) -> None:
-    await slow(gateway)
-    exchanges = [gateway.client.begin("POST", "/v1/audit") for _ in range(10)]
-    started = [await exchange.start() for exchange in exchanges]
-    statuses = sorted(exchange.status for exchange in started)
-    assert statuses == [200, *[429] * 9]
-
-
-async def test_a_client_that_disconnects_ends_the_audit(gateway: Gateway) -> None:
-    await slow(gateway)
-    stream = await begin(gateway)
-    await stream.chunk()
-    assert gateway.state.auditor.running
-    await stream.hang_up()
-    assert not gateway.state.auditor.running
+    assert not gateway.state.auditor.running, "a client that disconnects ends the audit"
     assert not await gateway.redis.exists(gateway.keys.audit)
+    gateway.state.auditor._pace = AuditPace(pause_s=0.0, recheck_delay_s=0.01)
+    assert (await audit(gateway))[-1]["type"] == "report"
 
 
 async def test_a_client_that_leaves_before_the_first_byte(gateway: Gateway) -> None:
@@ -163,7 +144,7 @@ async def test_unreachable_redis_gets_503(
     check_problem(await gateway.client.send("POST", "/v1/audit"), 503, "store_unavailable")
     check_problem(await gateway.client.get("/v1/audit"), 503, "store_unavailable")
     monkeypatch.undo()
-    assert (await post(gateway))[-1]["type"] == "report"
+    assert (await audit(gateway))[-1]["type"] == "report"
 
 
 async def test_redis_failing_during_the_audit_is_reported(
@@ -173,35 +154,18 @@ async def test_redis_failing_during_the_audit_is_reported(
         raise ConnectionError("gone")
 
     monkeypatch.setattr(gateway.state.client, "scan", away)
-    lines = await post(gateway)
+    lines = await audit(gateway)
     assert lines[-1] == {"type": "failed", "detail": "gone"}
 
 
-@pytest.mark.parametrize("lacking", ["-scan", "-xrange"])
-async def test_an_audit_with_missing_permissions_is_refused(
-    real_backend: Backend, lacking: str
-) -> None:
-    """A partial audit would report jobs as lost that are not."""
-    admin = real_backend.client()
-    await admin.execute_command("ACL", "SETUSER", "half", "on", ">x", "~*", "&*", "+@all", lacking)
-    assert real_backend.url is not None
-    limited = async_client(real_backend.url.replace("unix://", "unix://half:x@"), connections=1)
-    try:
-        with pytest.raises(AuditNotPermitted):
-            await Auditor(limited, JobKeys(), "workers").run()
-    finally:
-        await limited.aclose()
-        await admin.execute_command("ACL", "DELUSER", "half")
-
-
 async def test_the_refusal_names_the_local_command(
-    fake_gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def refused(*args: Any) -> Any:
         raise AuditNotPermitted("NOPERM")
 
-    monkeypatch.setattr(fake_gateway.state.auditor, "run", refused)
-    answer = await fake_gateway.client.send("POST", "/v1/audit")
+    monkeypatch.setattr(gateway.state.auditor, "run", refused)
+    answer = await gateway.client.send("POST", "/v1/audit")
     problem = check_problem(answer, 503, "audit_not_permitted")
     assert "sluice audit --local" in problem["detail"]
 
@@ -209,24 +173,178 @@ async def test_the_refusal_names_the_local_command(
 async def test_a_report_that_cannot_be_stored_is_still_returned(gateway: Gateway) -> None:
     await gateway.redis.set(gateway.keys.audit, "x")
     await gateway.create()
-    assert (await post(gateway))[-1]["jobs_checked"] == 1
+    assert (await audit(gateway))[-1]["jobs_checked"] == 1
     assert (await gateway.client.get("/v1/audit")).json()["totals"]["jobs_checked"] == 0
 
 
-@pytest.mark.parametrize("found", [b"", b"x", b"1", b"null", b'[{"job_id":"j"}]', b"\xff"])
-async def test_an_invalid_stored_report_is_tolerated(gateway: Gateway, found: bytes) -> None:
-    odd: Any = {"last_found": found, "last_jobs": b"\xff", "jobs_total": "7"}
-    await gateway.redis.hset(gateway.keys.audit, mapping=odd)  # type: ignore[misc]
-    answer = (await gateway.client.get("/v1/audit")).json()
-    assert answer["last"]["violations"] == []
-    assert answer["totals"]["jobs_checked"] == 7
+async def test_an_invalid_stored_report_is_tolerated(gateway: Gateway) -> None:
+    for found in (b"", b"x", b"1", b"null", b'[{"job_id":"j"}]', b"\xff"):
+        odd: Any = {"last_found": found, "last_jobs": b"\xff", "jobs_total": "7"}
+        await gateway.redis.hset(gateway.keys.audit, mapping=odd)  # type: ignore[misc]
+        answer = (await gateway.client.get("/v1/audit")).json()
+        assert answer["last"]["violations"] == []
+        assert answer["totals"]["jobs_checked"] == 7
 
 
-def test_the_endpoint_is_in_the_openapi_document(fake_gateway: Gateway) -> None:
-    path = fake_gateway.app.openapi()["paths"]["/v1/audit"]
+def test_the_endpoint_is_in_the_openapi_document(gateway: Gateway) -> None:
+    path = gateway.app.openapi()["paths"]["/v1/audit"]
     assert set(path) == {"get", "post"}
     post_answers = path["post"]["responses"]
     assert {"200", "429", "503"} <= set(post_answers)
     assert set(post_answers["200"]["content"]) == {"application/x-ndjson"}
     assert set(post_answers["429"]["content"]) == {"application/problem+json"}
     assert "application/json" in path["get"]["responses"]["200"]["content"]
+
+
+@pytest.fixture
+async def strict(make: Make) -> Gateway:
+    return make(auth="required")
+
+
+@pytest.fixture
+async def admin(strict: Gateway) -> str:
+    return await key_for(strict, "root", scopes=("admin",))
+
+
+async def entries(gateway: Gateway, key: str | None, query: str = "") -> list[dict[str, Any]]:
+    answer = await call(gateway, "GET", f"/v1/trail{query}", key)
+    assert answer.status == 200
+    AuditLogPage.model_validate_json(answer.body)
+    items: list[dict[str, Any]] = answer.json()["items"]
+    return items
+
+
+async def actions(gateway: Gateway, key: str | None) -> list[tuple[str, str]]:
+    return [(item["action"], item["target"]) for item in reversed(await entries(gateway, key))]
+
+
+async def test_an_entry_names_the_key_the_action_and_its_target(
+    strict: Gateway, admin: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    headers = {**bearer(admin), **JSON, "x-request-id": "r-17"}
+    body = json.dumps({"name": "shop front"}).encode()
+    with caplog.at_level(logging.INFO, "common.access.audit_log"):
+        created = (await strict.client.send("POST", "/v1/keys", headers, body)).json()
+    [line] = caplog.messages
+    assert line.startswith(f"audit log: {id_of(admin)} key.create ")
+    assert line.endswith(" from 127.0.0.1")
+    [entry] = await entries(strict, admin)
+    assert entry["who"] == id_of(admin)
+    assert entry["name"] == "root"
+    assert entry["action"] == "key.create"
+    assert entry["target"] == f"{created['key_id']} shop front"
+    assert entry["request_id"] == "r-17"
+    assert entry["remote"] == "127.0.0.1"
+    assert created["key"] not in json.dumps(entry)
+    await strict.redis.xadd("access:trail", {b"\xff": b"\xff", b"who": b"\xfe", b"ts": b"soon"})
+    invalid, _ = await entries(strict, admin)
+    assert (invalid["who"], invalid["ts"], invalid["action"]) == ("\ufffd", 0, "")
+
+
+async def test_every_administrative_action_is_recorded(strict: Gateway, admin: str) -> None:
+    created = (await call(strict, "POST", "/v1/keys", admin, {"name": "x"})).json()["key_id"]
+    await call(strict, "POST", f"/v1/keys/{created}/rotate", admin)
+    await call(strict, "DELETE", f"/v1/keys/{created}", admin)
+    dead_letters = [await dead(strict, number) for number in range(4)]
+    await call(strict, "POST", f"/v1/dlq/{dead_letters[0]}/redrive", admin)
+    await call(strict, "POST", "/v1/dlq/redrive", admin, {"ids": [dead_letters[1]]})
+    await call(strict, "POST", "/v1/dlq/redrive", admin, {"all": True, "dry_run": True})
+    await call(strict, "DELETE", f"/v1/dlq/{dead_letters[2]}", admin)
+    await call(strict, "DELETE", "/v1/dlq?reason=attempts_exhausted", admin)
+    await call(strict, "DELETE", "/v1/dlq?all=true", admin)
+    await call(strict, "POST", "/v1/audit", admin)
+    assert await actions(strict, admin) == [
+        ("key.create", f"{created} x"),
+        ("key.rotate", created),
+        ("key.revoke", created),
+        ("dlq.redrive", dead_letters[0]),
+        ("dlq.redrive", f"ids={dead_letters[1]}"),
+        ("dlq.purge", dead_letters[2]),
+        ("dlq.purge", "reason=attempts_exhausted"),
+        ("dlq.purge", "all"),
+        ("audit.run", ""),
+    ]
+
+
+async def test_reads_and_rejected_requests_are_not_recorded(strict: Gateway, admin: str) -> None:
+    tenant_key = await key_for(strict, tenant="acme")
+    for method, path in (("GET", "/v1/keys"), ("GET", "/v1/dlq"), ("GET", "/v1/trail")):
+        await call(strict, method, path, admin)
+    await call(strict, "POST", "/v1/keys", tenant_key, {"name": "x"})
+    await call(strict, "DELETE", "/v1/dlq", admin)
+    await call(strict, "DELETE", "/v1/keys/x", admin)
+    assert await entries(strict, admin) == []
+
+
+async def test_canceling_a_job_of_another_tenant_is_recorded(strict: Gateway, admin: str) -> None:
+    tenant_key = await key_for(strict, tenant="acme")
+    job_ids = [(await post(strict, tenant_key)).json()["job_id"] for _ in range(2)]
+    assert (await call(strict, "DELETE", f"/v1/jobs/{job_ids[0]}", tenant_key)).status == 200
+    assert (await call(strict, "DELETE", f"/v1/jobs/{job_ids[1]}", admin)).status == 200
+    assert await actions(strict, admin) == [("job.cancel", job_ids[1])]
+
+
+async def test_requests_without_a_key_are_recorded_as_local(make: Make) -> None:
+    gateway = make()
+    await call(gateway, "DELETE", "/v1/dlq?all=true")
+    job_id = await gateway.create()
+    await call(gateway, "DELETE", f"/v1/jobs/{job_id}")  # without tenants, a cancel is not recorded
+    [entry] = await entries(gateway, None)
+    assert (entry["who"], entry["name"], entry["action"]) == ("local", "", "dlq.purge")
+
+
+async def test_an_action_that_cannot_be_recorded_is_refused(strict: Gateway, admin: str) -> None:
+    tenant_key = await key_for(strict, tenant="acme")
+    job_id = (await post(strict, tenant_key)).json()["job_id"]
+    dead_letter = await dead(strict)
+    await strict.redis.set("access:trail", "no stream")
+    before = await strict.snapshot()
+    for method, path, body in (
+        ("POST", "/v1/keys", {"name": "x"}),
+        ("POST", f"/v1/keys/{id_of(tenant_key)}/rotate", None),
+        ("DELETE", f"/v1/keys/{id_of(tenant_key)}", None),
+        ("POST", f"/v1/dlq/{dead_letter}/redrive", None),
+        ("POST", "/v1/dlq/redrive", {"all": True}),
+        ("DELETE", f"/v1/dlq/{dead_letter}", None),
+        ("DELETE", "/v1/dlq?all=true", None),
+        ("POST", "/v1/audit", None),
+        ("DELETE", f"/v1/jobs/{job_id}", None),
+    ):
+        check_problem(await call(strict, method, path, admin, body), 503, "store_corrupt")
+    assert await strict.snapshot() == before
+    check_problem(await call(strict, "GET", "/v1/trail", admin), 503, "store_corrupt")
+
+
+async def test_pages_list_each_entry_once(strict: Gateway, admin: str) -> None:
+    for number in range(7):
+        await call(strict, "DELETE", f"/v1/dlq/{number}-0", admin)
+    whole = await entries(strict, admin)
+    found: list[dict[str, Any]] = []
+    query, pages = "?limit=3", 0
+    while True:
+        page = (await call(strict, "GET", f"/v1/trail{query}", admin)).json()
+        found += page["items"]
+        pages += 1
+        if page["next"] is None:
+            break
+        query = f"?limit=3&before={page['next']}"
+    assert found == whole
+    assert (len(found), pages) == (7, 3)
+
+
+async def test_invalid_query_parameters_are_rejected(make: Make) -> None:
+    gateway = make()
+    for query in ("?limit=0", "?limit=201", "?limit=x", "?before=x"):
+        check_problem(await call(gateway, "GET", f"/v1/trail{query}"), 422, "invalid_request")
+
+
+async def test_control_characters_are_replaced(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = make().state.access.audit_log
+    caplog.set_level("INFO", "common.access.audit_log")
+    await log.write(AuditEntry("me", AuditAction.JOB_CANCEL, "a\nb\x1b[2J", remote="\u2028"))
+    [entry] = await log.page("+", 1)
+    assert (entry.target, entry.remote) == ("a?b?[2J", "?")
+    [record] = [each for each in caplog.records if each.name == "common.access.audit_log"]
+    assert record.getMessage() == "audit log: me job.cancel a?b?[2J from ?"

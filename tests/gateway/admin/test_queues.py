@@ -10,8 +10,10 @@ from pydantic import TypeAdapter
 from common.contracts.access import AccessKeys
 from common.contracts.queue import paused_key
 from common.observability.heartbeats import Heartbeat
-from tests.gateway.access_kit import JSON, bearer, call, id_of, key_for
-from tests.gateway.conftest import Gateway, Make, check_problem
+from tests.support.gateway.access import JSON, bearer, call, id_of, key_for
+from tests.support.gateway.harness import Gateway, Make, check_problem, partitioned
+
+pytestmark = pytest.mark.fakeredis_only
 
 QUEUES = "/v1/queues"
 PAUSE, RESUME = f"{QUEUES}/jobs:stream/pause", f"{QUEUES}/jobs:stream/resume"
@@ -66,6 +68,7 @@ async def test_bullmq_queues_are_listed_and_cannot_be_paused(make: Make) -> None
             check_problem(answer, 409 if name == "mail" else 404, code)
 
 
+@partitioned
 async def test_the_queue_is_paused_and_resumed(gateway: Gateway) -> None:
     before = int(time.time() * 1000)
     answer = await gateway.client.send("POST", PAUSE, JSON, b'{"why":"tea"}')
@@ -92,28 +95,23 @@ async def test_the_queue_is_paused_and_resumed(gateway: Gateway) -> None:
     assert b"\ngw_queue_paused 0.0\n" in (await gateway.client.get("/metrics")).body
 
 
-@pytest.mark.parametrize(
-    ("headers", "body", "status"),
-    [
+async def test_a_rejected_pause_changes_nothing(gateway: Gateway) -> None:
+    before = await gateway.snapshot()
+    for headers, body, status in (
         (JSON, b"{", 400),
         ({"content-type": "text/plain"}, b"{}", 415),
         (JSON, b"[]", 422),
         (JSON, b'{"why":7}', 422),
         (JSON, b'{"reason":"x"}', 422),
         (JSON, b'{"why":"' + b"x" * 501 + b'"}', 422),
-    ],
-)
-async def test_a_rejected_pause_changes_nothing(
-    fake_gateway: Gateway, headers: dict[str, str], body: bytes, status: int
-) -> None:
-    before = await fake_gateway.snapshot()
-    check_problem(await fake_gateway.client.send("POST", PAUSE, headers, body), status)
-    assert await fake_gateway.snapshot() == before
-    assert await fake_gateway.redis.xlen(AccessKeys().audit_log) == 0
+    ):
+        check_problem(await gateway.client.send("POST", PAUSE, headers, body), status)
+    assert await gateway.snapshot() == before
+    assert await gateway.redis.xlen(AccessKeys().audit_log) == 0
 
 
-async def test_pausing_requires_admin_and_is_recorded(fake_make: Make) -> None:
-    gateway = fake_make(auth="required")
+async def test_pausing_requires_admin_and_is_recorded(make: Make) -> None:
+    gateway = make(auth="required")
     ui = await key_for(gateway, scopes=frozenset({"ui", "metrics", "jobs:read", "jobs:write"}))
     admin = await key_for(gateway, scopes=frozenset({"admin"}))
     reader = await key_for(gateway, scopes=frozenset({"jobs:read"}))
@@ -132,9 +130,9 @@ async def test_pausing_requires_admin_and_is_recorded(fake_make: Make) -> None:
     ]
 
 
-async def test_paused_workers_do_not_make_the_gateway_refuse_jobs(fake_gateway: Gateway) -> None:
+async def test_paused_workers_do_not_make_the_gateway_refuse_jobs(gateway: Gateway) -> None:
     """Paused workers hold as under pressure, but jobs are accepted and wait."""
-    redis, keys, pressure = fake_gateway.redis, fake_gateway.keys, fake_gateway.state.pressure
+    redis, keys, pressure = gateway.redis, gateway.keys, gateway.state.pressure
     for paused in (True, False):
         members = {"consumer": "w", "seen_ms": 1, "holding": True, "paused": paused}
         beat = TypeAdapter(Heartbeat).validate_python({**members, "holding_why": "why"})
@@ -142,16 +140,16 @@ async def test_paused_workers_do_not_make_the_gateway_refuse_jobs(fake_gateway: 
         await redis.set(keys.worker("w"), beat.to_json())
         await pressure.run_once()
         assert pressure.refusing is not paused
-    metrics = (await fake_gateway.client.get("/metrics")).body
+    metrics = (await gateway.client.get("/metrics")).body
     assert b'gw_worker_holding{worker="w"} 1.0' in metrics
 
 
-async def test_workers_are_listed_with_the_age_of_their_heartbeat(fake_gateway: Gateway) -> None:
+async def test_workers_are_listed_with_the_age_of_their_heartbeat(gateway: Gateway) -> None:
     seen_ms = int(time.time() * 1000) - 4000
     members = {"consumer": "w", "host": "host-1", "version": "1", "in_flight": 2, "rss_bytes": 7}
     beat = TypeAdapter(Heartbeat).validate_python({**members, "seen_ms": seen_ms})
-    await fake_gateway.redis.zadd(fake_gateway.keys.workers, {"w": seen_ms})
-    await fake_gateway.redis.set(fake_gateway.keys.worker("w"), beat.to_json())
-    [worker] = (await fake_gateway.client.get("/v1/workers")).json()["workers"]
+    await gateway.redis.zadd(gateway.keys.workers, {"w": seen_ms})
+    await gateway.redis.set(gateway.keys.worker("w"), beat.to_json())
+    [worker] = (await gateway.client.get("/v1/workers")).json()["workers"]
     assert {name: worker[name] for name in members} == members
     assert 3.9 < worker["heartbeat_age_s"] < 60

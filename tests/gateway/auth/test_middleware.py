@@ -31,13 +31,15 @@ from gateway.http.paths import (
     is_openai,
     is_workflow,
 )
-from tests.conftest import eventually
-from tests.gateway.access_kit import JSON, bearer, call, client_at, id_of, key_for, post
-from tests.gateway.asgi import Client
-from tests.gateway.conftest import CHAT, Gateway, Make, check_problem
-from tests.gateway.features.workflows.kit import check_envelope
 from tests.gateway.http.test_fast_path import WithoutFastPath
-from tests.support.backends import Backend
+from tests.support.gateway.access import JSON, bearer, call, client_at, id_of, key_for, post
+from tests.support.gateway.asgi import Client
+from tests.support.gateway.harness import CHAT, Gateway, Make, check_problem
+from tests.support.gateway.workflows import check_envelope
+from tests.support.servers import Backend
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.fakeredis_only
 
 #: An endpoint for each scope.
 ENDPOINTS = {
@@ -52,11 +54,6 @@ ENDPOINTS = {
 async def strict(make: Make) -> Gateway:
     """A gateway that requires keys from every client."""
     return make(auth="required")
-
-
-@pytest.fixture
-async def fake_strict(fake_make: Make) -> Gateway:
-    return fake_make(auth="required")
 
 
 # -- when keys are required ------------------------------------------------------------------------
@@ -89,29 +86,26 @@ def test_inherited_socket_requires_keys() -> None:
 
 
 @pytest.mark.parametrize("auth", ["auto", "off"])
-@pytest.mark.parametrize(
-    ("server", "needed"),
-    [
+async def test_local_end_of_the_connection_decides(make: Make, auth: str) -> None:
+    gateway = make(auth=auth)
+    key = await key_for(gateway)
+    servers: list[tuple[Any, bool]] = [
         (("127.0.0.1", 8080), False),
         (("::1", 8080), False),
         (("/run/sluice/gateway.sock", None), False),
         (("192.0.2.9", 8080), True),
         (("::ffff:192.0.2.9", 8080), True),
         (None, True),
-    ],
-)
-async def test_local_end_of_the_connection_decides(
-    fake_make: Make, auth: str, server: Any, needed: bool
-) -> None:
-    gateway = fake_make(auth=auth)
-    client = client_at(gateway, server)
-    answer = await client.post(CHAT)
-    if needed:
-        check_problem(answer, 401, "key_required")
-        assert (await client.post(CHAT, bearer(await key_for(gateway)))).status == 202
-    else:
-        assert answer.status == 202
-    assert (await client.get("/healthz")).status == 200
+    ]
+    for server, needed in servers:
+        client = client_at(gateway, server)
+        answer = await client.post(CHAT)
+        if needed:
+            check_problem(answer, 401, "key_required")
+            assert (await client.post(CHAT, bearer(key))).status == 202
+        else:
+            assert answer.status == 202, server
+        assert (await client.get("/healthz")).status == 200
 
 
 # -- keys ------------------------------------------------------------------------------------------
@@ -119,104 +113,57 @@ async def test_local_end_of_the_connection_decides(
 
 async def test_request_without_key_is_rejected(strict: Gateway) -> None:
     before = await strict.snapshot()
-    answer = await strict.client.post(CHAT)
+    exchange = strict.client.begin("POST", "/v1/jobs", {}, [b"x"] * 3)
+    answer = await exchange.answer()
     check_problem(answer, 401, "key_required")
+    assert len(exchange._chunks) == 3, "the body is not read before authentication"
     assert answer.header("www-authenticate") == 'Bearer realm="sluice"'
     assert await strict.snapshot() == before
-
-
-async def test_request_with_key_is_accepted(strict: Gateway) -> None:
-    key = await key_for(strict, tenant="shop")
-    answer = await post(strict, key)
-    assert answer.status == 202
-    job_id = answer.json()["job_id"]
-    assert (await call(strict, "GET", f"/v1/jobs/{job_id}", key)).json()["status"] == "queued"
+    key = await key_for(strict, scopes=("ui",))
+    for path in ("/openapi.json", "/docs", "/v1/whoami"):
+        assert (await call(strict, "GET", path, key)).status == 200
+        check_problem(await call(strict, "GET", path), 401, "key_required")
 
 
 @pytest.mark.parametrize("auth", ["auto", "required"])
-@pytest.mark.parametrize(
-    "make_header",
-    [
-        lambda key: f"Bearer {key[:-1]}",
-        lambda key: f"Bearer {key}x",
-        lambda key: f"Bearer {key} {key}",
-        lambda key: f"Basic {key}",
-        lambda key: key,
-        lambda key: "Bearer",
-        lambda key: "",
-        lambda key: f"Bearer {generate_key('aaaaaaaa')}",
-        lambda key: f"Bearer {generate_key(id_of(key))}",
-        lambda key: "Bearer \xff\xfe",
-        lambda key: "Bearer " + "x" * 20_000,
-    ],
-    ids=[
-        *("short", "long", "two in one", "basic", "bare", "no key", "empty", "unknown id"),
-        *("wrong secret", "no ASCII", "endless"),
-    ],
-)
-async def test_invalid_key_is_rejected_even_on_loopback(
-    fake_make: Make, auth: str, make_header: Any
-) -> None:
-    gateway = fake_make(auth=auth)
+async def test_invalid_key_is_rejected_even_on_loopback(make: Make, auth: str) -> None:
+    gateway = make(auth=auth)
     key = await key_for(gateway)
-    answer = await gateway.client.post(CHAT, {"authorization": make_header(key)})
-    problem = check_problem(answer, 401, "invalid_key")
-    assert answer.header("www-authenticate") == 'Bearer realm="sluice", error="invalid_token"'
-    assert key not in json.dumps(problem)
-    assert await gateway.redis.xlen(gateway.keys.queue) == 0
-
-
-async def test_two_authorization_headers_are_rejected(fake_strict: Gateway) -> None:
-    key = await key_for(fake_strict)
+    for header in (
+        *(f"Bearer {key[:-1]}", f"Bearer {key}x", f"Bearer {key} {key}", f"Basic {key}", key),
+        *("Bearer", "", f"Bearer {generate_key('aaaaaaaa')}", f"Bearer {generate_key(id_of(key))}"),
+        *("Bearer \xff\xfe", "Bearer " + "x" * 20_000),
+    ):
+        answer = await gateway.client.post(CHAT, {"authorization": header})
+        problem = check_problem(answer, 401, "invalid_key")
+        assert answer.header("www-authenticate") == 'Bearer realm="sluice", error="invalid_token"'
+        assert key not in json.dumps(problem)
     twice = [("authorization", f"Bearer {key}")] * 2
-    answer = await fake_strict.client.send("GET", "/v1/whoami", twice)
+    answer = await gateway.client.send("GET", "/v1/whoami", twice)
     check_problem(answer, 401, "invalid_key")
+    assert await gateway.redis.xlen(gateway.keys.queue) == 0
+    for scheme in ("Bearer", "bearer", "BEARER"):
+        headers = {"authorization": f"{scheme} {key}"}
+        assert (await gateway.client.get("/v1/whoami", headers)).status == 200
 
 
-@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])
-async def test_scheme_is_case_insensitive(fake_strict: Gateway, scheme: str) -> None:
-    headers = {"authorization": f"{scheme} {await key_for(fake_strict)}"}
-    assert (await fake_strict.client.get("/v1/whoami", headers)).status == 200
-
-
-async def test_expired_key_is_rejected(strict: Gateway) -> None:
-    key = await key_for(strict, expires_s=3600.0)
-    assert (await post(strict, key)).status == 202
-    records, key_id = strict.state.access.keys.keys.records, id_of(key)
-    stored = json.loads(await strict.redis.hget(records, key_id))  # type: ignore[misc, arg-type]
-    stored["expires_ms"] = 1
-    await strict.redis.hset(records, key_id, json.dumps(stored))  # type: ignore[misc]
-    strict.state.access.callers.invalidate(key_id)
-    check_problem(await post(strict, key), 401, "invalid_key")
-
-
-async def test_both_secrets_of_a_rotated_key_are_valid(strict: Gateway) -> None:
-    old = await key_for(strict)
-    issued = await strict.state.access.keys.rotate(id_of(old), 60)
-    assert issued is not None
-    for key in (old, issued.key, old, issued.key):
-        assert (await post(strict, key)).status == 202
-    await strict.state.access.keys.rotate(id_of(old), 0)
-    strict.state.access.callers.invalidate(id_of(old))
-    for key in (old, issued.key):
-        check_problem(await post(strict, key), 401, "invalid_key")
-
-
-async def test_revoked_key_is_rejected_within_a_second(
+async def test_expired_and_revoked_keys_are_rejected(
     strict: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Even if another process revoked it."""
+    """Within a second, even if another process revoked the key."""
     now = 1000.0
     monkeypatch.setattr(strict.state.access.callers, "_clock", lambda: now)
-    key = await key_for(strict)
-    assert (await post(strict, key)).status == 202
-    await strict.state.access.keys.revoke(id_of(key))
+    expired, revoked = [await key_for(strict, expires_s=3600.0) for _ in range(2)]
+    for key in (expired, revoked):
+        assert (await post(strict, key)).status == 202
+    records = strict.state.access.keys.keys.records
+    stored = json.loads(await strict.redis.hget(records, id_of(expired)) or b"")  # type: ignore[misc]
+    changed = json.dumps({**stored, "expires_ms": 1})
+    await strict.redis.hset(records, id_of(expired), changed)  # type: ignore[misc]
+    await strict.state.access.keys.revoke(id_of(revoked))
     now += callers_module.CACHE_TTL_S
-    assert await _refused(strict, key)
-
-
-async def _refused(gateway: Gateway, key: str) -> bool:
-    return (await call(gateway, "GET", "/v1/whoami", key)).status == 401
+    for key in (expired, revoked):
+        check_problem(await post(strict, key), 401, "invalid_key")
 
 
 async def test_stream_ends_when_its_key_is_revoked(make: Make, monkeypatch: Any) -> None:
@@ -273,8 +220,8 @@ def routes_of(app: Any) -> list[tuple[str, str]]:
     return found
 
 
-def test_every_route_has_a_permission(fake_strict: Gateway) -> None:
-    for method, path in routes_of(fake_strict.app):
+def test_every_route_has_a_permission(strict: Gateway) -> None:
+    for method, path in routes_of(strict.app):
         assert (method, path) in PERMISSIONS, f"add {method} {path} to gateway/auth/permissions.py"
         assert (
             permission_for(method, path.replace("{", "").replace("}", ""))
@@ -282,28 +229,19 @@ def test_every_route_has_a_permission(fake_strict: Gateway) -> None:
         )
 
 
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [
-        ("GET", "/v2/jobs"),
-        ("GET", "/uix"),
-        ("POST", "/ui"),
-        ("DELETE", "/ui/jobs"),
-        ("POST", "/ui/session/"),
-        ("PUT", "/v1/jobs"),
-        ("POST", "/v1/jobs/"),
-        ("GET", "/v1/jobs//events"),
-        ("GET", "/v1/jobs/x/events/"),
-        ("GET", "/V1/jobs/x"),
-        ("OPTIONS", "/v1/jobs"),
-        ("GET", "/healthz/"),
-        ("POST", "/healthz"),
-        ("GET", "//healthz"),
-        ("GET", ""),
-    ],
-)
-def test_unlisted_paths_need_admin(method: str, path: str) -> None:
-    assert permission_for(method, path) is ADMIN
+def test_unlisted_paths_need_admin() -> None:
+    for method, path in (
+        *(("GET", "/v2/jobs"), ("GET", "/uix"), ("POST", "/ui"), ("DELETE", "/ui/jobs")),
+        *(("POST", "/ui/session/"), ("PUT", "/v1/jobs"), ("POST", "/v1/jobs/"), ("GET", "")),
+        *(("GET", "/v1/jobs//events"), ("GET", "/v1/jobs/x/events/"), ("GET", "/V1/jobs/x")),
+        *(
+            ("OPTIONS", "/v1/jobs"),
+            ("GET", "/healthz/"),
+            ("POST", "/healthz"),
+            ("GET", "//healthz"),
+        ),
+    ):
+        assert permission_for(method, path) is ADMIN, (method, path)
 
 
 def test_only_probes_pages_and_sign_in_are_public() -> None:
@@ -317,9 +255,9 @@ def test_only_probes_pages_and_sign_in_are_public() -> None:
     assert permission_for("HEAD", "/healthz") is PUBLIC
 
 
-async def test_every_route_requires_a_key(fake_strict: Gateway) -> None:
-    for method, path in routes_of(fake_strict.app):
-        answer = await call(fake_strict, method, path.replace("{", "x").replace("}", "x"))
+async def test_every_route_requires_a_key(strict: Gateway) -> None:
+    for method, path in routes_of(strict.app):
+        answer = await call(strict, method, path.replace("{", "x").replace("}", "x"))
         if PERMISSIONS[method, path] is PUBLIC:
             assert answer.status != 401
         elif is_openai(path):
@@ -331,10 +269,10 @@ async def test_every_route_requires_a_key(fake_strict: Gateway) -> None:
 
 
 @pytest.mark.parametrize("scope", list(ENDPOINTS))
-async def test_scope_permits_only_its_endpoints(fake_strict: Gateway, scope: Scope) -> None:
-    key = await key_for(fake_strict, scopes=(scope.value,))
+async def test_scope_permits_only_its_endpoints(strict: Gateway, scope: Scope) -> None:
+    key = await key_for(strict, scopes=(scope.value,))
     for needed, (method, path) in ENDPOINTS.items():
-        answer = await call(fake_strict, method, path, key)
+        answer = await call(strict, method, path, key)
         if scope in (needed, Scope.ADMIN):
             assert answer.status not in (401, 403)
         else:
@@ -344,17 +282,10 @@ async def test_scope_permits_only_its_endpoints(fake_strict: Gateway, scope: Sco
             assert needed.value in challenge
 
 
-async def test_any_key_may_read_the_api_docs(fake_strict: Gateway) -> None:
-    key = await key_for(fake_strict, scopes=("ui",))
-    for path in ("/openapi.json", "/docs", "/v1/whoami"):
-        assert (await call(fake_strict, "GET", path, key)).status == 200
-        check_problem(await call(fake_strict, "GET", path), 401, "key_required")
-
-
-async def test_key_without_read_scope_does_not_wait(fake_strict: Gateway) -> None:
+async def test_key_without_read_scope_does_not_wait(strict: Gateway) -> None:
     """`Prefer` is optional; honouring it would return the job."""
-    key = await key_for(fake_strict, scopes=("jobs:write",))
-    answer = await post(fake_strict, key, prefer="wait=60")
+    key = await key_for(strict, scopes=("jobs:write",))
+    answer = await post(strict, key, prefer="wait=60")
     assert answer.status == 202
     assert answer.header("preference-applied") is None
 
@@ -368,38 +299,17 @@ async def test_key_is_limited_to_its_tasks(strict: Gateway) -> None:
     assert (await post(strict, key, {**CHAT, "task": "rag"})).status == 202
 
 
-async def test_fast_path_and_fastapi_have_the_same_checks(fake_strict: Gateway) -> None:
-    slow_path = Client(WithoutFastPath(fake_strict.app))
-    key = await key_for(fake_strict, scopes=("jobs:read",))
+async def test_fast_path_and_fastapi_have_the_same_checks(strict: Gateway) -> None:
+    slow_path = Client(WithoutFastPath(strict.app))
+    key = await key_for(strict, scopes=("jobs:read",))
     for headers in ({}, bearer(key), bearer(key[:-1])):
-        by_fast_path = await fake_strict.client.post(CHAT, headers)
+        by_fast_path = await strict.client.post(CHAT, headers)
         by_fastapi = await slow_path.post(CHAT, headers)
         assert by_fast_path.status == by_fastapi.status in (401, 403)
         assert by_fast_path.json()["code"] == by_fastapi.json()["code"]
 
 
-async def test_websockets_are_closed(fake_gateway: Gateway) -> None:
-    sent: list[Any] = []
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    async def receive() -> Any:
-        return {"type": "websocket.connect"}
-
-    scope = {"type": "websocket", "path": "/v1/jobs", "headers": [], "server": ("127.0.0.1", 1)}
-    await fake_gateway.app(scope, receive, send)
-    assert sent == [{"type": "websocket.close", "code": 1008}]
-
-
 # -- cost ------------------------------------------------------------------------------------------
-
-
-async def test_body_is_not_read_before_authentication(fake_strict: Gateway) -> None:
-    exchange = fake_strict.client.begin("POST", "/v1/jobs", {}, [b"x"] * 3)
-    answer = await exchange.answer()
-    check_problem(answer, 401, "key_required")
-    assert len(exchange._chunks) == 3
 
 
 class CountingKeyStore(KeyStore):
@@ -425,8 +335,8 @@ class CountingKeyStore(KeyStore):
 
 
 @pytest.fixture
-def counting(fake_backend: Backend) -> CountingKeyStore:
-    return CountingKeyStore(fake_backend.client())
+def counting(backend: Backend) -> CountingKeyStore:
+    return CountingKeyStore(backend.client())
 
 
 async def test_key_is_read_once_a_second(counting: CountingKeyStore) -> None:
@@ -522,24 +432,22 @@ async def test_authentication_fails_closed_without_redis(counting: CountingKeySt
     await callers.close()
 
 
-async def test_response_is_503_without_redis(real_make: Make) -> None:
-    gateway = real_make(auth="required")
+async def test_response_is_503_without_redis(make: Make) -> None:
+    gateway = make(auth="required")
     key = await key_for(gateway)
 
     async def find(key_ids: Any) -> Any:
         raise StoreUnavailable("away")
 
+    found = gateway.state.access.keys.find
     gateway.state.access.keys.find = find  # type: ignore[method-assign]
     check_problem(await post(gateway, key), 503, "store_unavailable")
     check_problem(await call(gateway, "GET", "/v1/whoami", key), 503, "store_unavailable")
     assert (await gateway.client.get("/healthz", bearer(key))).status == 200
-
-
-async def test_wrong_key_type_in_redis_fails_closed(strict: Gateway) -> None:
-    key = await key_for(strict)
-    await strict.redis.delete("access:keys")
-    await strict.redis.set("access:keys", "x")
-    check_problem(await post(strict, key), 503)
+    gateway.state.access.keys.find = found  # type: ignore[method-assign]
+    await gateway.redis.delete("access:keys")
+    await gateway.redis.set("access:keys", "a key of another type")
+    check_problem(await post(gateway, key), 503)
 
 
 async def test_keys_are_never_logged(strict: Gateway, caplog: pytest.LogCaptureFixture) -> None:

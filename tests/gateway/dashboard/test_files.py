@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from gateway.dashboard.static_files import STATIC, FileCache
-from tests.gateway.conftest import Gateway, Make, check_problem
 from tests.gateway.http.openapi.test_docs_page import Page
 from tests.gateway.http.test_headers import check_strict
+from tests.support.gateway.harness import Gateway, Make, check_problem
+
+pytestmark = pytest.mark.fakeredis_only
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -21,25 +23,20 @@ POLICY = (
 MOST_BYTES = 150_000
 
 
-@pytest.mark.parametrize("target", ["/ui", "/ui/", "/ui/jobs", "/ui/jobs/a%2Fb", "/ui/no/such"])
-async def test_every_page_serves_the_same_html(fake_gateway: Gateway, target: str) -> None:
-    answer = await fake_gateway.client.get(target)
-    assert answer.status == 200
-    assert answer.header("content-type") == "text/html; charset=utf-8"
-    assert answer.body == (STATIC / "index.html").read_bytes()
-    check_strict(answer, POLICY)
-    assert answer.header("cross-origin-opener-policy") == "same-origin"
-    assert answer.header("permissions-policy")
+async def test_every_page_serves_the_same_html(make: Make) -> None:
+    gateway = make(auth="required")
+    for target in ("/ui", "/ui/", "/ui/jobs", "/ui/jobs/a%2Fb", "/ui/no/such"):
+        answer = await gateway.client.get(target)
+        assert answer.status == 200, "pages and files need no key"
+        assert answer.header("content-type") == "text/html; charset=utf-8"
+        assert answer.body == (STATIC / "index.html").read_bytes()
+        check_strict(answer, POLICY)
+        assert answer.header("cross-origin-opener-policy") == "same-origin"
+        assert answer.header("permissions-policy")
 
 
-async def test_static_files_need_no_key(fake_make: Make) -> None:
-    gateway = fake_make(auth="required")
-    for target in ("/ui", "/ui/static/app.js"):
-        assert (await gateway.client.get(target)).status == 200
-
-
-async def test_html_has_no_inline_script_or_style(fake_gateway: Gateway) -> None:
-    html = (await fake_gateway.client.get("/ui")).body.decode()
+async def test_html_has_no_inline_script_or_style(gateway: Gateway) -> None:
+    html = (await gateway.client.get("/ui")).body.decode()
     page = Page(re.sub(r"<link([^>]*)>", r"<link\1></link>", html))
     assert "style" not in page.tags
     assert not [name for name, _ in page.attributes if name == "style" or name.startswith("on")]
@@ -56,77 +53,55 @@ def static_files() -> list[str]:
     )
 
 
-@pytest.mark.parametrize("name", [name for name in static_files() if name != "index.html"])
-async def test_every_file_has_its_content_type(fake_gateway: Gateway, name: str) -> None:
-    answer = await fake_gateway.client.get(f"/ui/static/{name}")
-    assert answer.status == 200
-    assert answer.body == (STATIC / name).read_bytes()
+async def test_every_file_has_its_content_type(make: Make) -> None:
+    gateway = make(auth="required")
     kind = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
-    assert (answer.header("content-type") or "").startswith(kind[name.rpartition(".")[2]])
-    check_strict(answer, POLICY)
+    for name in static_files():
+        if name != "index.html":
+            answer = await gateway.client.get(f"/ui/static/{name}")
+            assert answer.status == 200, name
+            assert answer.body == (STATIC / name).read_bytes(), name
+            expected = kind[name.rpartition(".")[2]]
+            assert (answer.header("content-type") or "").startswith(expected), name
+            check_strict(answer, POLICY)
 
 
-@pytest.mark.parametrize("name", [name for name in static_files() if name.endswith(".js")])
-def test_scripts_never_parse_markup(name: str) -> None:
-    if name.startswith("vendor/"):
-        return
-    source = (STATIC / name).read_text()
-    for way in (
-        "innerHTML",
-        "outerHTML",
-        "insertAdjacentHTML",
-        "document.write",
-        "eval(",
-        "srcdoc",
-    ):
-        assert way not in source, f"{name} has {way}"
-    assert not re.search(r'(?: from |import\(|fetch\(|Source\()"(?![./])', source)
+def test_scripts_never_parse_markup() -> None:
+    parsing = ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "srcdoc")
+    for name in static_files():
+        if name.endswith(".js") and not name.startswith("vendor/"):
+            source = (STATIC / name).read_text()
+            assert not [way for way in parsing if way in source], name
+            assert not re.search(r'(?: from |import\(|fetch\(|Source\()"(?![./])', source), name
 
 
-async def test_unchanged_file_gets_304(fake_gateway: Gateway) -> None:
-    first = await fake_gateway.client.get("/ui/static/app.js")
+async def test_unchanged_file_gets_304(gateway: Gateway) -> None:
+    first = await gateway.client.get("/ui/static/app.js")
     tag = first.header("etag") or ""
     for known in (tag, f'"other", {tag}', "*"):
-        again = await fake_gateway.client.get("/ui/static/app.js", {"if-none-match": known})
+        again = await gateway.client.get("/ui/static/app.js", {"if-none-match": known})
         assert (again.status, again.body) == (304, b"")
         assert again.header("etag") == tag
-    other = await fake_gateway.client.get("/ui/static/app.js", {"if-none-match": '"other"'})
+    other = await gateway.client.get("/ui/static/app.js", {"if-none-match": '"other"'})
     assert other.status == 200
+    head = await gateway.client.send("HEAD", "/ui/static/app.js")
+    assert (head.status, head.header("etag")) == (200, tag)
 
 
-async def test_a_head_request_is_answered(fake_gateway: Gateway) -> None:
-    answer = await fake_gateway.client.send("HEAD", "/ui/static/app.js")
-    assert answer.status == 200
-    assert answer.header("etag")
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
+async def test_other_files_are_not_found(gateway: Gateway) -> None:
+    for name in (
         *("nothing.js", "index.html", "pages", "pages/", "", "app.js/", "vendor/README.md"),
         *(
             "../static_files.py",
             "..%2Fstatic_files.py",
             "%2e%2e/static_files.py",
             "pages/../app.js",
-            "pages/../../x.js",
         ),
-        *(
-            "/etc/passwd",
-            "%2Fetc%2Fpasswd",
-            "app.js%00",
-            "a\\..\\b.js",
-            "vendor//x.js",
-            "pages/jobs",
-            "pages/jobs/",
-            "pages/jobs/../overview.js",
-            "a/b/c/d.js",
-        ),
+        *("pages/../../x.js", "/etc/passwd", "%2Fetc%2Fpasswd", "app.js%00", "a\\..\\b.js"),
+        *("vendor//x.js", "pages/jobs", "pages/jobs/", "pages/jobs/../overview.js", "a/b/c/d.js"),
         "a" * 3000 + ".js",
-    ],
-)
-async def test_other_files_are_not_found(fake_gateway: Gateway, name: str) -> None:
-    check_problem(await fake_gateway.client.get(f"/ui/static/{name}"), 404)
+    ):
+        check_problem(await gateway.client.get(f"/ui/static/{name}"), 404)
 
 
 def test_changed_file_is_read_again(tmp_path: Path) -> None:
@@ -143,14 +118,14 @@ def test_changed_file_is_read_again(tmp_path: Path) -> None:
     assert second.etag != first.etag
 
 
-async def test_root_redirects_browsers(fake_gateway: Gateway) -> None:
-    page = await fake_gateway.client.get("/", {"accept": "text/html,*/*"})
+async def test_root_redirects_browsers(gateway: Gateway) -> None:
+    page = await gateway.client.get("/", {"accept": "text/html,*/*"})
     assert (page.status, page.header("location")) == (302, "/ui")
-    check_problem(await fake_gateway.client.get("/"), 404)
+    check_problem(await gateway.client.get("/"), 404)
 
 
-async def test_dashboard_can_be_disabled(fake_make: Make) -> None:
-    gateway = fake_make(dashboard="off")
+async def test_dashboard_can_be_disabled(make: Make) -> None:
+    gateway = make(dashboard="off")
     for target in ("/", "/ui", "/ui/jobs", "/ui/static/app.js", "/ui/session"):
         check_problem(await gateway.client.get(target, {"accept": "text/html"}), 404)
 

@@ -7,10 +7,8 @@ import shutil
 import subprocess
 from typing import Any
 
-import pytest
-
 from gateway.dashboard.static_files import STATIC
-from tests.support.backends import missing
+from tests.support.servers import missing
 
 #: Evaluates an expression with the exports of a module, and prints the value as JSON.
 _RUN = """
@@ -68,43 +66,39 @@ def test_numbers_are_formatted() -> None:
     assert run("lib/format.js", f"[{', '.join(expected)}]") == list(expected.values())
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("12345678901234567890", "12345678901234567890"),
-        ('{"b":1,"a":1.10,"b":2}', '{\n  "b": 1,\n  "a": 1.10,\n  "b": 2\n}'),
-        ('{"__proto__":{"x":[]}}', '{\n  "__proto__": {\n    "x": []\n  }\n}'),
-        ('"<img src=x onerror=alert(1)>"', '"<img src=x onerror=alert(1)>"'),
-        ('["\\ud800", "\\u0000"]', '[\n  "\\ud800",\n  "\\u0000"\n]'),
-        ("[1,]", "[1,]"),
-        ("{a:1}", "{a:1}"),
-        ('{"a":1}}', '{"a":1}}'),
-        ("", ""),
-        ("nul", "nul"),
-        ("[" * 5000 + "]" * 5000, "[" * 5000 + "]" * 5000),
-    ],
-)
-def test_json_is_not_altered(text: str, shown: str) -> None:
-    assert run("components/json_view.js", f"pretty({json.dumps(text)})") == shown
+SHOWN = [
+    ("12345678901234567890", "12345678901234567890"),
+    ('{"b":1,"a":1.10,"b":2}', '{\n  "b": 1,\n  "a": 1.10,\n  "b": 2\n}'),
+    ('{"__proto__":{"x":[]}}', '{\n  "__proto__": {\n    "x": []\n  }\n}'),
+    ('"<img src=x onerror=alert(1)>"', '"<img src=x onerror=alert(1)>"'),
+    ('["\\ud800", "\\u0000"]', '[\n  "\\ud800",\n  "\\u0000"\n]'),
+    ("[1,]", "[1,]"),
+    ("{a:1}", "{a:1}"),
+    ('{"a":1}}', '{"a":1}}'),
+    ("", ""),
+    ("nul", "nul"),
+    ("[" * 5000 + "]" * 5000, "[" * 5000 + "]" * 5000),
+]
+
+
+def test_json_is_not_altered() -> None:
+    texts = json.dumps([text for text, _ in SHOWN])
+    assert run("components/json_view.js", f"{texts}.map(pretty)") == [shown for _, shown in SHOWN]
 
 
 def test_paths_and_queries_are_encoded() -> None:
-    assert run("lib/api.js", "url`/v1/jobs/${'a/b?c#d'}/x`") == "/v1/jobs/a%2Fb%3Fc%23d/x"
-    assert run(
-        "lib/api.js", "queryString({q: 'a&b', none: null, empty: '', status: ['x', 'y'], n: 0})"
-    ) == ("?q=a%26b&status=x&status=y&n=0")
-    assert run("lib/api.js", "queryString({})") == ""
+    query = "{q: 'a&b', none: null, empty: '', status: ['x', 'y'], n: 0}"
+    expression = f"[url`/v1/jobs/${{'a/b?c#d'}}/x`, queryString({query}), queryString({{}})]"
+    expected = ["/v1/jobs/a%2Fb%3Fc%23d/x", "?q=a%26b&status=x&status=y&n=0", ""]
+    assert run("lib/api.js", expression) == expected
 
 
 def test_permissions_follow_the_session() -> None:
     record = '{"may": ["submit"], "reads": ["jobs"], "signed_in": true}'
-    session = f"new Session({record})"
-    expression = f"[{session}.can('submit'), {session}.can('admin')]"
-    assert run("lib/session.js", expression) == [True, False]
-    expression = f"[{session}.canRead('jobs'), {session}.canRead('all')]"
-    assert run("lib/session.js", expression) == [True, False]
-    expression = "[new Session(null).can('submit'), new Session(null).canRead('jobs')]"
-    assert run("lib/session.js", expression) == [False, False]
+    session, nobody = f"new Session({record})", "new Session(null)"
+    calls = ("can('submit')", "can('admin')", "canRead('jobs')", "canRead('all')")
+    expression = f"[{', '.join(f'{who}.{call}' for who in (session, nobody) for call in calls)}]"
+    assert run("lib/session.js", expression) == [True, False, True, False, *[False] * 4]
 
 
 def test_the_return_path_stays_on_the_dashboard() -> None:

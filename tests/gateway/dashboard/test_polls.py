@@ -11,8 +11,8 @@ from starlette.types import Message, Receive, Scope, Send
 from gateway.auth.callers import LOCAL, SCOPE_KEY, Caller
 from gateway.auth.permissions import PERMISSIONS
 from gateway.dashboard.poll_cache import CACHE_TTL_S, POLLED_PATHS, PollCacheMiddleware
-from tests.gateway.conftest import Gateway
-from tests.gateway.dashboard.kit import PAGE
+from tests.support.gateway.dashboard import PAGE
+from tests.support.gateway.harness import Gateway
 
 OTHER_CALLER = Caller("k1", "other", LOCAL.scopes, tenant="t1")
 
@@ -142,6 +142,7 @@ def test_polled_paths_exist() -> None:
     assert {("GET", path) for path in POLLED_PATHS} <= set(PERMISSIONS)
 
 
+@pytest.mark.fakeredis_only
 async def test_pause_is_visible_at_once(gateway: Gateway) -> None:
     async def paused() -> bool:
         answer = await gateway.client.send("GET", "/v1/queues", PAGE)

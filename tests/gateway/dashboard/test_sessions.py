@@ -12,9 +12,11 @@ import pytest
 from common.access.record import KeySpec
 from common.contracts.access import AccessKeys
 from gateway.dashboard import sessions as module
-from tests.gateway.access_kit import bearer, call, client_at, id_of, key_for
-from tests.gateway.conftest import CHAT, Gateway, Make, check_problem
-from tests.gateway.dashboard.kit import PAGE, SESSION, Browser
+from tests.support.gateway.access import bearer, call, client_at, id_of, key_for
+from tests.support.gateway.dashboard import PAGE, SESSION, Browser
+from tests.support.gateway.harness import CHAT, Gateway, Make, check_problem
+
+pytestmark = pytest.mark.fakeredis_only
 
 EVERYTHING = ["jobs:write", "jobs:read", "metrics", "ui", "admin"]
 
@@ -25,11 +27,6 @@ async def strict(make: Make) -> Gateway:
     return make(auth="required")
 
 
-@pytest.fixture
-async def fake_strict(fake_make: Make) -> Gateway:
-    return fake_make(auth="required")
-
-
 async def audit_entries(gateway: Gateway) -> list[tuple[str, str, str]]:
     entries = await gateway.state.access.audit_log.page("+", 50)
     return [(entry.who, entry.action, entry.target) for entry in reversed(entries)]
@@ -38,16 +35,12 @@ async def audit_entries(gateway: Gateway) -> list[tuple[str, str, str]]:
 # -- sign-in ---------------------------------------------------------------------------------------
 
 
-async def test_anonymous_session_needs_sign_in(fake_strict: Gateway) -> None:
-    me = await Browser(fake_strict).me()
-    assert me["sign_in_needed"]
-    assert not me["signed_in"]
-    assert (me["may"], me["reads"], me["scopes"], me["key_id"]) == ([], [], [], None)
-
-
 async def test_cookie_replaces_the_key_after_sign_in(strict: Gateway) -> None:
     key = await key_for(strict, "on call", scopes=("ui",))
     browser = Browser(strict)
+    me = await browser.me()
+    assert (me["sign_in_needed"], me["signed_in"]) == (True, False)
+    assert (me["may"], me["reads"], me["scopes"], me["key_id"]) == ([], [], [], None)
     check_problem(await browser.get("/v1/workers"), 401, "key_required")
     answer = await browser.sign_in(key)
     assert answer.status == 200
@@ -63,16 +56,16 @@ async def test_cookie_replaces_the_key_after_sign_in(strict: Gateway) -> None:
     check_problem(await browser.get("/v1/keys"), 403, "insufficient_scope")
 
 
-async def test_the_cookie_has_its_security_attributes(fake_strict: Gateway) -> None:
-    key = await key_for(fake_strict, scopes=("ui",))
-    answer = await Browser(fake_strict).sign_in(key)
+async def test_the_cookie_has_its_security_attributes(strict: Gateway) -> None:
+    key = await key_for(strict, scopes=("ui",))
+    answer = await Browser(strict).sign_in(key)
     given = (answer.header("set-cookie") or "").lower()
     for word in ("httponly", "samesite=strict", "path=/", "max-age=28800"):
         assert word in given
     assert "secure" not in given
     assert answer.header("cache-control") == "no-store"
     tls = {**PAGE, "origin": "https://localhost:8080"}
-    answer = await Browser(fake_strict).send("POST", SESSION, {"key": key}, headers=tls)
+    answer = await Browser(strict).send("POST", SESSION, {"key": key}, headers=tls)
     assert "secure" in (answer.header("set-cookie") or "").lower()
 
 
@@ -89,10 +82,13 @@ async def test_redis_stores_neither_cookie_nor_key(strict: Gateway) -> None:
     assert 0 < await strict.redis.ttl(AccessKeys().sessions(id_of(key))) <= module.SESSION_TTL_S
 
 
-@pytest.mark.parametrize(
-    ("body", "status", "code"),
-    [
+async def test_invalid_sign_in_creates_no_session(strict: Gateway) -> None:
+    key = await key_for(strict, scopes=("ui",))
+    writer = await key_for(strict, scopes=("jobs:write", "jobs:read", "metrics"))
+    before = await strict.snapshot()
+    for body, status, code in (
         ({"key": "sluice_nobodys"}, 401, "invalid_key"),
+        ({"key": writer}, 403, "insufficient_scope"),
         ({"key": ""}, 422, "invalid_request"),
         ({"key": 5}, 422, "invalid_request"),
         ({"key": "x" * 5000}, 422, "invalid_request"),
@@ -101,45 +97,23 @@ async def test_redis_stores_neither_cookie_nor_key(strict: Gateway) -> None:
         ([], 422, "invalid_request"),
         ({}, 422, "invalid_request"),
         ("text", 422, "invalid_request"),
-    ],
-)
-async def test_invalid_sign_in_creates_no_session(
-    fake_strict: Gateway, body: object, status: int, code: str
-) -> None:
-    before = await fake_strict.snapshot()
-    browser = Browser(fake_strict)
-    answer = await browser.send("POST", SESSION, body)
-    check_problem(answer, status, code)
-    assert answer.header("set-cookie") is None
-    assert await fake_strict.snapshot() == before
-
-
-async def test_key_without_ui_scope_cannot_sign_in(fake_strict: Gateway) -> None:
-    key = await key_for(fake_strict, scopes=("jobs:write", "jobs:read", "metrics"))
-    answer = await Browser(fake_strict).sign_in(key)
-    check_problem(answer, 403, "insufficient_scope")
-    assert answer.header("set-cookie") is None
-
-
-@pytest.mark.parametrize(
-    "missing",
-    [
-        *((name,) for name in PAGE),
+    ):
+        answer = await Browser(strict).send("POST", SESSION, body)
+        check_problem(answer, status, code)
+        assert answer.header("set-cookie") is None
+    for missing in (
+        ("x-sluice-ui",),
         ("origin", "sec-fetch-site"),
         ("origin", "sec-fetch-site", "x-sluice-ui"),
-    ],
-    ids=str,
-)
-async def test_sign_in_requires_dashboard_headers(
-    fake_strict: Gateway, missing: tuple[str, ...]
-) -> None:
-    key = await key_for(fake_strict, scopes=("ui",))
-    headers = {name: value for name, value in PAGE.items() if name not in missing}
-    answer = await Browser(fake_strict).send("POST", SESSION, {"key": key}, headers=headers)
-    if missing in (("origin",), ("sec-fetch-site",)):
-        assert answer.status == 200, "one of the two is enough: not every browser sends both"
-    else:
+    ):
+        headers = {name: value for name, value in PAGE.items() if name not in missing}
+        answer = await Browser(strict).send("POST", SESSION, {"key": key}, headers=headers)
         check_problem(answer, 403, "not_from_dashboard")
+    assert await strict.snapshot() == before
+    for missing in ("origin", "sec-fetch-site"):  # not every browser sends both
+        headers = {name: value for name, value in PAGE.items() if name != missing}
+        answer = await Browser(strict).send("POST", SESSION, {"key": key}, headers=headers)
+        assert answer.status == 200
 
 
 # -- permissions -----------------------------------------------------------------------------------
@@ -182,105 +156,70 @@ async def test_session_has_the_permissions_of_its_key(strict: Gateway) -> None:
     check_problem(await browser.send("POST", "/v1/audit"), 403, "insufficient_scope")
 
 
-async def test_key_takes_precedence_over_the_cookie(fake_strict: Gateway) -> None:
-    browser = Browser(fake_strict)
-    await browser.sign_in(await key_for(fake_strict, scopes=("admin",)))
-    weak = await key_for(fake_strict, scopes=("jobs:read",))
+async def test_key_takes_precedence_over_the_cookie(strict: Gateway) -> None:
+    browser = Browser(strict)
+    await browser.sign_in(await key_for(strict, scopes=("admin",)))
+    weak = await key_for(strict, scopes=("jobs:read",))
     headers = {**bearer(weak), "cookie": f"sluice_session={browser.cookie}"}
-    check_problem(await fake_strict.client.get("/v1/keys", headers), 403, "insufficient_scope")
+    check_problem(await strict.client.get("/v1/keys", headers), 403, "insufficient_scope")
     bad = {"authorization": "Bearer sluice_x", "cookie": f"sluice_session={browser.cookie}"}
-    check_problem(await fake_strict.client.get("/v1/keys", bad), 401, "invalid_key")
+    check_problem(await strict.client.get("/v1/keys", bad), 401, "invalid_key")
 
 
 # -- request origin --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
+async def test_changes_require_dashboard_headers(strict: Gateway) -> None:
+    browser = Browser(strict)
+    await browser.sign_in(await key_for(strict, scopes=("admin",)), actions=True)
+    before = await strict.snapshot()
+    for headers in (
         {},
         {"x-sluice-ui": "1"},
         {"origin": "http://localhost:8080"},
         {"sec-fetch-site": "same-origin"},
         {"x-sluice-ui": "1", "sec-fetch-site": "none"},
         {"origin": "http://localhost:8080", "sec-fetch-site": "same-origin"},
-    ],
-    ids=str,
-)
-async def test_changes_require_dashboard_headers(
-    fake_strict: Gateway, headers: dict[str, str]
-) -> None:
-    browser = Browser(fake_strict)
-    await browser.sign_in(await key_for(fake_strict, scopes=("admin",)), actions=True)
-    before = await fake_strict.snapshot()
-    answer = await browser.send("POST", "/v1/jobs", CHAT, headers=headers)
-    check_problem(answer, 403, "not_from_dashboard")
-    assert await fake_strict.snapshot() == before
+    ):
+        answer = await browser.send("POST", "/v1/jobs", CHAT, headers=headers)
+        check_problem(answer, 403, "not_from_dashboard")
+    assert await strict.snapshot() == before
+    answer = await browser.send("GET", "/v1/workers", headers={"sec-fetch-site": "none"})
+    assert answer.status == 200, "an address typed by the user"
 
 
-@pytest.mark.parametrize(
-    ("origin", "site"),
-    [
+async def test_pages_of_other_sites_cannot_use_the_session(make: Make) -> None:
+    gateway = make(auth="required", allowed_origins="http://localhost:9999")
+    browser = Browser(gateway)
+    await browser.sign_in(await key_for(gateway, scopes=("admin",)), actions=True)
+    for origin, site in (
         ("http://evil.example", "cross-site"),
         ("http://localhost:9999", "same-site"),
         ("null", "cross-site"),
-    ],
-)
-async def test_pages_of_other_sites_cannot_use_the_session(
-    fake_make: Make, origin: str, site: str
-) -> None:
-    gateway = fake_make(auth="required", allowed_origins="http://localhost:9999")
-    browser = Browser(gateway)
-    await browser.sign_in(await key_for(gateway, scopes=("admin",)), actions=True)
-    cross_site = {"origin": origin, "sec-fetch-site": site, "x-sluice-ui": "1"}
-    answer = await browser.send("POST", "/v1/jobs", CHAT, headers=cross_site)
-    assert answer.status in (401, 403)
-    reading = await browser.send("GET", "/v1/keys", headers=cross_site)
-    check_problem(reading, 401, "key_required")
-    out = await browser.send("DELETE", SESSION, headers=cross_site)
-    assert out.status == 403
-    assert (await browser.me())["signed_in"]
+    ):
+        cross_site = {"origin": origin, "sec-fetch-site": site, "x-sluice-ui": "1"}
+        answer = await browser.send("POST", "/v1/jobs", CHAT, headers=cross_site)
+        assert answer.status in (401, 403)
+        reading = await browser.send("GET", "/v1/keys", headers=cross_site)
+        check_problem(reading, 401, "key_required")
+        out = await browser.send("DELETE", SESSION, headers=cross_site)
+        assert out.status == 403
+        assert (await browser.me())["signed_in"]
 
 
-async def test_typed_address_can_be_read(fake_strict: Gateway) -> None:
-    browser = Browser(fake_strict)
-    await browser.sign_in(await key_for(fake_strict, scopes=("ui",)))
-    answer = await browser.send("GET", "/v1/workers", headers={"sec-fetch-site": "none"})
-    assert answer.status == 200
-
-
-@pytest.mark.parametrize(
-    "cookie",
-    ["", "x", "A" * 43, "A" * 4000, "../../etc", "ü" * 43, '"quoted"', "a=b=c", "\x7f" * 43],
-)
-async def test_unknown_cookie_is_ignored(fake_strict: Gateway, cookie: str) -> None:
-    browser = Browser(fake_strict)
-    browser.cookie = cookie
-    check_problem(await browser.get("/v1/workers"), 401, "key_required")
-    assert (await browser.me())["sign_in_needed"]
-
-
-@pytest.mark.parametrize(
-    "stored",
-    [
-        b"",
-        b"no json",
-        b"[]",
-        b"5",
-        json.dumps({"key_id": "k3x9q2ab"}).encode(),
-        json.dumps(
-            {"key_id": 5, "key_sha256": "0" * 64, "actions": 1, "expires_ms": 9e18}
-        ).encode(),
-        json.dumps(
-            {"key_id": "k3x9q2ab", "key_sha256": "0" * 64, "actions": True, "expires_ms": 9e18}
-        ).encode(),
-    ],
-)
-async def test_invalid_session_record_is_ignored(fake_strict: Gateway, stored: bytes) -> None:
-    browser = Browser(fake_strict)
-    browser.cookie = "A" * 43
-    await fake_strict.redis.set(AccessKeys().session(module._digest(browser.cookie)), stored)
-    check_problem(await browser.get("/v1/workers"), 401, "key_required")
+async def test_unknown_cookies_and_invalid_records_are_ignored(strict: Gateway) -> None:
+    browser = Browser(strict)
+    cookies = ("", "x", "A" * 4000, "../../etc", "ü" * 43, '"quoted"', "a=b=c", "\x7f" * 43)
+    for cookie in (*cookies, "A" * 43):
+        browser.cookie = cookie
+        check_problem(await browser.get("/v1/workers"), 401, "key_required")
+        assert (await browser.me())["sign_in_needed"]
+    record = {"key_id": "k3x9q2ab", "key_sha256": "0" * 64, "actions": True, "expires_ms": 9e18}
+    odd = ({"key_id": "k3x9q2ab"}, {**record, "key_id": 5, "actions": 1}, record)
+    for stored in (b"", b"no json", b"[]", b"5", *(json.dumps(each).encode() for each in odd)):
+        strict.state.access.sessions._cache.clear()
+        await strict.redis.set(AccessKeys().session(module._digest(browser.cookie)), stored)
+        check_problem(await browser.get("/v1/workers"), 401, "key_required")
 
 
 async def test_a_wrong_key_type_in_redis_fails_the_sign_in(strict: Gateway) -> None:
@@ -292,9 +231,12 @@ async def test_a_wrong_key_type_in_redis_fails_the_sign_in(strict: Gateway) -> N
 # -- end of a session ------------------------------------------------------------------------------
 
 
-async def test_sign_out_deletes_the_session(strict: Gateway) -> None:
+async def test_sign_out_and_expiry_end_the_session(
+    strict: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
     browser = Browser(strict)
-    await browser.sign_in(await key_for(strict, scopes=("ui",)))
+    key = await key_for(strict, scopes=("ui",))
+    await browser.sign_in(key)
     cookie = browser.cookie
     out = await browser.send("DELETE", SESSION)
     assert out.status == 204
@@ -303,57 +245,38 @@ async def test_sign_out_deletes_the_session(strict: Gateway) -> None:
     check_problem(await browser.get("/v1/workers"), 401, "key_required")
     assert not [name async for name in strict.redis.scan_iter(match="access:session:*")]
     assert (await browser.send("DELETE", SESSION)).status == 204, "signing out twice is fine"
-
-
-async def test_losing_the_ui_scope_ends_sessions(
-    fake_strict: Gateway,
-) -> None:
-    """The record was changed by hand."""
-    access = fake_strict.state.access
-    issued = await access.keys.create(KeySpec("x", scopes=frozenset({"ui", "jobs:read"})))
-    browser = Browser(fake_strict)
-    await browser.sign_in(issued.key)
-    assert (await browser.get("/v1/jobs")).status == 200
-    changed = replace(issued.record, scopes=frozenset({"jobs:read"}))
-    await fake_strict.redis.hset(AccessKeys().records, changed.key_id, changed.to_json())  # type: ignore[misc,arg-type]
-    access.callers.invalidate(changed.key_id)
-    check_problem(await browser.get("/v1/jobs"), 401, "key_required")
-
-
-async def test_revoking_a_key_ends_its_sessions(strict: Gateway) -> None:
-    key = await key_for(strict, scopes=("ui",))
-    admin = await key_for(strict, scopes=("admin",))
-    browser = Browser(strict)
     await browser.sign_in(key)
-    assert (await browser.get("/v1/workers")).status == 200
-    assert (await call(strict, "DELETE", f"/v1/keys/{id_of(key)}", admin)).status == 204
-    check_problem(await browser.get("/v1/workers"), 401, "key_required")
-    assert (await browser.me())["sign_in_needed"]
-
-
-async def test_rotating_a_secret_away_ends_its_sessions(strict: Gateway) -> None:
-    key = await key_for(strict, scopes=("ui",))
-    browser = Browser(strict)
-    await browser.sign_in(key)
-    issued = await strict.state.access.keys.rotate(id_of(key), grace_s=0)
-    assert issued is not None
-    strict.state.access.callers.invalidate(id_of(key))
-    check_problem(await browser.get("/v1/workers"), 401, "key_required")
-    assert (await browser.sign_in(issued.key)).status == 200
-
-
-async def test_session_expires(fake_strict: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
-    browser = Browser(fake_strict)
-    await browser.sign_in(await key_for(fake_strict, scopes=("ui",)))
     now = module._now_ms()
     monkeypatch.setattr(module, "_now_ms", lambda: now + module.SESSION_TTL_S * 1000)
     check_problem(await browser.get("/v1/workers"), 401, "key_required")
 
 
-async def test_streams_end_with_their_session(fake_strict: Gateway) -> None:
-    access = fake_strict.state.access
-    key = await key_for(fake_strict, scopes=("ui",))
-    browser = Browser(fake_strict)
+async def test_a_key_that_is_revoked_or_changed_ends_its_sessions(strict: Gateway) -> None:
+    admin, access = await key_for(strict, scopes=("admin",)), strict.state.access
+    for how in ("revoked", "rotated", "without the ui scope"):
+        issued = await access.keys.create(KeySpec("x", scopes=("ui", "jobs:read")))
+        key_id, browser = id_of(issued.key), Browser(strict)
+        await browser.sign_in(issued.key)
+        assert (await browser.get("/v1/jobs")).status == 200
+        if how == "revoked":
+            assert (await call(strict, "DELETE", f"/v1/keys/{key_id}", admin)).status == 204
+        elif how == "rotated":
+            rotated = await access.keys.rotate(key_id, grace_s=0)
+            access.callers.invalidate(key_id)
+        else:  # the record was changed by hand
+            changed = replace(issued.record, scopes=frozenset({"jobs:read"}))
+            await strict.redis.hset(AccessKeys().records, key_id, changed.to_json())  # type: ignore[misc,arg-type]
+            access.callers.invalidate(key_id)
+        check_problem(await browser.get("/v1/jobs"), 401, "key_required")
+        assert (await browser.me())["sign_in_needed"]
+    assert rotated is not None
+    assert (await browser.sign_in(rotated.key)).status == 200
+
+
+async def test_streams_end_with_their_session(strict: Gateway) -> None:
+    access = strict.state.access
+    key = await key_for(strict, scopes=("ui",))
+    browser = Browser(strict)
     await browser.sign_in(key)
     session = await access.sessions.by_cookie(browser.cookie)
     assert session is not None
@@ -381,15 +304,15 @@ async def test_sessions_per_key_are_limited(
     assert await strict.redis.zcard(AccessKeys().sessions(id_of(key))) == 3
 
 
-async def test_session_lookup_fails_closed_without_redis(fake_strict: Gateway) -> None:
-    browser = Browser(fake_strict)
-    await browser.sign_in(await key_for(fake_strict, scopes=("ui",)))
-    fake_strict.state.access.sessions._cache.clear()
+async def test_session_lookup_fails_closed_without_redis(strict: Gateway) -> None:
+    browser = Browser(strict)
+    await browser.sign_in(await key_for(strict, scopes=("ui",)))
+    strict.state.access.sessions._cache.clear()
 
     async def unreachable(_: list[str]) -> list[Any]:
         raise ConnectionError
 
-    fake_strict.state.access.sessions._lookup._read = unreachable
+    strict.state.access.sessions._lookup._read = unreachable
     check_problem(await browser.get("/v1/workers"), 503, "store_unavailable")
 
 
@@ -404,13 +327,11 @@ async def test_local_operator_needs_no_key(gateway: Gateway) -> None:
     assert me["may"] == ["submit", "cancel", "decide", "redrive", "admin"]
     assert me["reads"] == ["jobs", "numbers", "all", "keys"]
     assert (await browser.send("POST", "/v1/jobs", CHAT)).status == 202
+    await gateway.create()  # not an action of the dashboard
     assert await audit_entries(gateway) == [("local", "ui.action", "POST /v1/jobs")]
-
-
-async def test_remote_client_needs_a_key(gateway: Gateway) -> None:
-    browser = Browser(gateway, client_at(gateway))
-    assert (await browser.me())["sign_in_needed"]
-    check_problem(await browser.get("/v1/workers"), 401, "key_required")
+    remote = Browser(gateway, client_at(gateway))
+    assert (await remote.me())["sign_in_needed"]
+    check_problem(await remote.get("/v1/workers"), 401, "key_required")
 
 
 async def test_local_session_limits_the_operator(gateway: Gateway) -> None:
@@ -422,8 +343,8 @@ async def test_local_session_limits_the_operator(gateway: Gateway) -> None:
     assert (await browser.me())["name"] == "local"
 
 
-async def test_a_read_only_dashboard_rejects_changes(fake_make: Make) -> None:
-    gateway = fake_make(dashboard="read-only")
+async def test_a_read_only_dashboard_rejects_changes(make: Make) -> None:
+    gateway = make(dashboard="read-only")
     browser = Browser(gateway)
     me = await browser.me()
     assert (me["may"], me["actions"]) == ([], False)
@@ -435,11 +356,11 @@ async def test_a_read_only_dashboard_rejects_changes(fake_make: Make) -> None:
     check_problem(await browser.send("POST", "/v1/jobs", CHAT), 403, "dashboard_read_only")
 
 
-async def test_cookie_is_ignored_without_a_dashboard(fake_make: Make) -> None:
-    on = fake_make(auth="required")
+async def test_cookie_is_ignored_without_a_dashboard(make: Make) -> None:
+    on = make(auth="required")
     browser = Browser(on)
     await browser.sign_in(await key_for(on, scopes=("admin",)))
-    off = fake_make(auth="required", dashboard="off")
+    off = make(auth="required", dashboard="off")
     other_browser = Browser(off)
     other_browser.cookie = browser.cookie
     check_problem(await other_browser.get("/v1/workers"), 401, "key_required")
@@ -479,19 +400,14 @@ async def test_change_fails_if_it_cannot_be_audited(strict: Gateway) -> None:
     assert await strict.snapshot() == before
 
 
-async def test_api_requests_are_not_ui_actions(fake_gateway: Gateway) -> None:
-    await fake_gateway.create()
-    assert await audit_entries(fake_gateway) == []
-
-
 # -- cost ------------------------------------------------------------------------------------------
 
 
 async def test_unknown_cookies_are_looked_up_in_few_commands(
-    fake_strict: Gateway, monkeypatch: pytest.MonkeyPatch
+    strict: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "CACHE_TTL_S", 60.0)  # no expiry on a slow machine
-    sessions = fake_strict.state.access.sessions
+    sessions = strict.state.access.sessions
     reading = sessions._lookup._read
     sizes: list[int] = []
 
@@ -508,15 +424,15 @@ async def test_unknown_cookies_are_looked_up_in_few_commands(
 
 
 async def test_path_cannot_forge_an_audit_entry(
-    fake_strict: Gateway, caplog: pytest.LogCaptureFixture
+    strict: Gateway, caplog: pytest.LogCaptureFixture
 ) -> None:
-    key = await key_for(fake_strict, scopes=("ui", "jobs:write"))
-    browser = Browser(fake_strict)
+    key = await key_for(strict, scopes=("ui", "jobs:write"))
+    browser = Browser(strict)
     await browser.sign_in(key, actions=True)
     caplog.set_level("INFO", "common.access.audit_log")
     forged = "/v1/jobs/x%0Atrail:%20local%20key.create%20\u202e/cancel"
     await browser.send("POST", forged)
-    who, action, target = (await audit_entries(fake_strict))[-1]
+    who, action, target = (await audit_entries(strict))[-1]
     assert (who, action) == (id_of(key), "ui.action")
     assert target == "POST /v1/jobs/x%0Atrail:%20local%20key.create%20%E2%80%AE/cancel"
     lines = [

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.conftest import Gateway, Make, check_problem
+from tests.support.gateway.harness import Gateway, Make, check_problem, partitioned
+
+pytestmark = pytest.mark.fakeredis_only
 
 NDJSON = {"accept": "application/x-ndjson"}
 
@@ -31,23 +33,28 @@ async def test_hello_is_sent_first_and_at_once(gateway: Gateway) -> None:
     assert body["data"]["heartbeat_s"] == 15
 
 
-@pytest.mark.parametrize("ending", ["done", "error", "canceled"])
-async def test_live_events_in_order_until_the_end(gateway: Gateway, ending: str) -> None:
-    job_id = await gateway.create()
-    stream = await gateway.client.watch(job_id)
-    assert (await stream.event("hello")).id is None
-    await stream.event("queued")
-    ids = [await gateway.emit(job_id, "running")]
-    first = await stream.next()
-    assert first is not None
-    assert (first.id, first.event, first.retry) == (ids[0], "running", None)
-    ids.append(await gateway.emit(job_id, "message", {"text": "hi\nthere", "n": 1}))
-    ids.append(await gateway.finish(job_id, ending))
-    after = await gateway.emit(job_id, "message", {"text": "too late"})
-    rest = await stream.rest()
-    assert [(block.id, block.event) for block in rest] == [(ids[1], "message"), (ids[2], ending)]
-    assert after not in [block.id for block in rest]
-    assert gateway.hub.clients == 0
+@partitioned
+async def test_live_events_in_order_until_the_end(gateway: Gateway) -> None:
+    for ending in ("done", "error", "canceled"):
+        for hint in (True, False):  # without hints, streams are checked regularly
+            job_id = await gateway.create()
+            stream = await gateway.client.watch(job_id)
+            assert (await stream.event("hello")).id is None
+            await stream.event("queued")
+            ids = [await gateway.emit(job_id, "running", hint=hint)]
+            first = await stream.next()
+            assert first is not None
+            assert (first.id, first.event, first.retry) == (ids[0], "running", None)
+            large = {"text": "hi\nthere", "more": "x" * 600_000}  # than a slow client's queue
+            ids.append(await gateway.emit(job_id, "message", large, hint=hint))
+            ids.append(await gateway.finish(job_id, ending, hint=hint))
+            after = await gateway.emit(job_id, "message", {"text": "too late"})
+            rest = await stream.rest()
+            expected = [(ids[1], "message"), (ids[2], ending)]
+            assert [(block.id, block.event) for block in rest] == expected
+            assert rest[0].json()["data"] == large
+            assert after not in [block.id for block in rest]
+            assert gateway.hub.clients == 0
 
 
 async def test_data_contains_the_whole_event(gateway: Gateway) -> None:
@@ -74,66 +81,40 @@ async def test_data_contains_the_whole_event(gateway: Gateway) -> None:
     }
 
 
+@partitioned
 async def test_finished_job_is_replayed_and_ends(gateway: Gateway) -> None:
     job_id = await gateway.create()
     for n in range(450):  # more than two pages
         await gateway.emit(job_id, "message", {"n": n})
     await gateway.finish(job_id)
+    before = await gateway.snapshot()
     events = await gateway.watch_all(job_id)
     assert [event.event for event in events] == ["queued", *["message"] * 450, "done"]
     assert [event.json()["data"]["n"] for event in events[1:-1]] == list(range(450))
     positions = [event.position for event in events]
     assert positions == sorted(set(positions))
+    assert await gateway.snapshot() == before
     assert gateway.hub.clients == 0
 
 
-async def test_many_clients_get_the_same_bytes(gateway: Gateway) -> None:
-    job_id = await gateway.create()
-    streams = [await gateway.client.watch(job_id) for _ in range(20)]
+async def test_clients_get_the_events_of_their_job(gateway: Gateway) -> None:
+    ids = [await gateway.create() for _ in range(8)]
+    streams = [await gateway.client.watch(ids[0]) for _ in range(20)]
+    others = [await gateway.client.watch(job_id) for job_id in ids[1:]]
     for stream in streams:
         await stream.event("queued")
-    assert gateway.hub.clients == 20
-    await gateway.emit(job_id, "message", {"n": 1})
-    await gateway.finish(job_id)
-    rests = [await stream.rest() for stream in streams]
-    assert all(rest == rests[0] for rest in rests)
-    assert [block.event for block in rests[0]] == ["message", "done"]
-    assert gateway.hub.clients == 0
-
-
-async def test_streams_of_several_jobs_are_separate(gateway: Gateway) -> None:
-    ids = [await gateway.create() for _ in range(8)]
-    streams = [await gateway.client.watch(job_id) for job_id in ids]
+    assert gateway.hub.clients == 27
     for number, job_id in enumerate(ids):
         await gateway.emit(job_id, "message", {"n": number})
         await gateway.finish(job_id)
-    for number, stream in enumerate(streams):
+    rests = [await stream.rest() for stream in streams]
+    assert all(rest == rests[0] for rest in rests)
+    assert [block.event for block in rests[0]] == ["message", "done"]
+    for number, stream in enumerate(others, 1):
         events = await stream.rest()
         assert [event.event for event in events] == ["hello", "queued", "message", "done"]
         assert events[2].json()["data"] == {"n": number}
-
-
-async def test_large_event_is_delivered_once(gateway: Gateway) -> None:
-    """Even if it is larger than the queue limit of a slow client."""
-    job_id = await gateway.create()
-    stream = await gateway.client.watch(job_id)
-    await stream.event("queued")
-    text = "x" * 600_000
-    await gateway.emit(job_id, "message", {"text": text})
-    await gateway.finish(job_id)
-    message, done = await stream.rest()
-    assert message.json()["data"]["text"] == text
-    assert done.event == "done"
-
-
-async def test_events_without_hints_are_found(gateway: Gateway) -> None:
-    job_id = await gateway.create()
-    stream = await gateway.client.watch(job_id)
-    await stream.event("queued")
-    await gateway.emit(job_id, "running", hint=False)
-    await stream.event("running")
-    await gateway.finish(job_id, hint=False)
-    assert [block.event for block in await stream.rest()] == ["done"]
+    assert gateway.hub.clients == 0
 
 
 async def test_ndjson_is_sent_on_request(gateway: Gateway) -> None:
@@ -154,40 +135,39 @@ async def test_ndjson_is_sent_on_request(gateway: Gateway) -> None:
     assert gateway.hub.clients == 0
 
 
-@pytest.mark.parametrize(
-    ("accept", "kind"),
-    [
-        (None, "text/event-stream"),
-        ("", "text/event-stream"),
-        ("*/*", "text/event-stream"),
-        ("text/event-stream", "text/event-stream"),
-        ("TEXT/Event-Stream;q=0.5", "text/event-stream"),
-        ("text/*", "text/event-stream"),
-        ("text/html, */*;q=0.1", "text/event-stream"),
-        ("application/x-ndjson", "application/x-ndjson"),
-        ("application/jsonl", "application/x-ndjson"),
-        ("application/x-ndjson, text/event-stream", "application/x-ndjson"),
-        ("text/event-stream;q=0, application/x-ndjson", "application/x-ndjson"),
-        ("application/json", None),
-        ("image/png", None),
-        (";;;,,,", None),
-        ("x" * 10_000, None),
-        ("\xff/\xfe", None),
-    ],
-)
-async def test_the_accept_header_selects_the_format(
-    fake_gateway: Gateway, accept: str | None, kind: str | None
-) -> None:
-    job_id = await fake_gateway.create()
-    await fake_gateway.finish(job_id)
-    headers = {} if accept is None else {"accept": accept}
-    answer = await fake_gateway.client.get(f"/v1/jobs/{job_id}/events", headers)
-    if kind is None:
-        check_problem(answer, 406, "not_acceptable")
-    else:
-        assert answer.status == 200
-        assert (answer.header("content-type") or "").startswith(kind)
-    assert fake_gateway.hub.clients == 0
+SSE, LINES = "text/event-stream", "application/x-ndjson"
+ACCEPT: list[tuple[str | None, str | None]] = [
+    (None, SSE),
+    ("", SSE),
+    ("*/*", SSE),
+    ("text/event-stream", SSE),
+    ("TEXT/Event-Stream;q=0.5", SSE),
+    ("text/*", SSE),
+    ("text/html, */*;q=0.1", SSE),
+    ("application/x-ndjson", LINES),
+    ("application/jsonl", LINES),
+    ("application/x-ndjson, text/event-stream", LINES),
+    ("text/event-stream;q=0, application/x-ndjson", LINES),
+    ("application/json", None),
+    ("image/png", None),
+    (";;;,,,", None),
+    ("x" * 10_000, None),
+    ("\xff/\xfe", None),
+]
+
+
+async def test_the_accept_header_selects_the_format(gateway: Gateway) -> None:
+    job_id = await gateway.create()
+    await gateway.finish(job_id)
+    for accept, kind in ACCEPT:
+        headers = {} if accept is None else {"accept": accept}
+        answer = await gateway.client.get(f"/v1/jobs/{job_id}/events", headers)
+        if kind is None:
+            check_problem(answer, 406, "not_acceptable")
+        else:
+            assert answer.status == 200, accept
+            assert (answer.header("content-type") or "").startswith(kind), accept
+    assert gateway.hub.clients == 0
 
 
 async def test_the_number_of_streams_is_limited(make: Make) -> None:
@@ -201,11 +181,3 @@ async def test_the_number_of_streams_is_limited(make: Make) -> None:
     assert (await gateway.client.get(f"/v1/jobs/{job_id}")).status == 200
     await first.hang_up()
     assert (await gateway.client.watch(job_id)).status == 200
-
-
-async def test_watching_writes_nothing(gateway: Gateway) -> None:
-    job_id = await gateway.create()
-    await gateway.finish(job_id)
-    before = await gateway.snapshot()
-    await gateway.watch_all(job_id)
-    assert await gateway.snapshot() == before

@@ -9,17 +9,19 @@ from typing import Any
 import pytest
 
 from gateway.events import subscriber as watch_module
-from tests.conftest import eventually
-from tests.gateway.asgi import TIMEOUT_S
-from tests.gateway.conftest import Gateway, Make, settle
+from tests.support.gateway.asgi import TIMEOUT_S
+from tests.support.gateway.harness import Gateway, Make, partitioned, settle
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.fakeredis_only
 
 NDJSON = {"accept": "application/x-ndjson"}
 
 
-async def test_an_idle_stream_gets_heartbeats(make: Make) -> None:
-    gateway = make(sse_heartbeat_s=0.05)
+async def test_only_an_idle_stream_gets_heartbeats(make: Make) -> None:
+    gateway, patient = make(sse_heartbeat_s=0.05), make(sse_heartbeat_s=30)
     job_id = await gateway.create()
-    stream = await gateway.client.watch(job_id)
+    stream, busy = await gateway.client.watch(job_id), await patient.client.watch(job_id)
     await stream.event("queued")
     for _ in range(3):
         beat = await stream.next()
@@ -27,44 +29,35 @@ async def test_an_idle_stream_gets_heartbeats(make: Make) -> None:
         assert beat.comment is not None
         assert beat.comment.startswith("hb ")
         assert (beat.event, beat.data, beat.id) == (None, None, None)
-    await gateway.finish(job_id)
-    assert [block.event for block in await stream.rest()] == ["done"]
-
-
-async def test_no_heartbeats_while_there_are_events(make: Make) -> None:
-    gateway = make(sse_heartbeat_s=30)
-    job_id = await gateway.create()
-    stream = await gateway.client.watch(job_id)
-    await gateway.finish(job_id)
-    while (block := await stream.next()) is not None:
-        assert block.comment is None
-
-
-async def test_ndjson_heartbeats_are_lines(make: Make) -> None:
-    gateway = make(sse_heartbeat_s=0.05)
-    job_id = await gateway.create()
-    stream = await gateway.client.watch(job_id, NDJSON)
+    lines = await gateway.client.watch(job_id, NDJSON)
     kinds = set()
     while "heartbeat" not in kinds:
-        piece = await stream.chunk()
+        piece = await lines.chunk()
         assert piece is not None
         kinds |= {json.loads(line)["type"] for line in piece.splitlines()}
     assert kinds == {"hello", "queued", "heartbeat"}
-    await stream.hang_up()
-    assert gateway.hub.clients == 0
+    await gateway.finish(job_id)
+    assert [block.event for block in await stream.rest()] == ["done"]
+    while (block := await busy.next()) is not None:
+        assert block.comment is None
 
 
+@partitioned
 async def test_stream_of_an_expired_job_ends(make: Make) -> None:
     gateway = make(sse_heartbeat_s=0.05)
     kept, lost = await gateway.create(), await gateway.create()
     staying = await gateway.client.watch(kept)
     ending = await gateway.client.watch(lost)
     await ending.event("queued")
-    await gateway.redis.delete(gateway.keys.job(lost), gateway.keys.events(lost))
+    keys = gateway.keys_of(lost)
+    await gateway.redis.delete(keys.job(lost), keys.events(lost))
     assert [block.event for block in await ending.rest()][-1] == "gone"
     await gateway.finish(kept)
     assert [block.event for block in await staying.rest()][-1] == "done"
     assert gateway.hub.clients == 0
+    aging = make(sse_max_life_s=0.1, sse_heartbeat_s=0.1)
+    stream = await aging.client.watch(await aging.create())
+    assert [block.event for block in await stream.rest()][-1] == "shutdown", "at its maximum age"
 
 
 async def test_a_stream_ends_when_a_failover_lost_its_events(make: Make) -> None:
@@ -90,33 +83,20 @@ async def test_shutdown_ends_every_stream(gateway: Gateway) -> None:
     streams = [await gateway.client.watch(job_id) for _ in range(10)]
     for stream in streams[:5]:  # some are live already, some are not
         await stream.event("queued")
+    streams[0].take.clear()
+    await gateway.emit(job_id, "message")
+    await asyncio.wait_for(streams[0].held_up.wait(), TIMEOUT_S)
     gateway.hub.close_streams()
+    streams[0].take.set()
     for stream in streams:
-        last = (await stream.rest())[-1]
+        *events, last = await stream.rest()
         assert (last.event, last.id, last.retry) == ("shutdown", None, "500")
         assert last.json()["type"] == "shutdown"
+        if stream is streams[0]:
+            assert [event.event for event in events] == ["message"], "queued events come first"
     assert gateway.hub.clients == 0
     late = await gateway.client.watch(job_id)
     assert [block.event for block in await late.rest()][-1] == "shutdown"
-
-
-async def test_shutdown_frame_comes_after_queued_events(gateway: Gateway) -> None:
-    job_id = await gateway.create()
-    stream = await gateway.client.watch(job_id)
-    await stream.event("queued")
-    stream.take.clear()
-    await gateway.emit(job_id, "message")
-    await asyncio.wait_for(stream.held_up.wait(), TIMEOUT_S)
-    gateway.hub.close_streams()
-    stream.take.set()
-    assert [block.event for block in await stream.rest()] == ["message", "shutdown"]
-
-
-async def test_stream_ends_at_its_maximum_age(make: Make) -> None:
-    gateway = make(sse_max_life_s=0.1, sse_heartbeat_s=0.1)
-    job_id = await gateway.create()
-    stream = await gateway.client.watch(job_id)
-    assert [block.event for block in await stream.rest()][-1] == "shutdown"
 
 
 @pytest.mark.parametrize("headers", [{}, NDJSON], ids=["sse", "ndjson"])
@@ -135,32 +115,25 @@ async def test_disconnected_clients_are_removed(gateway: Gateway, headers: dict[
 
 
 @pytest.mark.parametrize("headers", [{}, NDJSON], ids=["sse", "ndjson"])
-async def test_client_that_leaves_before_the_first_byte_is_removed(
-    fake_gateway: Gateway, headers: dict[str, str]
+async def test_clients_that_leave_during_a_send_are_removed(
+    gateway: Gateway, headers: dict[str, str]
 ) -> None:
     """The server delays even the headers while earlier pipelined responses are unread."""
-    job_id = await fake_gateway.create()
-    exchange = fake_gateway.client.begin("GET", f"/v1/jobs/{job_id}/events", headers)
+    job_id = await gateway.create()
+    exchange = gateway.client.begin("GET", f"/v1/jobs/{job_id}/events", headers)
     exchange.take.clear()
     await asyncio.wait_for(exchange.held_up.wait(), TIMEOUT_S)
     exchange._hung_up.set()
     await asyncio.wait({exchange.task}, timeout=5)
     await settle()
-    assert fake_gateway.hub.clients == 0
-
-
-@pytest.mark.parametrize("headers", [{}, NDJSON], ids=["sse", "ndjson"])
-async def test_client_that_leaves_during_a_send_is_removed(
-    fake_gateway: Gateway, headers: dict[str, str]
-) -> None:
-    job_id = await fake_gateway.create()
-    stream = await fake_gateway.client.watch(job_id, headers)
+    assert gateway.hub.clients == 0
+    stream = await gateway.client.watch(job_id, headers)
     await stream.chunk()
     stream.take.clear()
-    await fake_gateway.emit(job_id, "message")
+    await gateway.emit(job_id, "message")
     await asyncio.wait_for(stream.held_up.wait(), TIMEOUT_S)
     stream._hung_up.set()
-    await eventually(lambda: fake_gateway.hub.clients == 0, 5)
+    await eventually(lambda: gateway.hub.clients == 0, 5)
 
 
 async def test_slow_client_gets_every_event_once(

@@ -6,10 +6,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.gateway.asgi import Exchange
-from tests.gateway.conftest import Gateway, check_problem, make_gateway
-from tests.gateway.sse import Block
-from tests.support.backends import FAKE, Backend
+from tests.support.gateway.asgi import Exchange
+from tests.support.gateway.harness import Gateway, check_problem, make_gateway, partitioned
+from tests.support.gateway.sse import Block
+from tests.support.servers import FAKE, Backend
+
+pytestmark = pytest.mark.fakeredis_only
 
 
 async def finished_job(gateway: Gateway, messages: int = 6) -> tuple[str, list[str]]:
@@ -18,7 +20,7 @@ async def finished_job(gateway: Gateway, messages: int = 6) -> tuple[str, list[s
     for n in range(messages):
         await gateway.emit(job_id, "message", {"n": n})
     await gateway.finish(job_id)
-    entries = await gateway.redis.xrange(gateway.keys.events(job_id))
+    entries = await gateway.redis.xrange(gateway.keys_of(job_id).events(job_id))
     return job_id, [entry_id.decode() for entry_id, _ in entries]
 
 
@@ -26,49 +28,34 @@ def ids_of(blocks: list[Block]) -> list[str]:
     return [block.id for block in blocks if block.id]
 
 
-@pytest.mark.parametrize("way", ["header", "query"])
-async def test_a_finished_job_can_be_resumed_after_every_event(gateway: Gateway, way: str) -> None:
-    job_id, ids = await finished_job(gateway)
-    for cut in range(len(ids) - 1):
-        if way == "header":
-            stream = await gateway.client.watch(job_id, {"last-event-id": ids[cut]})
-        else:
-            stream = await gateway.client.watch(job_id, query=f"?last_event_id={ids[cut]}")
-        hello, *events = await stream.rest()
-        assert hello.event == "hello"
-        assert ids_of(events) == ids[cut + 1 :]
-        assert "gap" not in [event.event for event in events]
-
-
-async def test_header_takes_precedence_over_the_query(gateway: Gateway) -> None:
+@partitioned
+async def test_a_finished_job_can_be_resumed_after_every_event(gateway: Gateway) -> None:
     """A browser reconnects to the same URL, with the newer id in the header."""
     job_id, ids = await finished_job(gateway)
-    headers = {"last-event-id": ids[4]}
-    stream = await gateway.client.watch(job_id, headers, f"?last_event_id={ids[0]}")
-    assert ids_of(await stream.rest()) == ids[5:]
+    for beginning in ("", "0-0"):
+        assert ids_of(await gateway.watch_all(job_id, beginning)) == ids
+    for cut in range(len(ids) - 1):
+        header, query = {"last-event-id": ids[cut]}, f"?last_event_id={ids[cut]}"
+        for headers, suffix in ((header, ""), ({}, query), (header, f"?last_event_id={ids[0]}")):
+            stream = await gateway.client.watch(job_id, headers, suffix)
+            hello, *events = await stream.rest()
+            assert hello.event == "hello"
+            assert ids_of(events) == ids[cut + 1 :]
+            assert "gap" not in [event.event for event in events]
 
 
-@pytest.mark.parametrize("offset", ["end", "beyond", "far beyond"])
-async def test_resume_after_the_end_gets_204(gateway: Gateway, offset: str) -> None:
-    job_id, ids = await finished_job(gateway)
-    ms = int(ids[-1].partition("-")[0])
-    last = {
-        "end": ids[-1],
-        "beyond": f"{ms + 1000}-0",
-        "far beyond": "18446744073709551615-18446744073709551615",
-    }[offset]
-    answer = await gateway.client.get(f"/v1/jobs/{job_id}/events", {"last-event-id": last})
-    assert (answer.status, answer.body) == (204, b"")
-    assert answer.header("x-request-id")
-    assert gateway.hub.clients == 0
-
-
-async def test_204_although_events_follow_the_final_one(gateway: Gateway) -> None:
+async def test_resume_after_the_end_gets_204(gateway: Gateway) -> None:
     """A worker that lost its lease may still write events; the stream has ended for the client."""
     job_id, ids = await finished_job(gateway)
-    await gateway.emit(job_id, "message", {"text": "too late"})
-    answer = gateway.client.begin("GET", f"/v1/jobs/{job_id}/events", {"last-event-id": ids[-1]})
-    assert (await answer.start()).status == 204
+    ms = int(ids[-1].partition("-")[0])
+    target = f"/v1/jobs/{job_id}/events"
+    for last in (f"{ms + 1000}-0", "18446744073709551615-18446744073709551615", ids[-1], ids[-1]):
+        answer = await gateway.client.get(target, {"last-event-id": last})
+        assert (answer.status, answer.body) == (204, b"")
+        assert answer.header("x-request-id")
+        if last == ids[-1]:
+            await gateway.emit(job_id, "message", {"text": "too late"})
+    assert gateway.hub.clients == 0
 
 
 async def test_before_the_terminal_event_there_is_no_204(gateway: Gateway) -> None:
@@ -91,61 +78,29 @@ async def test_id_beyond_the_end_of_a_running_job_continues_live(gateway: Gatewa
     assert [block.event for block in await stream.rest()] == ["running", "done"]
 
 
-@pytest.mark.parametrize(
-    "malformed",
-    [
+async def test_malformed_ids_are_rejected(gateway: Gateway) -> None:
+    target = f"/v1/jobs/{await gateway.create()}/events"
+    for malformed in (
         *("x", "1", "-", "1-", "-1", "1-1-1", "1.0-0", "+1-0", " 1-0", "0x1-0", "1-0;", "$", "+"),
         *("18446744073709551616-0", "1-18446744073709551616", "9" * 5000 + "-0", "\xb2-0", "1-0\t"),
-    ],
-)
-async def test_malformed_ids_are_rejected(fake_gateway: Gateway, malformed: str) -> None:
-    job_id = await fake_gateway.create()
-    target = f"/v1/jobs/{job_id}/events"
-    answer = await fake_gateway.client.get(target, {"last-event-id": malformed})
-    check_problem(answer, 400, "invalid_last_event_id")
+    ):
+        answer = await gateway.client.get(target, {"last-event-id": malformed})
+        check_problem(answer, 400, "invalid_last_event_id")
+    for malformed in ("%D9%A1-%D9%A0", "1%000-0", "%ff", "1-0%0A"):
+        answer = await gateway.client.get(f"{target}?last_event_id={malformed}")
+        check_problem(answer, 400, "invalid_last_event_id")
 
 
-@pytest.mark.parametrize("malformed", ["%D9%A1-%D9%A0", "1%000-0", "%ff", "1-0%0A"])
-async def test_malformed_ids_in_the_query_are_rejected(
-    fake_gateway: Gateway, malformed: str
-) -> None:
-    job_id = await fake_gateway.create()
-    await fake_gateway.finish(job_id)
-    target = f"/v1/jobs/{job_id}/events?last_event_id={malformed}"
-    check_problem(await fake_gateway.client.get(target), 400, "invalid_last_event_id")
-
-
-@pytest.mark.parametrize("given", ["", "0-0"])
-async def test_a_stream_can_be_resumed_from_the_beginning(gateway: Gateway, given: str) -> None:
-    job_id, ids = await finished_job(gateway)
-    events = await gateway.watch_all(job_id, given)
-    assert ids_of(events) == ids
-    assert "gap" not in [event.event for event in events]
-
-
-async def test_a_resumed_stream_gets_a_gap_notice(gateway: Gateway) -> None:
+async def test_trimmed_events_are_reported_as_a_gap(gateway: Gateway) -> None:
     job_id, ids = await finished_job(gateway)
     await gateway.redis.xtrim(gateway.keys.events(job_id), maxlen=3, approximate=False)
-    gap, *events = await gateway.watch_all(job_id, ids[1])
-    assert (gap.event, gap.id) == ("gap", None)
-    assert gap.json()["data"] == {"from": ids[1], "to": ids[-3]}
-    assert ids_of(events) == ids[-3:]
-
-
-async def test_a_new_client_gets_a_gap_notice(gateway: Gateway) -> None:
-    job_id, ids = await finished_job(gateway)
-    await gateway.redis.xtrim(gateway.keys.events(job_id), maxlen=3, approximate=False)
-    gap, *events = await gateway.watch_all(job_id)
-    assert gap.event == "gap"
-    assert gap.json()["data"] == {"from": "0-0", "to": ids[-3]}
-    assert ids_of(events) == ids[-3:]
-
-
-async def test_events_trimmed_behind_a_client_are_no_gap(gateway: Gateway) -> None:
-    job_id, ids = await finished_job(gateway)
-    await gateway.redis.xtrim(gateway.keys.events(job_id), maxlen=3, approximate=False)
+    for known in (ids[1], None):
+        gap, *events = await gateway.watch_all(job_id, known)
+        assert (gap.event, gap.id) == ("gap", None)
+        assert gap.json()["data"] == {"from": known or "0-0", "to": ids[-3]}
+        assert ids_of(events) == ids[-3:]
     events = await gateway.watch_all(job_id, ids[-3])
-    assert [event.event for event in events] == ["message", "done"]
+    assert [event.event for event in events] == ["message", "done"], "no gap behind the client"
 
 
 async def read_some(stream: Exchange, count: int) -> list[str]:

@@ -15,8 +15,8 @@ import uvicorn
 
 from gateway.http.connection_limits import ConnectionLimits, connection_capacity
 from gateway.http.protocol import protocol_for
-from tests.conftest import eventually
-from tests.gateway.raw import Raw, get, raw
+from tests.support.gateway.raw import Raw, get, raw
+from tests.support.waiting import eventually
 
 MUCH = 8 << 20
 

@@ -15,7 +15,7 @@ from gateway.http.headers import IdempotencyKey, Prefer
 from gateway.http.openapi import schema
 from gateway.http.problems import Problem
 from gateway.http.routing import DirectRoute, JsonBody, JsonRoute, RawJsonBody, declare
-from tests.gateway.asgi import Client
+from tests.support.gateway.asgi import Client
 
 
 class Note(BaseModel):

@@ -1,27 +1,25 @@
-"""429 at the backlog limit: pending plus lag, on servers that report their lag and others."""
+"""429 at the backlog limit, and 503 while the gateway's host or its workers are under pressure."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 
 import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
 
-from gateway.jobs.backpressure import DrainRate
-from tests.gateway.conftest import CHAT, Gateway, Make, check_problem
+from common.observability.heartbeats import Heartbeat
+from common.process.host import CALM_S, pressure_bounds
+from common.settings.gateway import GatewaySettings
+from gateway.jobs.backpressure import DrainRate, PressureMonitor, PressureState
+from tests.support.fake_host import HOT, NORMAL, FakeHost
+from tests.support.gateway.harness import CHAT, Gateway, Make, check_problem
+from tests.support.waiting import eventually
 
-GROUP, ME = "workers", "c1"
+pytestmark = pytest.mark.fakeredis_only
 
-
-async def fill(gateway: Gateway, count: int) -> None:
-    for _ in range(count):
-        await gateway.create()
-
-
-async def read(gateway: Gateway, count: int) -> list[bytes]:
-    """A worker takes messages and does not ack them."""
-    got: Any = await gateway.redis.xreadgroup(GROUP, ME, {gateway.keys.queue: ">"}, count=count)
-    return [message_id for message_id, _ in got[0][1]]
+WHY = "gpu-thermal is at 85.0 °C, 80 °C is the limit"
 
 
 async def check_full(gateway: Gateway, backlog: int) -> None:
@@ -34,103 +32,19 @@ async def check_full(gateway: Gateway, backlog: int) -> None:
     assert await gateway.snapshot() == before
 
 
-async def test_messages_count_before_the_group_exists(make: Make) -> None:
-    gateway = make(backpressure_max_backlog=3)
-    await fill(gateway, 3)
+async def test_pending_and_unread_messages_of_the_group_count(make: Make) -> None:
+    gateway = make(backpressure_max_backlog=3, worker_group="mine")
+    queue = gateway.keys.queue
+    for group in ("workers", "mine"):
+        await gateway.redis.xgroup_create(queue, group, id="0", mkstream=True)
+    answers = await asyncio.gather(*(gateway.client.post(CHAT) for _ in range(20)))
+    assert sorted(answer.status for answer in answers) == [202] * 3 + [429] * 17
     await check_full(gateway, 3)
-
-
-async def test_messages_that_were_not_read_count(make: Make) -> None:
-    gateway = make(backpressure_max_backlog=3)
-    await gateway.redis.xgroup_create(gateway.keys.queue, GROUP, id="0", mkstream=True)
-    await fill(gateway, 3)
+    got: Any = await gateway.redis.xreadgroup("mine", "c1", {queue: ">"}, count=2)
     await check_full(gateway, 3)
-
-
-async def test_pending_messages_count(make: Make) -> None:
-    gateway = make(backpressure_max_backlog=3)
-    await gateway.redis.xgroup_create(gateway.keys.queue, GROUP, id="0", mkstream=True)
-    await fill(gateway, 3)
-    await read(gateway, 3)
+    await gateway.redis.xack(queue, "mine", got[0][1][0][0])
+    await gateway.create()  # one acknowledgement admits one job
     await check_full(gateway, 3)
-
-
-async def test_pending_messages_and_lag_are_added(make: Make) -> None:
-    gateway = make(backpressure_max_backlog=4)
-    await gateway.redis.xgroup_create(gateway.keys.queue, GROUP, id="0", mkstream=True)
-    await fill(gateway, 4)
-    await read(gateway, 2)
-    await check_full(gateway, 4)
-
-
-async def test_acknowledged_messages_do_not_count(make: Make) -> None:
-    gateway = make(backpressure_max_backlog=3)
-    await gateway.redis.xgroup_create(gateway.keys.queue, GROUP, id="0", mkstream=True)
-    for _ in range(5):
-        await fill(gateway, 3)
-        await check_full(gateway, 3)
-        message_ids = await read(gateway, 3)
-        await gateway.redis.xack(gateway.keys.queue, GROUP, *message_ids)
-    assert await gateway.redis.xlen(gateway.keys.queue) == 15
-
-
-async def test_one_acknowledgement_admits_one_job(make: Make) -> None:
-    gateway = make(backpressure_max_backlog=3)
-    await gateway.redis.xgroup_create(gateway.keys.queue, GROUP, id="0", mkstream=True)
-    await fill(gateway, 3)
-    message_ids = await read(gateway, 2)
-    await gateway.redis.xack(gateway.keys.queue, GROUP, message_ids[0])
-    await fill(gateway, 1)
-    await check_full(gateway, 3)
-
-
-@pytest.mark.parametrize("deleted", [0, 1, 4, 5])
-async def test_the_backlog_is_right_if_the_lag_is_unknown(make: Make, deleted: int) -> None:
-    """XDEL makes Redis 7 answer nil for the lag; the count must still be right."""
-    gateway = make(backpressure_max_backlog=5)
-    await gateway.redis.xgroup_create(gateway.keys.queue, GROUP, id="0", mkstream=True)
-    await fill(gateway, 5)
-    message_ids = await read(gateway, 2)
-    await gateway.redis.xack(gateway.keys.queue, GROUP, *message_ids)
-    await fill(gateway, 2)  # 2 done, 5 waiting
-    entries = await gateway.redis.xrange(gateway.keys.queue)
-    await gateway.redis.xdel(gateway.keys.queue, entries[deleted][0])
-    waiting = 5 if deleted < 2 else 4
-    await fill(gateway, 5 - waiting)
-    await check_full(gateway, 5)
-
-
-async def test_messages_before_the_start_of_the_group_do_not_count(make: Make) -> None:
-    gateway = make(backpressure_max_backlog=2)
-    await fill(gateway, 2)
-    await gateway.redis.xgroup_create(gateway.keys.queue, GROUP, id="$")
-    await fill(gateway, 2)
-    await check_full(gateway, 2)
-
-
-async def test_only_the_configured_group_counts(make: Make) -> None:
-    gateway = make(backpressure_max_backlog=2, worker_group="mine")
-    await gateway.redis.xgroup_create(gateway.keys.queue, GROUP, id="0", mkstream=True)
-    await gateway.redis.xgroup_create(gateway.keys.queue, "mine", id="0")
-    await fill(gateway, 2)
-    await check_full(gateway, 2)
-    got: Any = await gateway.redis.xreadgroup("mine", ME, {gateway.keys.queue: ">"})
-    await gateway.redis.xack(gateway.keys.queue, "mine", *[m for m, _ in got[0][1]])
-    await fill(gateway, 2)
-
-
-async def test_concurrent_requests_do_not_exceed_the_limit(make: Make) -> None:
-    gateway = make(backpressure_max_backlog=7)
-    answers = await asyncio.gather(*(gateway.client.post(CHAT) for _ in range(40)))
-    assert sorted(answer.status for answer in answers) == [202] * 7 + [429] * 33
-    assert await gateway.redis.xlen(gateway.keys.queue) == 7
-
-
-async def test_a_queue_of_another_type_is_reported(gateway: Gateway) -> None:
-    await gateway.redis.set(gateway.keys.queue, "x")
-    before = await gateway.snapshot()
-    check_problem(await gateway.client.post(CHAT), 503, "store_corrupt")
-    assert await gateway.snapshot() == before
 
 
 def test_retry_after_follows_the_drain_rate() -> None:
@@ -148,9 +62,177 @@ def test_retry_after_follows_the_drain_rate() -> None:
     assert 4 <= rate.retry_after_s(200, 200) <= 6  # no job ends any more
 
 
-async def test_the_drain_rate_is_read_from_the_counter(fake_gateway: Gateway) -> None:
-    await fake_gateway.redis.hset(fake_gateway.keys.counts, "done", "no number")
-    await fake_gateway.state.drain_rate.run_once()
-    await fake_gateway.redis.hset(fake_gateway.keys.counts, "done", "12")
-    await fake_gateway.state.drain_rate.run_once()
-    assert fake_gateway.state.drain_rate.retry_after_s(1, 1) <= 1.2
+async def test_the_drain_rate_is_read_from_the_counter(gateway: Gateway) -> None:
+    await gateway.redis.hset(gateway.keys.counts, "done", "no number")
+    await gateway.state.drain_rate.run_once()
+    await gateway.redis.hset(gateway.keys.counts, "done", "12")
+    await gateway.state.drain_rate.run_once()
+    assert gateway.state.drain_rate.retry_after_s(1, 1) <= 1.2
+
+
+# -- pressure --------------------------------------------------------------------------------------
+
+
+class Scenario:
+    """A pressure monitor with a fake host, heartbeats and clock."""
+
+    def __init__(self, **settings: Any) -> None:
+        config = GatewaySettings(max_temperature_c=80.0, **settings)
+        self.host = FakeHost()
+        self.now = 0.0
+        self.workers: list[Heartbeat] = []
+        self.fault: Exception | None = None
+        self.pressure = PressureMonitor(
+            pressure_bounds(config),
+            self._heartbeats,
+            refuses=config.on_pressure == "refuse",
+            host=self.host,
+            clock=lambda: self.now,
+        )
+
+    async def _heartbeats(self) -> list[Heartbeat]:
+        if self.fault is not None:
+            raise self.fault
+        return self.workers
+
+    async def heat(self) -> None:
+        self.host.readings = HOT
+        await self.pressure.run_once()
+
+    async def cool(self) -> None:
+        self.host.readings = NORMAL
+        await self.pressure.run_once()
+        self.now += CALM_S
+        await self.pressure.run_once()
+
+    @property
+    def state(self) -> PressureState:
+        return self.pressure.view.state
+
+
+def worker(name: str, why: str = "", **more: Any) -> Heartbeat:
+    return Heartbeat(consumer=name, holding=bool(why), holding_why=why, **more)
+
+
+async def test_a_hot_host_refuses_jobs_until_it_is_cool(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="gateway.jobs.backpressure")
+    scenario = Scenario()
+    await scenario.pressure.run_once()
+    assert (scenario.state, scenario.pressure.refusing) == (PressureState.ACCEPTING, False)
+    for _ in range(3):
+        await scenario.heat()
+    assert (scenario.state, scenario.pressure.refusing) == (PressureState.REFUSING, True)
+    assert scenario.pressure.view.reasons == (WHY,)
+    assert scenario.pressure.view.readings == HOT
+    await scenario.cool()
+    assert (scenario.state, scenario.pressure.refusing) == (PressureState.ACCEPTING, False)
+    assert caplog.messages == [f"new jobs are refused: {WHY}", "new jobs are accepted again"]
+
+
+async def test_a_gateway_that_holds_accepts_jobs() -> None:
+    scenario = Scenario(on_pressure="hold")
+    await scenario.heat()
+    assert (scenario.state, scenario.pressure.refusing) == (PressureState.HOLDING, False)
+    assert scenario.pressure.view.reasons == (WHY,)
+
+
+@pytest.mark.parametrize(
+    ("workers", "state"),
+    [
+        ([], PressureState.ACCEPTING),
+        ([worker("a")], PressureState.ACCEPTING),
+        ([worker("a", "hot")], PressureState.REFUSING),
+        ([worker("a", "hot"), worker("b", "full")], PressureState.REFUSING),
+        ([worker("a", "hot"), worker("b")], PressureState.ACCEPTING),
+        # A draining worker takes no jobs anyway.
+        ([worker("a", "hot"), worker("b", draining=True)], PressureState.REFUSING),
+        ([worker("b", "hot", draining=True)], PressureState.ACCEPTING),
+    ],
+)
+async def test_one_accepting_worker_is_enough(
+    workers: list[Heartbeat], state: PressureState
+) -> None:
+    scenario = Scenario()
+    scenario.workers = workers
+    await scenario.pressure.run_once()
+    assert scenario.state is state
+
+
+async def test_reasons_name_at_most_four_workers() -> None:
+    scenario = Scenario()
+    scenario.workers = [worker(f"w{number}", "hot") for number in range(9)]
+    await scenario.pressure.run_once()
+    assert scenario.pressure.view.reasons == tuple(f"worker w{number}: hot" for number in range(4))
+    scenario.fault = RedisConnectionError("away")
+    await scenario.pressure.run_once()
+    assert scenario.state is PressureState.ACCEPTING, "unreachable heartbeats are no reason"
+
+
+async def test_checks_continue_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.jobs.backpressure.SAMPLE_INTERVAL_S", 0.0)
+    scenario = Scenario()
+    scenario.fault = RuntimeError("odd")
+    running = asyncio.create_task(scenario.pressure.run())
+    await asyncio.sleep(0)
+    scenario.fault, scenario.workers = None, [worker("a", "hot")]
+
+    async def refuses() -> bool:
+        return scenario.pressure.refusing
+
+    await eventually(refuses)
+    running.cancel()
+
+
+# -- by HTTP --------------------------------------------------------------------------------------
+
+
+async def heat(gateway: Gateway) -> Any:
+    """Make the gateway's host hot; returns it."""
+    pressure: Any = gateway.state.pressure
+    pressure._host = FakeHost()
+    pressure._host.readings = HOT
+    await pressure.run_once()
+    return pressure
+
+
+async def test_under_pressure_only_new_jobs_are_refused(make: Make) -> None:
+    """A repeated request gets its job: the client only missed the response."""
+    gateway = make(max_temperature_c=80.0)
+    key = {"idempotency-key": "k"}
+    first = await gateway.client.post(CHAT, key)
+    job = f"/v1/jobs/{first.json()['job_id']}"
+    await heat(gateway)
+    before = await gateway.snapshot()
+    answer = await gateway.client.post(CHAT, {"idempotency-key": "other"})
+    problem = check_problem(answer, 503, "under_pressure")
+    assert WHY in problem["detail"]
+    assert 8 <= int(answer.header("retry-after") or 0) <= 12
+    check_problem(await gateway.client.post({"task": "dance"}), 422, "invalid_request")
+    again = await gateway.client.post(CHAT, key)
+    assert (again.status, again.json()) == (202, first.json())
+    assert again.header("idempotent-replayed") == "true"
+    other = await gateway.client.post({**CHAT, "payload": {}}, key)
+    check_problem(other, 422, "idempotency_key_reused")
+    assert await gateway.snapshot() == before
+    assert (await gateway.client.get(job)).status == 200
+    assert (await gateway.client.send("DELETE", job)).status < 300
+    assert (await gateway.client.get("/readyz")).status == 200
+
+
+async def test_a_holding_gateway_accepts_requests(make: Make) -> None:
+    gateway = make(max_temperature_c=80.0, on_pressure="hold")
+    await heat(gateway)
+    assert await gateway.create()
+
+
+async def test_heartbeats_of_workers_are_read(make: Make) -> None:
+    gateway = make()
+    beat = worker("w1", "82 °C", seen_ms=1, every_s=5.0)
+    await gateway.redis.set(gateway.keys.worker("w1"), beat.to_json())
+    await gateway.redis.zadd(gateway.keys.workers, {"w1": 1})
+    await gateway.state.pressure.run_once()
+    problem = check_problem(await gateway.client.post(CHAT), 503, "under_pressure")
+    assert "worker w1: 82 °C" in problem["detail"]
+    await gateway.redis.delete(gateway.keys.worker("w1"))
+    await gateway.state.pressure.run_once()
+    assert await gateway.create()

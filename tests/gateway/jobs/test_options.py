@@ -7,11 +7,17 @@ from typing import Any
 
 import pytest
 
-from common.contracts.queue import Answer
+from common.contracts.images import ImageFact
+from common.contracts.queue import AdmissionAnswer, AdmissionFact, Answer
+from common.contracts.workflow.operations import WorkflowFact
+from common.features.images.types import ImageAnswer
+from common.features.workflows.types import WorkflowAnswer
 from common.jobs.options import Backoff, JobOptions
 from common.jobs.store import Claim, WorkerIdentity
-from tests.common.kit import shared_keys
-from tests.gateway.conftest import CHAT, Gateway, check_problem
+from tests.support.gateway.harness import CHAT, Gateway, check_problem
+from tests.support.store.jobs import shared_keys
+
+pytestmark = pytest.mark.fakeredis_only
 
 DAYS_30 = 30 * 24 * 3600
 
@@ -83,24 +89,16 @@ INVALID_OPTIONS: dict[str, tuple[bytes, list[str]]] = {
 }
 
 
-@pytest.mark.parametrize(("body", "pointers"), INVALID_OPTIONS.values(), ids=INVALID_OPTIONS)
-async def test_invalid_options_are_rejected(
-    fake_gateway: Gateway, body: bytes, pointers: list[str]
-) -> None:
-    answer = await fake_gateway.client.post(body, {"idempotency-key": "k"})
-    problem = check_problem(answer, 422, "invalid_request")
-    assert [fault["pointer"] for fault in problem["errors"]] == pointers
-    assert await fake_gateway.redis.dbsize() == 0
-
-
-@pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity", "1e999"])
-@pytest.mark.parametrize("field", ["timeout_s", "delay_s", "max_attempts"])
-async def test_numbers_that_json_does_not_have_are_rejected(
-    fake_gateway: Gateway, field: str, word: str
-) -> None:
-    body = b'{"task":"chat","payload":{},"%b":%b}' % (field.encode(), word.encode())
-    check_problem(await fake_gateway.client.post(body), 400, "malformed_json")
-    assert await fake_gateway.redis.dbsize() == 0
+async def test_invalid_options_are_rejected(gateway: Gateway) -> None:
+    for name, (body, pointers) in INVALID_OPTIONS.items():
+        answer = await gateway.client.post(body, {"idempotency-key": "k"})
+        problem = check_problem(answer, 422, "invalid_request")
+        assert [fault["pointer"] for fault in problem["errors"]] == pointers, name
+    for field in (b"timeout_s", b"delay_s", b"max_attempts"):
+        for word in (b"NaN", b"Infinity", b"-Infinity", b"1e999"):
+            body = b'{"task":"chat","payload":{},"%b":%b}' % (field, word)
+            check_problem(await gateway.client.post(body), 400, "malformed_json")
+    assert await gateway.redis.dbsize() == 0
 
 
 async def test_options_are_stored_with_the_lease(gateway: Gateway) -> None:
@@ -121,37 +119,35 @@ async def test_options_are_stored_with_the_lease(gateway: Gateway) -> None:
     assert events == [b"queued"]
 
 
-@pytest.mark.parametrize(
-    ("given", "parsed"),
-    [
-        ({"timeout_s": 1}, JobOptions(timeout_s=1.0)),
-        ({"timeout_s": DAYS_30}, JobOptions(timeout_s=float(DAYS_30))),
-        ({"timeout_s": 0.001}, JobOptions(timeout_s=0.001)),
-        ({"backoff": {}}, JobOptions(backoff=Backoff())),
-        (
-            {"backoff": {"initial_s": 0, "factor": 1, "max_s": 0, "jitter": 1}},
-            JobOptions(backoff=Backoff(0.0, 1.0, 0.0, 1.0)),
-        ),
-        (
-            {"backoff": {"initial_s": 3600, "factor": 100, "max_s": 86400}},
-            JobOptions(backoff=Backoff(3600.0, 100.0, 86400.0)),
-        ),
-        ({"max_attempts": 1000, "timeout_s": None, "backoff": None}, JobOptions()),
-    ],
-)
-async def test_a_worker_gets_the_options(
-    gateway: Gateway, given: dict[str, Any], parsed: JobOptions
-) -> None:
-    job_id = await gateway.create({**CHAT, **given})
-    [(message_id, _)] = await gateway.redis.xrange(gateway.keys.queue)
+GIVEN: list[tuple[dict[str, Any], JobOptions]] = [
+    ({"timeout_s": 1}, JobOptions(timeout_s=1.0)),
+    ({"timeout_s": DAYS_30}, JobOptions(timeout_s=float(DAYS_30))),
+    ({"timeout_s": 0.001}, JobOptions(timeout_s=0.001)),
+    ({"backoff": {}}, JobOptions(backoff=Backoff())),
+    (
+        {"backoff": {"initial_s": 0, "factor": 1, "max_s": 0, "jitter": 1}},
+        JobOptions(backoff=Backoff(0.0, 1.0, 0.0, 1.0)),
+    ),
+    (
+        {"backoff": {"initial_s": 3600, "factor": 100, "max_s": 86400}},
+        JobOptions(backoff=Backoff(3600.0, 100.0, 86400.0)),
+    ),
+    ({"max_attempts": 1000, "timeout_s": None, "backoff": None}, JobOptions()),
+]
+
+
+async def test_a_worker_gets_the_options(gateway: Gateway) -> None:
     worker = WorkerIdentity("workers", "c1", 30_000, 600)
-    claim = Claim(job_id, message_id.decode(), "token")
-    [reply] = await gateway.state.store.begin([claim], worker)
-    assert not isinstance(reply, Exception)
-    assert reply.answer is Answer.RUN
-    most, _, options = reply.more
-    assert most == (b"1000" if "max_attempts" in given else b"")
-    assert (JobOptions.from_json(options) if options else JobOptions()) == parsed
+    for given, parsed in GIVEN:
+        job_id = await gateway.create({**CHAT, **given})
+        [(message_id, _)] = await gateway.redis.xrevrange(gateway.keys.queue, count=1)
+        claim = Claim(job_id, message_id.decode(), "token")
+        [reply] = await gateway.state.store.begin([claim], worker)
+        assert not isinstance(reply, Exception)
+        assert reply.answer is Answer.RUN
+        most, _, options = reply.more
+        assert most == (b"1000" if "max_attempts" in given else b"")
+        assert (JobOptions.from_json(options) if options else JobOptions()) == parsed
 
 
 async def test_null_options_write_no_keys(gateway: Gateway) -> None:
@@ -167,43 +163,47 @@ async def test_null_options_write_no_keys(gateway: Gateway) -> None:
 PAST = "2020-01-01T00:00:00Z"
 
 
-@pytest.mark.parametrize(
-    ("one", "same"),
-    [
-        ({}, dict.fromkeys(("timeout_s", "max_attempts", "backoff", "delay_s", "run_at"))),
-        ({"timeout_s": 5}, {"timeout_s": 5.0}),
-        ({"backoff": {}}, {"backoff": {"factor": 2, "initial_s": 1}}),
-        ({"run_at": PAST}, {"run_at": "2020-01-01t01:00:00.000+01:00"}),
-        ({"delay_s": 60}, {"delay_s": 6e1}),
-    ],
-)
-async def test_equivalent_options_are_the_same_request(
-    fake_gateway: Gateway, one: dict[str, Any], same: dict[str, Any]
-) -> None:
-    keyed = {"idempotency-key": "k"}
-    first = await fake_gateway.client.post({**CHAT, **one}, keyed)
-    again = await fake_gateway.client.post({**CHAT, **same}, keyed)
-    assert (first.status, again.status) == (202, 202)
-    assert again.header("idempotent-replayed") == "true"
-    assert again.body == first.body
+async def test_equivalent_options_are_the_same_request(gateway: Gateway) -> None:
+    nothing = dict.fromkeys(("timeout_s", "max_attempts", "backoff", "delay_s", "run_at"))
+    for number, (one, same) in enumerate(
+        (
+            ({}, nothing),
+            ({"timeout_s": 5}, {"timeout_s": 5.0}),
+            ({"backoff": {}}, {"backoff": {"factor": 2, "initial_s": 1}}),
+            ({"run_at": PAST}, {"run_at": "2020-01-01t01:00:00.000+01:00"}),
+            ({"delay_s": 60}, {"delay_s": 6e1}),
+        )
+    ):
+        keyed = {"idempotency-key": f"k{number}"}
+        first = await gateway.client.post({**CHAT, **one}, keyed)
+        again = await gateway.client.post({**CHAT, **same}, keyed)
+        assert (first.status, again.status, again.body) == (202, 202, first.body)
+        assert again.header("idempotent-replayed") == "true"
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
+async def test_different_options_are_another_request(gateway: Gateway) -> None:
+    await gateway.create(idempotency_key="k")
+    before = await gateway.snapshot()
+    for other in (
         {"timeout_s": 6},
         {"max_attempts": 2},
         {"backoff": {}},
         {"delay_s": 0},
         {"run_at": PAST},
         {"payload": {"text": "hello", "none": None}},
-    ],
-)
-async def test_different_options_are_another_request(
-    fake_gateway: Gateway, other: dict[str, Any]
-) -> None:
-    await fake_gateway.create(idempotency_key="k")
-    before = await fake_gateway.snapshot()
-    answer = await fake_gateway.client.post({**CHAT, **other}, {"idempotency-key": "k"})
-    check_problem(answer, 422, "idempotency_key_reused")
-    assert await fake_gateway.snapshot() == before
+    ):
+        answer = await gateway.client.post({**CHAT, **other}, {"idempotency-key": "k"})
+        check_problem(answer, 422, "idempotency_key_reused")
+    assert await gateway.snapshot() == before
+
+
+def test_every_feature_uses_the_same_codes_and_details() -> None:
+    """Jobs that features start with their own scripts are rejected like other jobs."""
+    for answers in (ImageAnswer, WorkflowAnswer):
+        assert AdmissionAnswer.FULL == answers.FULL
+        assert AdmissionAnswer.RATE == answers.RATE
+        assert AdmissionAnswer.QUOTA == answers.QUOTA
+    for facts in (ImageFact, WorkflowFact):
+        assert AdmissionFact.BACKLOG == facts.BACKLOG
+        assert AdmissionFact.WAIT_MS == facts.WAIT_MS
+        assert AdmissionFact.ACTIVE == facts.ACTIVE

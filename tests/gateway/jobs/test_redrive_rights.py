@@ -11,9 +11,11 @@ import pytest
 from common.access.record import tenant_tail
 from common.jobs.options import JobOptions
 from gateway.jobs.ids import new_job_id
-from tests.gateway.access_kit import call, key_for, post
-from tests.gateway.conftest import Gateway, Make
-from tests.gateway.dead_letters import NO_JOB, put
+from tests.support.gateway.access import call, key_for, post
+from tests.support.gateway.dead_letters import NO_JOB, put
+from tests.support.gateway.harness import Gateway, Make
+
+pytestmark = pytest.mark.fakeredis_only
 
 
 @pytest.fixture
@@ -45,33 +47,25 @@ async def rights(gateway: Gateway, dead_letter_id: str) -> tuple[str | None, Any
     return options.tenant, options.tools
 
 
-async def test_tenant_and_tools_of_the_dead_letter_are_kept(gateway: Gateway) -> None:
-    known = JobOptions(5.0, tenant="shop", tools=("clock", "search"))
-    assert await rights(gateway, await put_dead_letter(gateway, options=known.to_json())) == (
-        "shop",
-        ("clock", "search"),
-    )
-    none = JobOptions(tenant="shop", tools=())
-    assert await rights(gateway, await put_dead_letter(gateway, options=none.to_json())) == (
-        "shop",
-        (),
-    )
-
-
-async def test_other_options_of_the_original_job_are_dropped(gateway: Gateway) -> None:
-    """They may have caused the failure."""
-    dead_letter_id = await put_dead_letter(gateway, options=JobOptions(timeout_s=0.5).to_json())
-    assert await rights(gateway, dead_letter_id) == (None, None)
-
-
-async def test_a_job_without_a_tenant_stays_without_one(gateway: Gateway) -> None:
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (
+            JobOptions(5.0, tenant="shop", tools=("clock", "search")).to_json(),
+            ("shop", ("clock", "search")),
+        ),
+        (JobOptions(tenant="shop", tools=()).to_json(), ("shop", ())),
+        # Other options of the original job may have caused the failure.
+        (JobOptions(timeout_s=0.5).to_json(), (None, None)),
+        (b"", (None, None)),
+        *((junk, ("?", ())) for junk in (b"{", b"[]", b'{"tenant":7,"tools":"all"}')),
+    ],
+)
+async def test_tenant_and_tools_of_the_dead_letter_are_kept(
+    gateway: Gateway, options: bytes, expected: Any
+) -> None:
     await key_for(gateway, tools=frozenset({"clock"}))
-    assert await rights(gateway, await put_dead_letter(gateway, options=b"")) == (None, None)
-
-
-@pytest.mark.parametrize("junk", [b"{", b"[]", b'{"tenant":7,"tools":"all"}'])
-async def test_unreadable_options_give_no_rights(gateway: Gateway, junk: bytes) -> None:
-    assert await rights(gateway, await put_dead_letter(gateway, options=junk)) == ("?", ())
+    assert await rights(gateway, await put_dead_letter(gateway, options=options)) == expected
 
 
 async def test_the_tenant_is_recognised_by_the_job_id(gateway: Gateway) -> None:

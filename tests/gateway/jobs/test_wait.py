@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from gateway.http.headers import parse_prefer_wait
-from tests.conftest import eventually
-from tests.gateway.conftest import CHAT, Gateway, Make, check_problem, settle
+from tests.support.gateway.harness import CHAT, Gateway, Make, check_problem, partitioned, settle
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.fakeredis_only
 
 
 async def one_watch(gateway: Gateway) -> str:
@@ -19,6 +21,7 @@ async def one_watch(gateway: Gateway) -> str:
     return job_id
 
 
+@partitioned
 async def test_a_submission_waits_for_the_end(gateway: Gateway) -> None:
     posting = asyncio.create_task(gateway.client.post(CHAT, {"prefer": "wait=20"}))
     job_id = await one_watch(gateway)
@@ -34,11 +37,18 @@ async def test_a_submission_waits_for_the_end(gateway: Gateway) -> None:
     assert gateway.hub.clients == 0
 
 
-async def test_a_submission_is_answered_at_the_timeout(make: Make) -> None:
+async def test_requests_are_answered_at_the_timeout(make: Make) -> None:
     gateway = make(max_wait_s=0.05)
-    answer = await gateway.client.post(CHAT, {"prefer": "wait=20"})
-    assert answer.status == 202
-    assert list(answer.json()) == ["job_id"]
+    wait = {"prefer": "wait=20"}
+    answer = await gateway.client.post(CHAT, wait)
+    assert (answer.status, list(answer.json())) == (202, ["job_id"])
+    target = f"/v1/jobs/{answer.json()['job_id']}"
+    etag = (await gateway.client.get(target)).header("etag") or ""
+    answer = await gateway.client.get(target, {**wait, "if-none-match": etag})
+    assert (answer.status, answer.body) == (304, b"")
+    two_headers = [("prefer", "respond-async"), ("prefer", "wait=5")]  # RFC 7240, section 2
+    answer = await gateway.client.get(target, two_headers)
+    assert answer.header("preference-applied") is not None
     assert gateway.hub.clients == 0
 
 
@@ -54,18 +64,22 @@ async def test_a_replay_waits_as_well(gateway: Gateway) -> None:
 
 
 async def test_a_job_that_expires_while_waiting_is_still_accepted(make: Make) -> None:
-    """The client needs the id of the job it created."""
+    """The client needs the id of the job it created; a read gets 404."""
     gateway = make(sse_heartbeat_s=0.05)
-    posting = asyncio.create_task(gateway.client.post(CHAT, {"prefer": "wait=20"}))
+    wait = {"prefer": "wait=20"}
+    posting = asyncio.create_task(gateway.client.post(CHAT, wait))
     job_id = await one_watch(gateway)
+    reading = asyncio.create_task(gateway.client.get(f"/v1/jobs/{job_id}", wait))
+    await eventually(lambda: gateway.hub.clients == 2)
     await gateway.redis.delete(gateway.keys.job(job_id), gateway.keys.events(job_id))
     answer = await posting
     assert (answer.status, answer.json()) == (202, {"job_id": job_id})
+    check_problem(await reading, 404, "job_not_found")
 
 
-async def test_a_job_is_accepted_if_redis_fails_while_waiting(fake_make: Make) -> None:
+async def test_a_job_is_accepted_if_redis_fails_while_waiting(make: Make) -> None:
     """A 503 here would invite the client to submit the job a second time."""
-    gateway = fake_make(sse_heartbeat_s=0.05)
+    gateway = make(sse_heartbeat_s=0.05)
     posting = asyncio.create_task(gateway.client.post(CHAT, {"prefer": "wait=20"}))
     job_id = await one_watch(gateway)
 
@@ -78,25 +92,11 @@ async def test_a_job_is_accepted_if_redis_fails_while_waiting(fake_make: Make) -
     assert (answer.status, answer.json()) == (202, {"job_id": job_id})
 
 
-@pytest.mark.parametrize(
-    "prefer",
-    [
-        "",
-        "wait",
-        "wait=",
-        "wait=x",
-        "wait=-1",
-        "wait=0",
-        "respond-async",
-        "await=9",
-        "=;,=",
-        "\xff",
-    ],
-)
-async def test_invalid_preferences_are_ignored(fake_gateway: Gateway, prefer: str) -> None:
-    answer = await fake_gateway.client.post(CHAT, {"prefer": prefer})
-    assert answer.status == 202
-    assert answer.header("preference-applied") is None
+async def test_invalid_preferences_are_ignored(gateway: Gateway) -> None:
+    values = ("", "wait", "wait=", "wait=x", "wait=-1", "wait=0", "respond-async", "await=9")
+    for prefer in (*values, "=;,=", "\xff"):
+        answer = await gateway.client.post(CHAT, {"prefer": prefer})
+        assert (answer.status, answer.header("preference-applied")) == (202, None), prefer
 
 
 @pytest.mark.parametrize(
@@ -116,16 +116,6 @@ async def test_invalid_preferences_are_ignored(fake_gateway: Gateway, prefer: st
 )
 def test_wait_is_parsed_and_limited(prefer: str | None, seconds: float) -> None:
     assert parse_prefer_wait(prefer, 60) == seconds
-
-
-async def test_several_prefer_headers_are_one_list(fake_make: Make) -> None:
-    """RFC 7240, section 2: several Prefer fields are the same as one with commas."""
-    gateway = fake_make(max_wait_s=0.05)
-    job_id = await gateway.create()
-    answer = await gateway.client.get(
-        f"/v1/jobs/{job_id}", [("prefer", "respond-async"), ("prefer", "wait=5")]
-    )
-    assert answer.header("preference-applied") is not None
 
 
 async def test_a_read_waits_for_the_end(gateway: Gateway) -> None:
@@ -156,36 +146,13 @@ async def test_a_read_waits_for_a_change(gateway: Gateway) -> None:
     assert (answer.status, answer.json()["status"]) == (200, "running")
 
 
-async def test_an_unchanged_job_gets_304_at_the_timeout(make: Make) -> None:
-    gateway = make(max_wait_s=0.05)
-    job_id = await gateway.create()
-    target = f"/v1/jobs/{job_id}"
-    etag = (await gateway.client.get(target)).header("etag")
-    assert etag
-    answer = await gateway.client.get(target, {"prefer": "wait=20", "if-none-match": etag})
-    assert (answer.status, answer.body) == (304, b"")
-
-
-async def test_a_changed_job_is_returned_at_once(gateway: Gateway) -> None:
+async def test_changed_and_ended_jobs_are_returned_at_once(gateway: Gateway) -> None:
     job_id = await gateway.create()
     headers = {"prefer": "wait=60", "if-none-match": '"another"'}
     assert (await gateway.client.get(f"/v1/jobs/{job_id}", headers)).status == 200
-
-
-async def test_a_job_that_has_ended_is_returned_at_once(gateway: Gateway) -> None:
-    job_id = await gateway.create()
     await gateway.finish(job_id)
     answer = await gateway.client.get(f"/v1/jobs/{job_id}", {"prefer": "wait=60"})
     assert answer.json()["status"] == "done"
-
-
-async def test_a_read_gets_404_if_the_job_expires(make: Make) -> None:
-    gateway = make(sse_heartbeat_s=0.05)
-    job_id = await gateway.create()
-    reading = asyncio.create_task(gateway.client.get(f"/v1/jobs/{job_id}", {"prefer": "wait=20"}))
-    await one_watch(gateway)
-    await gateway.redis.delete(gateway.keys.job(job_id), gateway.keys.events(job_id))
-    check_problem(await reading, 404, "job_not_found")
 
 
 async def test_shutdown_ends_waiting(gateway: Gateway) -> None:

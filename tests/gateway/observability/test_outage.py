@@ -16,9 +16,9 @@ import redis
 
 from common.redis import pipelined
 from gateway.observability.status import routes as health
-from tests.conftest import eventually
-from tests.gateway.asgi import Answer
-from tests.gateway.conftest import (
+from tests.support.gateway.asgi import Answer
+from tests.support.gateway.dead_letters import dead
+from tests.support.gateway.harness import (
     CHAT,
     Gateway,
     Make,
@@ -26,8 +26,8 @@ from tests.gateway.conftest import (
     make_gateway,
     short_retries,
 )
-from tests.gateway.dead_letters import dead
-from tests.support.backends import REAL, Backend, RealServer, require_binary
+from tests.support.servers import REAL, Backend, RealServer, require_binary
+from tests.support.waiting import eventually
 
 #: Maximum seconds that a request may take while Redis is down, with the short timeouts of tests.
 BOUND_S = 4.0
@@ -100,17 +100,14 @@ async def check_refused(send: Callable[[], Awaitable[list[Answer]]]) -> None:
     assert min(took_s) < BOUND_S
 
 
-async def test_probes_pass(gateway: Gateway) -> None:
+async def test_requests_fail_while_redis_is_down_and_recover(
+    gateway: Gateway, server: Redis
+) -> None:
     for target in ("/healthz", "/readyz"):
         answer = await gateway.client.get(target)
         assert (answer.status, answer.json()) == (200, {"ok": True})
         assert answer.header("x-request-id")
     assert await gateway.redis.dbsize() == 0
-
-
-async def test_requests_fail_while_redis_is_down_and_recover(
-    gateway: Gateway, server: Redis
-) -> None:
     job_id = await gateway.create()
     server.stop()
     job = f"/v1/jobs/{job_id}"
@@ -152,25 +149,21 @@ async def test_all_other_requests_fail_while_redis_is_down(gateway: Gateway, ser
         await check_refused(send_all)
 
 
-async def test_failed_writes_leave_no_partial_state(gateway: Gateway, server: Redis) -> None:
-    letter_id = await dead(gateway)
+async def test_a_redis_without_memory_gets_503(gateway: Gateway, server: Redis) -> None:
+    """Cancelling works: it is one of the ways to free memory."""
+    job_id, letter_id = await gateway.create(), await dead(gateway)
     server.client.config_set("maxmemory", 1)
     before = await gateway.snapshot()
+    await check_unreachable(gateway)
     with short_retries(*gateway.batchers):
         for answer in await additions(gateway, letter_id):
             check_problem(answer, 503, "store_unavailable")
     assert await gateway.snapshot() == before
-    server.client.config_set("maxmemory", 0)
-    assert {answer.status for answer in await additions(gateway, letter_id)} == {200, 202}
-
-
-async def test_cancel_works_without_free_memory(gateway: Gateway, server: Redis) -> None:
-    """Cancelling is one of the ways to free memory."""
-    job_id = await gateway.create()
-    server.client.config_set("maxmemory", 1)
     assert (await gateway.client.send("DELETE", f"/v1/jobs/{job_id}")).status == 200
     assert (await gateway.client.get(f"/v1/jobs/{job_id}")).json()["status"] == "canceled"
     assert [block.event for block in await gateway.watch_all(job_id)] == ["queued", "canceled"]
+    server.client.config_set("maxmemory", 0)
+    assert {answer.status for answer in await additions(gateway, letter_id)} == {200, 202}
 
 
 async def test_an_unreachable_redis_at_startup_gets_503(tmp_path: Any) -> None:
@@ -213,16 +206,6 @@ async def test_a_read_only_redis_gets_503(gateway: Gateway, server: Redis) -> No
     assert listed["job_id"] == job_id
     server.client.replicaof("NO", "ONE")
     assert (await gateway.client.get("/readyz")).status == 200
-    await gateway.create()
-
-
-async def test_a_redis_without_memory_gets_503(gateway: Gateway, server: Redis) -> None:
-    await gateway.create()
-    server.client.config_set("maxmemory", 1)
-    before = await gateway.snapshot()
-    await check_unreachable(gateway)
-    assert await gateway.snapshot() == before
-    server.client.config_set("maxmemory", 0)
     await gateway.create()
 
 
@@ -269,11 +252,12 @@ async def test_long_third_party_script_ends_no_stream(gateway: Gateway, server: 
     assert [block.event for block in await stream.rest()] == ["done"]
 
 
+@pytest.mark.fakeredis_only
 async def test_stream_retries_reading_stored_events(
-    fake_make: Make, caplog: pytest.LogCaptureFixture
+    make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Redis fails between the response headers and the first page; the client gets all events."""
-    gateway = fake_make()
+    gateway = make()
     job_id = await gateway.create()
     await gateway.finish(job_id)
     execute, faults = gateway.reading.execute_command, 2
@@ -291,9 +275,10 @@ async def test_stream_retries_reading_stored_events(
     assert not caplog.records
 
 
-async def test_unexpected_error_does_not_stop_the_hub(fake_make: Make) -> None:
+@pytest.mark.fakeredis_only
+async def test_unexpected_error_does_not_stop_the_hub(make: Make) -> None:
     """An unexpected exception must not stop live events for all clients."""
-    gateway = fake_make()
+    gateway = make()
     job_id = await gateway.create()
     stream = await gateway.client.watch(job_id)
     await stream.event("queued")
@@ -312,10 +297,9 @@ async def test_unexpected_error_does_not_stop_the_hub(fake_make: Make) -> None:
     assert [block.event for block in await stream.rest()] == ["done"]
 
 
-async def test_readiness_probe_has_a_timeout(
-    fake_make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gateway = fake_make()
+@pytest.mark.fakeredis_only
+async def test_readiness_probe_has_a_timeout(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    gateway = make()
     monkeypatch.setattr(health, "READY_TIMEOUT_S", 0.05)
 
     async def never(*args: Any) -> None:

@@ -13,11 +13,13 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from common.jobs.store import WorkerIdentity
 from common.observability import logs, tracing
-from tests.gateway.conftest import CHAT, Gateway, Make, check_problem
-from tests.support.backends import Backend
+from tests.support.gateway.harness import CHAT, Gateway, Make, check_problem
+from tests.support.servers import Backend
 from tests.support.spans import Spans, attributes, collecting, ids
-from tests.worker.kit import Rig, registry_of
+from tests.support.worker.harness import WorkerHarness, registry_of
 from worker.errors import TransientError
+
+pytestmark = pytest.mark.fakeredis_only
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = f"00-{TRACE}-00f067aa0ba902b7-01"
@@ -51,39 +53,25 @@ async def test_trace_is_passed_on_without_an_sdk(gateway: Gateway) -> None:
     job_id = answer.json()["job_id"]
     assert await options(gateway, job_id) == {"traceparent": PARENT, "tracestate": "a=1"}
     await check_contract(gateway, job_id)
+    job_id = await gateway.create({**CHAT, "timeout_s": 5}, traceparent=PARENT)
+    assert await options(gateway, job_id) == {"timeout_s": 5.0, "traceparent": PARENT}
 
 
-async def test_request_without_a_trace_adds_no_fields(gateway: Gateway) -> None:
-    answer = await gateway.client.post(CHAT)
-    assert answer.header("traceresponse") is None
-    job_id = answer.json()["job_id"]
-    assert not await gateway.redis.exists(gateway.keys.lease(job_id))
-
-
-@pytest.mark.parametrize(
-    "headers",
-    [
+async def test_a_missing_or_invalid_traceparent_is_ignored(gateway: Gateway) -> None:
+    body = json.dumps(CHAT).encode()
+    for headers in (
+        [],
         [("traceparent", "junk")],
         [("traceparent", f"00-{'0' * 32}-00f067aa0ba902b7-01")],
         [("traceparent", PARENT), ("traceparent", PARENT)],
         [("traceparent", "\xff" * 55)],
         [("tracestate", "a=1")],
-    ],
-)
-async def test_invalid_traceparent_is_ignored(
-    fake_gateway: Gateway, headers: list[tuple[str, str]]
-) -> None:
-    body = json.dumps(CHAT).encode()
-    pairs = [("content-type", "application/json"), *headers]
-    answer = await fake_gateway.client.send("POST", "/v1/jobs", pairs, body)
-    assert answer.status == 202
-    assert answer.header("traceresponse") is None
-    assert await options(fake_gateway, answer.json()["job_id"]) is None
-
-
-async def test_trace_is_stored_with_the_job_options(fake_gateway: Gateway) -> None:
-    job_id = await fake_gateway.create({**CHAT, "timeout_s": 5}, traceparent=PARENT)
-    assert await options(fake_gateway, job_id) == {"timeout_s": 5.0, "traceparent": PARENT}
+    ):
+        pairs = [("content-type", "application/json"), *headers]
+        answer = await gateway.client.send("POST", "/v1/jobs", pairs, body)
+        assert answer.status == 202
+        assert answer.header("traceresponse") is None
+        assert await options(gateway, answer.json()["job_id"]) is None
 
 
 async def test_trace_is_not_part_of_the_idempotent_request(gateway: Gateway, spans: Spans) -> None:
@@ -99,19 +87,19 @@ async def test_trace_is_not_part_of_the_idempotent_request(gateway: Gateway, spa
     assert ids(sent[0])[0] != ids(sent[1])[0]
 
 
-async def test_non_recording_provider_keeps_the_trace(fake_gateway: Gateway) -> None:
+async def test_non_recording_provider_keeps_the_trace(gateway: Gateway) -> None:
     tracing.set_provider(otel.NoOpTracerProvider())
     try:
-        traced = await fake_gateway.client.post(CHAT, {"traceparent": PARENT})
-        plain = await fake_gateway.client.post(CHAT)
+        traced = await gateway.client.post(CHAT, {"traceparent": PARENT})
+        plain = await gateway.client.post(CHAT)
     finally:
         tracing.set_provider(None)
     assert traced.header("traceresponse") == PARENT
     assert (plain.status, plain.header("traceresponse")) == (202, None)
 
 
-async def test_a_submission_has_a_send_span(fake_gateway: Gateway, spans: Spans) -> None:
-    answer = await fake_gateway.client.post(CHAT, {"traceparent": PARENT})
+async def test_a_submission_has_a_send_span(gateway: Gateway, spans: Spans) -> None:
+    answer = await gateway.client.post(CHAT, {"traceparent": PARENT})
     [span] = spans.all
     trace_id, span_id = ids(span)
     assert trace_id == TRACE
@@ -121,7 +109,7 @@ async def test_a_submission_has_a_send_span(fake_gateway: Gateway, spans: Spans)
     here = f"00-{trace_id}-{span_id}-01"
     assert answer.header("traceresponse") == here
     job_id = answer.json()["job_id"]
-    assert await options(fake_gateway, job_id) == {"traceparent": here}
+    assert await options(gateway, job_id) == {"traceparent": here}
     assert attributes(span) == {
         "messaging.system": "redis",
         "messaging.destination.name": "jobs:stream",
@@ -132,8 +120,8 @@ async def test_a_submission_has_a_send_span(fake_gateway: Gateway, spans: Spans)
     }
 
 
-async def test_rejected_request_has_an_error_span(fake_make: Make, spans: Spans) -> None:
-    gateway = fake_make(backpressure_max_backlog=1)
+async def test_rejected_request_has_an_error_span(make: Make, spans: Spans) -> None:
+    gateway = make(backpressure_max_backlog=1)
     await gateway.create()
     check_problem(await gateway.client.post(CHAT), 429, "queue_full")
     span = spans.all[-1]
@@ -149,19 +137,19 @@ async def test_one_trace_from_request_through_retry_to_end(
             raise TransientError("busy")
         return str(context.traceparent)
 
-    rig = Rig(
+    worker = WorkerHarness(
         backend,
         gateway.keys,
         WorkerIdentity("workers", "c1", 30_000, 600),
         registry_of(second_time),
     )
     try:
-        rig.start()
+        worker.start()
         job_id = await gateway.create(traceparent=PARENT)
-        assert await rig.settled(job_id) == b"done"
-        await rig.stop()
+        assert await worker.settled(job_id) == b"done"
+        await worker.stop()
     finally:
-        await rig.close()
+        await worker.close()
     [sent] = spans.named("send")
     first, second = spans.named("process")
     assert {ids(span)[0] for span in spans.all} == {TRACE}
@@ -175,7 +163,7 @@ async def test_one_trace_from_request_through_retry_to_end(
     assert json.loads(job[b"result"]) == f"00-{TRACE}-{ids(second)[1]}-01"
 
 
-async def test_access_log_has_job_and_trace_ids(fake_gateway: Gateway) -> None:
+async def test_access_log_has_job_and_trace_ids(gateway: Gateway) -> None:
     """At the default log level, so that `journalctl JOB_ID=…` finds the request."""
     found: list[tuple[str, dict[str, str]]] = []
 
@@ -188,8 +176,8 @@ async def test_access_log_has_job_and_trace_ids(fake_gateway: Gateway) -> None:
     access.addHandler(keep)
     access.setLevel(logging.INFO)
     try:
-        job_id = await fake_gateway.create(traceparent=PARENT, x_request_id="r1")
-        await fake_gateway.client.get(f"/v1/jobs/{job_id}", {"x-request-id": "r2"})
+        job_id = await gateway.create(traceparent=PARENT, x_request_id="r1")
+        await gateway.client.get(f"/v1/jobs/{job_id}", {"x-request-id": "r2"})
     finally:
         access.removeHandler(keep)
         access.setLevel(level)

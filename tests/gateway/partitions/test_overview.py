@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
@@ -22,14 +21,13 @@ from gateway.observability.snapshot import limits as shared_limits
 from gateway.observability.snapshot import redis
 from gateway.observability.status import routes as status_route
 from gateway.observability.status.status import StatusView
-from tests.gateway.conftest import CHAT, Gateway, Make, short_retries
 from tests.gateway.observability.history.test_stream import jobs_in, open_page
 from tests.gateway.observability.metrics.test_metrics import beat, scrape
-from tests.support.backends import FAKE, SYSTEM, Backend, RealServer
+from tests.gateway.partitions.conftest import AWAY, PARTITIONS, backlogs, job_in
+from tests.support.gateway.harness import Gateway, Make
+from tests.support.servers import Backend
 
-PARTITIONS = 4
-#: The partition on the other server.
-AWAY = 3
+pytestmark = pytest.mark.fakeredis_only
 
 
 @pytest.fixture(autouse=True)
@@ -40,43 +38,6 @@ def long_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redis, "OTHER_PARTITIONS_TIMEOUT_S", 15.0)
     monkeypatch.setattr(shared_limits, "PARTITION_TIMEOUT_S", 15.0)
     monkeypatch.setattr(collector, "OTHER_PARTITIONS_TIMEOUT_S", 15.0)
-
-
-@pytest.fixture
-async def gateway(make: Make) -> Gateway:
-    return make(queue_partitions=PARTITIONS)
-
-
-@pytest.fixture
-async def two_servers(fake_make: Make) -> AsyncIterator[tuple[Gateway, Backend]]:
-    """A gateway, and the other server of its two, which has the last partition."""
-    other = Backend(FAKE)
-    yield fake_make(queue_partitions=PARTITIONS, others={AWAY: other}), other
-    await other.close()
-
-
-@pytest.fixture
-async def losing(real_make: Make, leaving: RealServer) -> AsyncIterator[Gateway]:
-    """A gateway whose last partition is on a server that will be stopped."""
-    other = Backend(SYSTEM, leaving.url)
-    yield real_make(queue_partitions=PARTITIONS, others={AWAY: other})
-    await other.close()
-
-
-def leave(server: RealServer) -> None:
-    server.process.kill()
-    server.process.wait()
-
-
-async def job_in(gateway: Gateway, partition: int) -> str:
-    while True:
-        job_id = await gateway.create()
-        if gateway.state.lines.for_job(job_id).number == partition:
-            return job_id
-
-
-async def backlogs(gateway: Gateway) -> list[int]:
-    return [await line.client.xlen(line.keys.queue) for line in gateway.state.lines]
 
 
 async def queue_of(gateway: Gateway) -> dict[str, Any]:
@@ -119,8 +80,8 @@ async def test_queue_numbers_are_sums_over_the_partitions(gateway: Gateway) -> N
     assert {part["trouble"] for part in queue["partitions"]} == {None}
 
 
-async def test_a_single_partition_is_not_listed(fake_make: Make) -> None:
-    alone = fake_make()
+async def test_a_single_partition_is_not_listed(make: Make) -> None:
+    alone = make(queue_partitions=1)
     assert "partitions" not in await queue_of(alone)
     assert "partitions" not in (await status_of(alone))["checks"]["redis"][0]
     assert "gw_partition_backlog" not in (await scrape(alone)).names
@@ -133,10 +94,6 @@ async def test_one_pause_holds_for_all_partitions(gateway: Gateway) -> None:
     assert home.startswith("{0}:")
     assert await gateway.redis.exists(home)
     assert not await gateway.redis.exists(*others)
-    assert (await queue_of(gateway))["paused"]["by"] == "local"
-    assert (await status_of(gateway))["checks"]["queue"][0]["paused"]
-    await gateway.client.send("POST", "/v1/queues/jobs:stream/resume")
-    assert not await gateway.redis.exists(home)
 
 
 # -- status and metrics ------------------------------------------------------------------------
@@ -156,48 +113,13 @@ async def test_metrics_are_sums_and_list_each_partition(gateway: Gateway) -> Non
     assert each == await backlogs(gateway)
 
 
-async def test_stream_bytes_are_the_sum_over_the_partitions(real_make: Make) -> None:
-    gateway = real_make(queue_partitions=PARTITIONS)
-    streams = [line.keys.queue for line in gateway.state.lines.clients[1:3]]
-    for stream in streams:
-        await gateway.redis.xadd(stream, {"job_id": "x"})
-    sizes = [await gateway.redis.memory_usage(stream) for stream in streams]
-    assert (await scrape(gateway)).value("gw_stream_bytes") == sum(sizes) > max(sizes) > 0
-
-
-async def test_one_server_with_all_partitions_is_one_check(gateway: Gateway) -> None:
+async def test_each_server_has_its_own_check(
+    gateway: Gateway, two_servers: tuple[Gateway, Backend]
+) -> None:
+    checks = (await status_of(two_servers[0]))["checks"]["redis"]
+    assert [check["partitions"] for check in checks] == [[0, 1, 2], [3]]
     [check] = (await status_of(gateway))["checks"]["redis"]
     assert check["partitions"] == [0, 1, 2, 3]
-
-
-async def test_each_server_has_its_own_check(two_servers: tuple[Gateway, Backend]) -> None:
-    gateway, _ = two_servers
-    checks = (await status_of(gateway))["checks"]["redis"]
-    assert [check["partitions"] for check in checks] == [[0, 1, 2], [3]]
-
-
-async def test_an_unavailable_partition_is_named(losing: Gateway, leaving: RealServer) -> None:
-    for partition in range(PARTITIONS):
-        await job_in(losing, partition)
-    there = await backlogs(losing)
-    leave(leaving)
-    status = await status_of(losing)
-    assert status["status"] == "warn"
-    unavailable = status["checks"]["redis"][-1]
-    assert (unavailable["status"], unavailable["partitions"]) == ("warn", [AWAY])
-    assert unavailable["output"].startswith(f"partition {AWAY} does not answer: ")
-    assert f"redis: partition {AWAY} does not answer" in status["output"]
-    assert "depth" not in status["checks"]["queue"][0], "the depth is unknown"
-    queue = await queue_of(losing)
-    assert queue["depth"] is None
-    depths = [part["depth"] for part in queue["partitions"]]
-    assert depths == [*there[:AWAY], None]
-    assert [bool(part["trouble"]) for part in queue["partitions"]] == [False, False, False, True]
-    found = await scrape(losing)
-    assert found.value("gw_up") == 1
-    assert [labels["partition"] for labels in found.labels("gw_partition_backlog")] == list("012")
-    assert "gw_queue_depth" not in found.names
-    assert (await losing.client.get("/v1/jobs")).status == 503, "a list would be incomplete"
 
 
 @pytest.mark.parametrize(
@@ -228,8 +150,8 @@ async def test_a_partition_with_a_cluster_error_is_named(
     assert (await gateway.client.get("/v1/jobs")).status == 503
 
 
-async def test_a_nearly_full_partition_is_named(fake_make: Make) -> None:
-    gateway = fake_make(queue_partitions=PARTITIONS, backpressure_max_backlog=40)
+async def test_a_nearly_full_partition_is_named(make: Make) -> None:
+    gateway = make(backpressure_max_backlog=40)
     keys = gateway.state.lines.clients[2].keys
     for _ in range(9):
         await gateway.redis.xadd(keys.queue, {"job_id": "x"})
@@ -238,8 +160,8 @@ async def test_a_nearly_full_partition_is_named(fake_make: Make) -> None:
     assert "partition 2 is nearly full" in check["output"]
 
 
-async def test_the_oldest_age_is_the_maximum_over_the_partitions(fake_make: Make) -> None:
-    gateway = fake_make(queue_partitions=PARTITIONS)
+async def test_the_oldest_age_is_the_maximum_over_the_partitions(make: Make) -> None:
+    gateway = make()
     await job_in(gateway, 2)
     await status_of(gateway)
     stall_tracker = gateway.app.state.metrics.stall_tracker
@@ -312,40 +234,16 @@ def _broken(*args: Any, **options: Any) -> Any:
 # -- pages -------------------------------------------------------------------------------------
 
 
-async def test_the_dashboard_stream_has_jobs_of_all_partitions(gateway: Gateway) -> None:
-    page = await open_page(gateway)
-    job_ids = [await gateway.create() for _ in range(12)]
-    assert len({gateway.state.lines.for_job(job_id).number for job_id in job_ids}) > 1
-    changes = await jobs_in(page, 12)
-    assert {job["job_id"] for job in changes} == set(job_ids)
-    await page.hang_up()
-
-
 async def test_the_dashboard_stream_has_changes_of_all_partitions(gateway: Gateway) -> None:
-    job_ids = [await job_in(gateway, partition) for partition in range(PARTITIONS)]
     page = await open_page(gateway)
-    for job_id in job_ids:
-        await gateway.finish(job_id)
-    ended: set[str] = set()
-    # Changes of other jobs of the same millisecond may come first.
-    while not ended.issuperset(job_ids):
-        changes = await jobs_in(page, 1)
-        ended |= {job["job_id"] for job in changes if job["status"] == "done"}
-    await page.hang_up()
-
-
-async def test_the_dashboard_stream_survives_an_unavailable_partition(
-    losing: Gateway, leaving: RealServer
-) -> None:
-    await losing.create()
-    page = await open_page(losing)
-    leave(leaving)
-    with short_retries(losing.batchers[AWAY]):
-        answers = [await losing.client.post(CHAT) for _ in range(12)]
-    job_ids = {answer.json()["job_id"] for answer in answers if answer.status == 202}
-    assert len(job_ids) > 6, "after the first failure, jobs go to other partitions"
-    changes = await jobs_in(page, len(job_ids))
-    assert {job["job_id"] for job in changes} == job_ids
+    job_ids = [await job_in(gateway, partition) for partition in range(PARTITIONS)]
+    for status in ("queued", "done"):
+        seen: set[str] = set()
+        while not seen.issuperset(job_ids):
+            changes = await jobs_in(page, 1)
+            seen |= {job["job_id"] for job in changes if job["status"] == status}
+        for job_id in job_ids:
+            await gateway.finish(job_id)
     await page.hang_up()
 
 

@@ -11,7 +11,7 @@ from ops.doctor.machine import NOT_FOUND, Disk, Machine, Output, Runner
 from ops.doctor.redis_server import RedisServer
 from ops.http import Fetch, Response
 from ops.redis_target import RedisTarget
-from tests.support.backends import RealServer
+from tests.support.servers import RealServer
 
 GB = 1 << 30
 ROOMY = Disk(100 * GB, 50 * GB, 1000, 900, read_only=False)
@@ -73,6 +73,11 @@ def finding_of(check: Check, machine: Machine) -> Finding:
         assert found.cause, "a problem has a cause"
         assert found.fix, "a problem has a fix"
     return found
+
+
+def status_of(check: Check, machine: Machine) -> Health:
+    """The status of a check with one finding."""
+    return finding_of(check, machine).status
 
 
 def findings_of(check: Check, machine: Machine) -> list[Finding]:

@@ -19,7 +19,7 @@ from ops.doctor.redis_server import RedisServer
 from ops.doctor.runner import run_checks
 from ops.redis_target import RedisTarget
 from tests.ops.doctor.machines import make_machine
-from tests.support.backends import REAL, RealServer, require_binary
+from tests.support.servers import REAL, RealServer, require_binary
 
 KEYS = JobKeys()
 #: As in the installer's redis.conf.

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ops.model import ModelSetupError, gguf
-from tests.ops.model.gguf_files import ARRAY, HEAD, UINT32, build_gguf
+from tests.support.files.gguf import ARRAY, HEAD, UINT32, build_gguf
 
 NUMBERS, NESTED = struct.pack("<II", ARRAY, UINT32), struct.pack("<II", ARRAY, ARRAY)
 

@@ -1,4 +1,4 @@
-"""Fixtures: a gateway and a worker per test module, and terminals that are always closed."""
+"""Fixtures: a gateway and a worker per test process, and terminals that are always closed."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.sluice.commands.processes import Stack, Terminal
-from tests.support.backends import BUNDLED, RealServer, require_binary
+from tests.support.processes.commands import Stack, Terminal
+from tests.support.servers import BUNDLED, RealServer, require_binary
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def redis_server() -> Iterator[RealServer]:
     server = RealServer(require_binary(BUNDLED))
     yield server
     server.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def stack(redis_server: RealServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     stack = Stack(redis_server, tmp_path_factory.mktemp("stack"))
     yield stack

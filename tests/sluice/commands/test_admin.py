@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from sluice.errors import ExitCode
-from tests.sluice.commands.processes import TIMEOUT_S, Stack, Terminal
-from tests.worker.processes import wait_until
+from tests.support.processes.commands import TIMEOUT_S, Stack, Terminal
+from tests.support.processes.worker import wait_until
 
 pytestmark = pytest.mark.process
 

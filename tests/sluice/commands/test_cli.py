@@ -18,31 +18,27 @@ from sluice.cli import parser_for
 from sluice.commands import COMMANDS
 from sluice.commands.local import install
 from sluice.errors import ExitCode
-from tests.gateway.processes import environment
-from tests.sluice.commands.processes import SLUICE, run
+from tests.support.processes.commands import SLUICE, run, run_here
+from tests.support.processes.gateway import environment
 
 ROOT = Path(__file__).parents[3]
 DOCUMENT = (ROOT / "docs" / "cli.md").read_text()
-#: Maximum CPU time of a start in seconds, including that of the Python interpreter.
+#: Maximum CPU seconds of the quickest of several starts, with the Python interpreter.
 QUICK_S = 0.15
 STARTS = 7
 
 
 def cpu_s(*words: str) -> float:
-    """The minimum CPU time of several starts."""
-    found = []
-    for _ in range(STARTS):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        done = subprocess.run((*SLUICE, *words), env=environment(), capture_output=True, timeout=60)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        assert done.returncode == 0
-        found.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    return min(found)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run((*SLUICE, *words), env=environment(), capture_output=True, timeout=60)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode == 0
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 @pytest.mark.parametrize("words", [("version",), ("--help",), ("get", "--help"), ("top", "-h")])
 def test_start_up_is_quick(words: tuple[str, ...]) -> None:
-    assert cpu_s(*words) < QUICK_S
+    assert any(cpu_s(*words) < QUICK_S for _ in range(STARTS))
 
 
 def test_only_the_requested_command_is_imported() -> None:
@@ -65,11 +61,12 @@ def test_only_the_requested_command_is_imported() -> None:
     }
 
 
-@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "install"])
-def test_every_command_has_help(name: str) -> None:
-    shown = run(name, "--help")
-    assert shown.code == 0
-    assert shown.out.startswith(f"usage: sluice {name}")
+def test_every_command_has_help() -> None:
+    for name in COMMANDS:
+        if name != "install":  # its help is that of the installer
+            shown = run_here(name, "--help")
+            assert shown.code == 0
+            assert shown.out.startswith(f"usage: sluice {name}")
 
 
 def all_parsers() -> Iterator[tuple[str, argparse.ArgumentParser]]:
@@ -104,21 +101,21 @@ def test_help_lists_every_command() -> None:
     assert shown.err == ""
     for name, command in COMMANDS.items():
         assert re.search(rf"^  {name} +{re.escape(command.purpose)}$", shown.out, re.MULTILINE)
-    assert run("help").out == shown.out
-    assert run("help", "get").out == run("get", "--help").out
+    assert run_here("help").out == shown.out
+    assert run_here("help", "get").out == run_here("get", "--help").out
 
 
 def test_misspelt_command_gets_a_suggestion() -> None:
-    ran = run("wtach", "x")
+    ran = run_here("wtach", "x")
     assert ran.code == ExitCode.USAGE
     assert "did you mean `sluice watch`" in ran.err
-    assert "\x1b" not in run("\x1b[31m").err
+    assert "\x1b" not in run_here("\x1b[31m").err
 
 
 def test_version() -> None:
-    assert re.fullmatch(r"sluice \d+\.\d+\.\d+\n", run("version").out)
-    assert run("--version").out == run("version").out
-    assert set(json.loads(run("version", "-o", "json").out)) == {"version"}
+    assert re.fullmatch(r"sluice \d+\.\d+\.\d+\n", run_here("version").out)
+    assert run_here("--version").out == run_here("version").out
+    assert set(json.loads(run_here("version", "-o", "json").out)) == {"version"}
 
 
 def test_every_exit_code_is_documented() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sluice.errors import ExitCode
-from tests.sluice.commands.processes import Stack, run
+from tests.support.processes.commands import Stack
 
 pytestmark = pytest.mark.process
 TEXT = (
@@ -30,7 +30,7 @@ def test_rag_commands(stack: Stack, tmp_path: Path) -> None:
     file.write_text("# Hours\n\nThe shop is closed on sundays.\n")
     added = run_json(stack, "rag", "add", str(file))
     assert [each["document_id"] for each in added] == ["hours.md"]
-    stdin = run("rag", "add", "-", "--id", "x", stdin=b"open on mondays", SLUICE_URL=stack.url)
+    stdin = stack.run("rag", "add", "-", "--id", "x", stdin=b"open on mondays")
     assert stdin.code == 0
     found = run_json(stack, "rag", "search", "closed sundays")
     assert found["hits"][0]["document_id"] == "hours.md"
@@ -62,6 +62,7 @@ def test_image_commands(stack: Stack, tmp_path: Path) -> None:
     assert stack.run("image", "show", image_id).code == ExitCode.NOT_FOUND
 
 
+@pytest.mark.slow("processes an image")
 def test_broken_image_exits_1(stack: Stack, tmp_path: Path) -> None:
     pytest.importorskip("PIL.Image")
     (tmp_path / "no.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"x" * 100)
@@ -98,6 +99,7 @@ def test_workflow_from_start_to_undo(stack: Stack, tmp_path: Path) -> None:
     assert "409" in late.err
 
 
+@pytest.mark.slow("runs a workflow")
 def test_workflow_from_a_file_and_cancel(stack: Stack, tmp_path: Path) -> None:
     request = {"auto_advance": False, "sources": [{"type": "text", "title": "t", "text": TEXT}]}
     file = tmp_path / "request.json"

@@ -12,30 +12,26 @@ from pathlib import Path
 import pytest
 
 from sluice.errors import ExitCode
-from tests.gateway.processes import PYTHON_M, GatewayProcess, environment
-from tests.sluice.commands.processes import SLUICE, Stack, run, unused_url
-from tests.support.backends import BUNDLED, RealServer, require_binary
-from tests.worker.processes import wait_until
+from tests.support.processes.commands import SLUICE, Stack, run, run_here, unused_url
+from tests.support.processes.gateway import PYTHON_M, GatewayProcess, environment
+from tests.support.processes.worker import wait_until
+from tests.support.servers import BUNDLED, RealServer, require_binary
 
 pytestmark = pytest.mark.process
 UNKNOWN = "00000000-0000-4000-8000-000000000000"
 
 
-def test_unknown_lane_is_refused(stack: Stack) -> None:
-    assert stack.run("submit", "chat", "good day", "--lane", "normal").code == 0
-    ran = stack.run("submit", "chat", "good day", "--lane", "high")
-    assert ran.code == ExitCode.USAGE
-    assert "lane" in ran.err
-
-
 def test_submit_in_a_pipe_prints_only_the_id(stack: Stack) -> None:
-    ran = stack.run("submit", "chat", "good day")
+    ran = run("submit", "chat", "good day", "--lane", "normal", SLUICE_URL=stack.url)
     assert (ran.code, ran.err) == (0, "")
     [job_id] = ran.out.splitlines()
     shown = stack.run("get", job_id, "-o", "json")
     assert json.loads(shown.out)["payload"] == {"text": "good day"}
     as_json = stack.run("submit", "chat", "good day", "-o", "json")
     assert set(json.loads(as_json.out)) == {"job_id"}
+    refused = stack.run("submit", "chat", "good day", "--lane", "high")
+    assert refused.code == ExitCode.USAGE
+    assert "lane" in refused.err
 
 
 def test_submit_with_wait_and_stream(stack: Stack) -> None:
@@ -55,8 +51,7 @@ def test_payload_from_a_file_or_stdin(stack: Stack, tmp_path: Path) -> None:
     file.write_text('{"text": "from a file"}')
     ran = stack.run("submit", "chat", "-f", str(file), "--wait", "--text")
     assert ran.out == "from a file\n"
-    ran = run("submit", "chat", "-f", "-", "--wait", "--text", stdin=b"words\n",
-              SLUICE_URL=stack.url)  # fmt: skip
+    ran = stack.run("submit", "chat", "-f", "-", "--wait", "--text", stdin=b"words\n")
     assert ran.out == "words\n"
 
 
@@ -222,19 +217,19 @@ def test_unknown_objects_exit_66(stack: Stack, words: tuple[str, ...]) -> None:
     assert len(ran.err.splitlines()) == 1
 
 
+@pytest.mark.usefixtures("short_pauses")
 @pytest.mark.parametrize(
     "words",
     [("ls",), ("submit", "chat", "hi"), ("top", "-n", "1"), ("queue", "ls"), ("bench",)],
 )
 def test_no_gateway_exits_5_with_advice(words: tuple[str, ...]) -> None:
-    ran = run(*words, SLUICE_URL=unused_url())
-    assert ran.code == ExitCode.UNREACHABLE
+    ran = run_here(*words, SLUICE_URL=unused_url())
+    assert (ran.code, ran.out) == (ExitCode.UNREACHABLE, "")
     assert "sluice up" in ran.err
-    assert ran.out == ""
 
 
 def test_invalid_url_exits_78() -> None:
-    assert run("ls", "--url", "gateway:8080").code == ExitCode.MISCONFIGURED
+    assert run_here("ls", "--url", "gateway:8080").code == ExitCode.MISCONFIGURED
 
 
 @pytest.fixture(scope="module")
@@ -246,7 +241,7 @@ def limited_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[
         PYTHON_M, directory / "log", PORT="0", REDIS_URL=server.url, AUTH="required",
         BACKPRESSURE_MAX_BACKLOG="1",
     ).wait_until_listening()  # fmt: skip
-    key = run("key", "create", "--name", "t", REDIS_URL=server.url).out.strip()
+    key = run_here("key", "create", "--name", "t", REDIS_URL=server.url).out.strip()
     yield f"http://127.0.0.1:{gateway.port}", key
     gateway.close()
     server.close()
@@ -259,18 +254,22 @@ def test_missing_invalid_and_limited_keys_exit_4(limited_gateway: tuple[str, str
         (("ls",), {"SLUICE_API_KEY": "sluice_nonsense"}),
         (("dlq", "ls"), {"SLUICE_API_KEY": key}),
     ):
-        ran = run(*words, SLUICE_URL=url, **more)
+        ran = run_here(*words, SLUICE_URL=url, **more)
         assert ran.code == ExitCode.AUTH, ran
 
 
-def test_full_queue_exits_7(limited_gateway: tuple[str, str]) -> None:
+def test_full_queue_exits_7(
+    limited_gateway: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     url, key = limited_gateway
-    assert run("submit", "chat", "one", SLUICE_URL=url, SLUICE_API_KEY=key).code == 0
-    ran = run("submit", "chat", "two", SLUICE_URL=url, SLUICE_API_KEY=key)
-    assert ran.code == ExitCode.BACKPRESSURE
-    assert ran.out == ""
+    settings = {"SLUICE_URL": url, "SLUICE_API_KEY": key}
+    assert run_here("submit", "chat", "one", **settings).code == 0
+    monkeypatch.setattr("sluice.commands.jobs.submit.PERSISTENT_RETRIES", 0)
+    ran = run_here("submit", "chat", "two", **settings)
+    assert (ran.code, ran.out) == (ExitCode.BACKPRESSURE, "")
 
 
+@pytest.mark.slow("restarts a gateway")
 def test_watch_resumes_after_a_gateway_restart(redis_server: RealServer, tmp_path: Path) -> None:
     stack = Stack(redis_server, tmp_path)
     port = str(stack.gateway.port)

@@ -16,8 +16,8 @@ from common.settings.worker import WorkerSettings
 from sluice.commands import COMMANDS
 from sluice.commands.local.up import MODEL_FILE, WorkerChoice, WorkerKind
 from sluice.errors import ExitCode
-from tests.sluice.commands.processes import run
-from tests.support.backends import missing
+from tests.support.processes.commands import run_here as run
+from tests.support.servers import missing
 
 
 def explain(*words: str, **settings: str) -> dict[tuple[str, str], dict[str, str]]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from sluice.errors import ExitCode
-from tests.sluice.commands.processes import Stack, Terminal
+from tests.support.processes.commands import Stack, Terminal
 
 pytestmark = pytest.mark.process
 Start = Callable[..., Terminal]
@@ -42,6 +42,7 @@ def test_ctrl_c_and_no_leaves_the_job_running(terminal: Start, stack: Stack) -> 
     stack.run("cancel", job_id)
 
 
+@pytest.mark.slow("runs commands on a terminal")
 def test_second_ctrl_c_exits(terminal: Start, stack: Stack) -> None:
     job_id = stack.submit("forever")
     shown = terminal("watch", job_id)
@@ -54,6 +55,7 @@ def test_second_ctrl_c_exits(terminal: Start, stack: Stack) -> None:
     stack.run("cancel", job_id)
 
 
+@pytest.mark.slow("waits for the progress of a job")
 def test_ctrl_c_while_waiting_leaves_the_job_running(terminal: Start, stack: Stack) -> None:
     shown = terminal("submit", "chat", "forever", "--wait")
     shown.wait_for(r"running for \d")  # progress after two seconds

@@ -25,7 +25,7 @@ from sluice.terminal.text import (
     printable_lines,
     truncate,
 )
-from tests.gateway.processes import ROOT
+from tests.support.processes.gateway import ROOT
 
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),

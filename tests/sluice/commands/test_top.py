@@ -10,7 +10,7 @@ import pytest
 from sluice.commands.admin.top import Snapshot, screen_lines
 from sluice.errors import ExitCode
 from sluice.terminal.render import Colors
-from tests.sluice.commands.processes import Stack, Terminal
+from tests.support.processes.commands import Stack, Terminal
 
 ENTER, LEAVE = "\x1b[?1049h", "\x1b[?1049l"
 STATS = {

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.support.backends import Backend, missing
-from tests.worker.bullmq.kit import Bull, bull_on
+from tests.support.servers import Backend, missing
+from tests.support.worker.bullmq import Bull, bull_on
 
 try:
     import bullmq  # noqa: F401
@@ -16,7 +16,7 @@ except ImportError:
 
 
 @pytest.fixture
-async def bull(real_backend: Backend) -> AsyncIterator[Bull]:
+async def bull(backend: Backend) -> AsyncIterator[Bull]:
     """An empty queue on every kind of real server."""
-    async for made in bull_on(real_backend):
+    async for made in bull_on(backend):
         yield made

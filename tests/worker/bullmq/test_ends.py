@@ -11,7 +11,7 @@ from redis.exceptions import ConnectionError as NoConnection
 from redis.exceptions import ResponseError
 
 from common.features.bullmq import package
-from tests.worker.bullmq.kit import Bull
+from tests.support.worker.bullmq import Bull
 from worker.bullmq import main
 from worker.bullmq.script_client import MOST_PER_BATCH, CompletionBatcher
 from worker.bullmq.scripts import JobCompletion, QueueScripts, ScriptCall
@@ -71,6 +71,7 @@ async def test_a_canceled_caller_gets_no_reply() -> None:
     assert await stayed == 2
 
 
+@pytest.mark.real_redis
 async def test_a_job_that_cannot_end_does_not_affect_the_others(bull: Bull) -> None:
     """One has lost its lock, one has another type: the others end in the same call."""
     all_began, go = asyncio.Event(), asyncio.Event()

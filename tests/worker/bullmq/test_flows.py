@@ -9,9 +9,11 @@ from typing import Any
 import bullmq
 import pytest
 
-from tests.worker.bullmq.kit import Bull
+from tests.support.worker.bullmq import Bull
 from worker.errors import JobError
 from worker.execution.context import JobContext
+
+pytestmark = pytest.mark.real_redis
 
 
 @pytest.fixture
@@ -58,25 +60,22 @@ async def test_children_run_first_and_the_parent_has_their_results(bull: Bull, f
     assert order == ["child", "child", "child", "parent"]
 
 
-async def test_a_failed_child_fails_its_parent_without_running_it(bull: Bull, flow: Any) -> None:
+@pytest.mark.parametrize("option", ["failParentOnFailure", "ignoreDependencyOnFailure"])
+async def test_a_failed_child_fails_its_parent_or_is_ignored(
+    bull: Bull, flow: Any, option: str
+) -> None:
     order: list[str] = []
     register(bull, order)
     bull.work()
-    failing = {"name": "child", "data": {"fail": True}, "opts": {"failParentOnFailure": True}}
+    failing = {"name": "child", "data": {"fail": True}, "opts": {option: True}}
     parent = await flow(failing, {"name": "child", "data": {"n": 1}})
     [found] = await bull.ended(parent)
-    assert "failed" in found["failedReason"]
-    assert "parent" not in order
-    assert await bull.state(parent) == "failed"
-
-
-async def test_a_failed_child_that_is_ignored_has_no_result(bull: Bull, flow: Any) -> None:
-    register(bull, [])
-    bull.work()
-    failing = {"name": "child", "data": {"fail": True}, "opts": {"ignoreDependencyOnFailure": True}}
-    parent = await flow(failing, {"name": "child", "data": {"n": 1}})
-    [found] = await bull.ended(parent)
-    assert json.loads(found["returnvalue"]) == [1]
+    if option == "failParentOnFailure":
+        assert "failed" in found["failedReason"]
+        assert "parent" not in order
+        assert await bull.state(parent) == "failed"
+    else:
+        assert json.loads(found["returnvalue"]) == [1]
 
 
 async def test_a_job_with_children_that_have_not_ended_cannot_complete(

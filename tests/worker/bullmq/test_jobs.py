@@ -9,19 +9,24 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from tests.worker.bullmq.kit import TRIES, Bull
+from tests.support.worker.bullmq import TRIES, Bull
 from worker.errors import JobError, NotNow, TransientError
 from worker.execution.context import JobContext
 
+pytestmark = pytest.mark.real_redis
+
+
+async def echo(context: JobContext, data: Any) -> Any:
+    return data
+
 
 async def test_a_job_completes(bull: Bull) -> None:
-    @bull.registry.named("double")
     async def double(context: JobContext, data: Any) -> Any:
         return {"is": data["n"] * 2, "id": context.job_id, "attempt": context.attempt}
 
     bull.work(bullmq_worker_name="me")
-    job_id = await bull.add("double", {"n": 21})
-    [found] = await bull.ended(job_id)
+    found = await bull.run(double, {"n": 21})
+    job_id = found["id"]
     assert json.loads(found["returnvalue"]) == {"is": 42, "id": job_id, "attempt": 1}
     assert (found["ats"], found["atm"], found["pb"]) == ("1", "1", "me")
     assert "attemptsMade" not in found
@@ -30,80 +35,86 @@ async def test_a_job_completes(bull: Bull) -> None:
     assert await bull.event_types(job_id) == ["added", "waiting", "active", "completed"]
 
 
-@pytest.mark.parametrize("data", [[1, 2], "text", 7, {"ü": "💡 \u2028"}, {"long": "x" * 200_000}])
-async def test_any_json_value_is_accepted_and_returned(bull: Bull, data: Any) -> None:
-    bull.registry.add_named("echo", _echo)
-    bull.work()
-    [found] = await bull.ended(await bull.add("echo", data))
-    assert json.loads(found["returnvalue"]) == data
-
-
-async def test_nothing_returned_is_null(bull: Bull) -> None:
-    @bull.registry.named("nothing")
-    async def nothing(context: JobContext, data: Any) -> None: ...
-
-    bull.work()
-    [found] = await bull.ended(await bull.add("nothing"))
-    assert found["returnvalue"] == "null"
-
-
-async def test_an_unknown_name_fails_at_once(bull: Bull) -> None:
-    bull.work()
-    [found] = await bull.ended(await bull.add("x", attempts=5))
-    assert found["failedReason"] == "no handler for job name 'x'"
-    assert found["atm"] == "1"
+async def test_any_json_value_is_accepted_and_returned(bull: Bull) -> None:
+    for data in ([1, 2], "text", 7, {"ü": "💡 \u2028"}, {"long": "x" * 200_000}):
+        assert json.loads((await bull.run(echo, data))["returnvalue"]) == data
+    nothing = await bull.run(lambda context, data: None)
+    assert nothing["returnvalue"] == "null"
 
 
 async def test_names_are_mapped_and_tasks_count_as_names(bull: Bull) -> None:
-    bull.registry.add_named("plain", _echo)
-    bull.registry.add("embed", _echo)
+    bull.registry.add_named("plain", echo)
+    bull.registry.add("embed", echo)
     bull.work(bullmq_name_map="video=plain,other=embed")
-    ids = [await bull.add(name, {"n": name}) for name in ("video", "other", "embed", "plain")]
-    assert [json.loads(each["returnvalue"])["n"] for each in await bull.ended(*ids)] == [
-        "video", "other", "embed", "plain",
-    ]  # fmt: skip
+    for name in ("video", "other", "embed", "plain"):
+        assert (await bull.run(data=name, name=name))["returnvalue"] == f'"{name}"'
 
 
 class Payload(BaseModel):
     n: int
 
 
-async def test_a_payload_model_is_validated(bull: Bull) -> None:
-    @bull.registry.named("typed")
-    async def typed(context: JobContext, data: Payload) -> int:
-        return data.n
+async def typed(context: JobContext, data: Payload) -> int:
+    return data.n
 
-    bull.work()
-    good, bad = await bull.add("typed", {"n": 1}), await bull.add("typed", [1], attempts=3)
-    found, refused = await bull.ended(good, bad)
-    assert found["returnvalue"] == "1"
-    assert refused["atm"] == "1"
-    assert "dict" in refused["failedReason"].lower()
+
+async def never(context: JobContext, data: Any) -> None:
+    raise JobError("not ever")
+
+
+async def report(context: JobContext, data: Any) -> None:
+    await context.progress(data)
+
+
+@pytest.mark.parametrize(
+    ("handler", "data", "reason"),
+    [
+        (None, {}, "no handler for job name 'work'"),
+        (never, {}, "not ever"),
+        (typed, [1], "dict"),
+        (lambda context, data: object(), {}, "not valid JSON"),
+        (lambda context, data: "x" * 2000, {}, "2002 bytes"),
+    ],
+    ids=["unknown", "job-error", "payload", "odd-result", "long-result"],
+)
+async def test_permanent_errors_end_a_job_with_attempts_left(
+    bull: Bull, handler: Any, data: Any, reason: str
+) -> None:
+    consumer = bull.work(bullmq_result_max_bytes=1024)
+    found = await bull.run(handler, data, attempts=5, backoff=10)
+    assert reason in found["failedReason"].replace("Dict", "dict")
+    assert found["atm"] == "1"
+    assert "returnvalue" not in found
+    assert consumer.counters.for_task("work").failed == 1
+
+
+async def test_a_payload_model_is_passed_to_the_handler(bull: Bull) -> None:
+    assert (await bull.run(typed, {"n": 1}))["returnvalue"] == "1"
+
+
+@pytest.mark.parametrize("percent", [-1, 101, 0.5, True, "50"])
+async def test_progress_out_of_bounds_is_refused(bull: Bull, percent: Any) -> None:
+    assert "progress must be" in (await bull.run(report, percent))["failedReason"]
 
 
 async def test_failures_are_retried_with_the_backoff_of_the_job(bull: Bull) -> None:
     began: list[float] = []
 
-    @bull.registry.named("flaky")
     async def flaky(context: JobContext, data: Any) -> int:
         began.append(asyncio.get_running_loop().time())
         if context.attempt < 3:
             raise RuntimeError(f"no. {context.attempt}")
         return context.attempt
 
-    bull.work()
     firsts, seconds = [], []
     for _ in range(TRIES):
         began.clear()
-        job_id = await bull.add("flaky", attempts=3, backoff={"type": "exponential", "delay": 150})
-        [found] = await bull.ended(job_id)
+        found = await bull.run(flaky, attempts=3, backoff={"type": "exponential", "delay": 150})
         assert (found["returnvalue"], found["atm"], found["ats"]) == ("3", "3", "3")
-        story = [event for event in await bull.events() if event.get("jobId") == job_id]
-        assert [each["event"] for each in story if each["event"] in ("delayed", "retry")] == [
-            "delayed", "retry", "delayed", "retry",
-        ]  # fmt: skip
-        retries = [each["delay"] for each in story if each["event"] == "retry"]
-        assert retries == ["150", "300"]
+        events = [each for each in await bull.events() if each.get("jobId") == found["id"]]
+        events = [each for each in events if each["event"] in ("delayed", "retry")]
+        assert [each["event"] for each in events] == ["delayed", "retry"] * 2
+        assert [each["delay"] for each in events if each["event"] == "retry"] == ["150", "300"]
         assert len(json.loads(found["stacktrace"])) == 2
         assert "RuntimeError: no. 1" in json.loads(found["stacktrace"])[0]
         firsts.append(began[1] - began[0])
@@ -115,136 +126,91 @@ async def test_failures_are_retried_with_the_backoff_of_the_job(bull: Bull) -> N
 
 
 async def test_without_a_backoff_a_job_is_retried_at_once(bull: Bull) -> None:
-    @bull.registry.named("fails")
     async def fails(context: JobContext, data: Any) -> None:
         raise TransientError("again")
 
     bull.work(bullmq_retry_event=False)
-    job_id = await bull.add("fails", attempts=2, stackTraceLimit=1)
-    [found] = await bull.ended(job_id)
+    found = await bull.run(fails, attempts=2, stackTraceLimit=1)
     assert (found["atm"], found["failedReason"]) == ("2", "again")
     assert len(json.loads(found["stacktrace"])) == 1
-    assert await bull.event_types(job_id) == [
-        "added", "waiting", "active", "waiting", "active", "failed", "retries-exhausted",
-    ]  # fmt: skip
-
-
-async def test_permanent_errors_end_a_job_with_attempts_left(bull: Bull) -> None:
-    @bull.registry.named("never")
-    async def never(context: JobContext, data: Any) -> None:
-        raise JobError("not ever")
-
-    bull.work()
-    [found] = await bull.ended(await bull.add("never", attempts=5, backoff=10))
-    assert (found["atm"], found["failedReason"]) == ("1", "not ever")
+    assert await bull.event_types(found["id"]) == [
+        *("added", "waiting", "active", "waiting", "active", "failed", "retries-exhausted")
+    ]
 
 
 async def test_retry_after_is_respected(bull: Bull) -> None:
-    @bull.registry.named("busy")
     async def busy(context: JobContext, data: Any) -> str:
         if context.attempt == 1:
             raise TransientError("429", retry_after_s=0.2)
         return "done"
 
-    bull.work()
-    job_id = await bull.add("busy", attempts=2, backoff=60_000)
-    [found] = await bull.ended(job_id)
+    found = await bull.run(busy, attempts=2, backoff=60_000)
     assert found["returnvalue"] == '"done"'
-    assert (await bull.event(job_id, "retry"))["delay"] == "200"
+    assert (await bull.event(found["id"], "retry"))["delay"] == "200"
 
 
 async def test_a_postponed_job_uses_no_attempt(bull: Bull) -> None:
     tries: list[int] = []
 
-    @bull.registry.named("later")
     async def later(context: JobContext, data: Any) -> str:
         tries.append(context.attempt)
         if len(tries) < 3:
             raise NotNow("later", retry_after_s=0.1)
         return "done"
 
-    bull.work()
-    [found] = await bull.ended(await bull.add("later"))
-    assert found["returnvalue"] == '"done"'
-    assert tries == [1, 1, 1]
-    assert found["atm"] == "1"
+    found = await bull.run(later)
+    assert (found["returnvalue"], found["atm"], tries) == ('"done"', "1", [1, 1, 1])
 
 
 async def test_progress_has_a_percentage_and_a_message(bull: Bull) -> None:
-    @bull.registry.named("video-generation")
     async def video(context: JobContext, data: Any) -> None:
         for percent in (25, 50, 75, 100):
-            await context.progress(percent, f"scene {percent // 25}")
+            await context.progress(percent, f"part {percent // 25}")
         await context.progress(10)
 
-    bull.work()
-    job_id = await bull.add("video-generation")
-    [found] = await bull.ended(job_id)
-    told = [event["data"] for event in await bull.events() if event["event"] == "progress"]
-    assert told == ["25", "50", "75", "100", "100"]
+    found = await bull.run(video)
+    sent = [event["data"] for event in await bull.events() if event["event"] == "progress"]
+    assert sent == ["25", "50", "75", "100", "100"]
     assert found["progress"] == "100"
-    lines = await bull.redis.lrange(bull.keys.logs(job_id), 0, -1)
-    assert lines == ["scene 1", "scene 2", "scene 3", "scene 4"]
-    assert (await bull.event_types(job_id))[-1] == "completed"
-
-
-@pytest.mark.parametrize("percent", [-1, 101, 0.5, True, "50"])
-async def test_progress_out_of_bounds_is_refused(bull: Bull, percent: Any) -> None:
-    @bull.registry.named("wrong")
-    async def wrong(context: JobContext, data: Any) -> None:
-        await context.progress(percent)
-
-    bull.work()
-    [found] = await bull.ended(await bull.add("wrong"))
-    assert "progress must be" in found["failedReason"]
+    lines = await bull.redis.lrange(bull.keys.logs(found["id"]), 0, -1)
+    assert lines == ["part 1", "part 2", "part 3", "part 4"]
+    assert (await bull.event_types(found["id"]))[-1] == "completed"
 
 
 async def test_other_events_go_to_the_log(bull: Bull) -> None:
-    @bull.registry.named("talks")
     async def talks(context: JobContext, data: Any) -> None:
         for number in range(3):
             await context.emit("note", {"n": number})
 
-    bull.work()
-    job_id = await bull.add("talks", keepLogs=2)
-    await bull.ended(job_id)
-    lines = await bull.redis.lrange(bull.keys.logs(job_id), 0, -1)
+    found = await bull.run(talks, keepLogs=2)
+    lines = await bull.redis.lrange(bull.keys.logs(found["id"]), 0, -1)
     assert lines == ['note {"n":1}', 'note {"n":2}']
 
 
-async def test_sync_handlers_run_in_threads(bull: Bull) -> None:
-    @bull.registry.named("plain")
-    def plain(context: Any, data: Any) -> Any:
-        context.progress(50)
-        context.save("step", {"n": 1})
-        return context.saved()
+async def test_steps_are_saved_for_the_next_attempt(bull: Bull) -> None:
+    """Sync handlers, which run in threads, can save and report progress, too."""
 
-    bull.work()
-    job_id = await bull.add("plain")
-    [found] = await bull.ended(job_id)
-    assert json.loads(found["returnvalue"]) == {"step": {"n": 1}}
-    assert found["progress"] == "50"
-
-
-async def test_saved_steps_are_available_to_the_next_attempt(bull: Bull) -> None:
-    @bull.registry.named("steps")
     async def steps(context: JobContext, data: Any) -> Any:
         if context.attempt == 1:
             await context.save("first", [1])
             raise TransientError("again")
         return await context.saved()
 
-    bull.work()
-    job_id = await bull.add("steps", attempts=2)
-    [found] = await bull.ended(job_id)
+    def plain(context: Any, data: Any) -> Any:
+        context.progress(50)
+        context.save("step", {"n": 1})
+        return context.saved()
+
+    found = await bull.run(steps, attempts=2)
     assert json.loads(found["returnvalue"]) == {"first": [1]}
-    assert not await bull.redis.exists(bull.keys.steps(job_id))
+    assert not await bull.redis.exists(bull.keys.steps(found["id"]))
+    found = await bull.run(plain)
+    assert (json.loads(found["returnvalue"]), found["progress"]) == ({"step": {"n": 1}}, "50")
 
 
 async def test_a_handler_that_cancels_itself_ends_only_its_job(bull: Bull) -> None:
     release = asyncio.Event()
 
-    @bull.registry.named("cancels")
     async def cancels(context: JobContext, data: Any) -> None:
         raise asyncio.CancelledError
 
@@ -253,51 +219,27 @@ async def test_a_handler_that_cancels_itself_ends_only_its_job(bull: Bull) -> No
         await release.wait()
         return "well"
 
-    bull.work()
     waiting = await bull.add("waits")
-    [failed] = await bull.ended(await bull.add("cancels", attempts=1))
+    failed = await bull.run(cancels, attempts=1)
     assert "canceled itself" in failed["failedReason"]
     release.set()
     found, after = await bull.ended(waiting, await bull.add("waits"))
     assert found["returnvalue"] == after["returnvalue"] == '"well"'
 
 
-@pytest.mark.parametrize(
-    ("value", "reason"),
-    [(object(), "not valid JSON"), ("x" * 2000, "2002 bytes")],
-    ids=("odd", "long"),
-)
-async def test_results_that_cannot_be_stored_fail_permanently(
-    bull: Bull, value: Any, reason: str
-) -> None:
-    @bull.registry.named("odd")
-    async def odd(context: JobContext, data: Any) -> Any:
-        return value
-
-    consumer = bull.work(bullmq_result_max_bytes=1024)
-    [found] = await bull.ended(await bull.add("odd", attempts=3))
-    assert reason in found["failedReason"]
-    assert found["atm"] == "1"
-    assert "returnvalue" not in found
-    assert consumer.counters.for_task("odd").failed == 1
-
-
 async def test_retention_of_ended_jobs(bull: Bull) -> None:
-    @bull.registry.named("echo")
-    async def echo(context: JobContext, data: Any) -> Any:
-        if data.get("fail"):
-            raise JobError("no")
-
+    bull.registry.add_named("ok", echo)
+    bull.registry.add_named("never", never)
     bull.work(bullmq_concurrency=1, bullmq_remove_on_complete=2)
-    gone = await bull.add("echo", removeOnComplete=True)
+    gone = await bull.add("ok", removeOnComplete=True)
     for _ in range(4):
-        last = await bull.add("echo", removeOnComplete={"count": 3})
+        last = await bull.add("ok", removeOnComplete={"count": 3})
     await bull.event(last, "completed")
     assert await bull.hash(gone) == {}
     assert await bull.redis.zcard(bull.keys.key("completed")) == 3
-    await bull.event(await bull.add("echo"), "completed")  # no option: the worker's setting applies
+    await bull.event(await bull.add("ok"), "completed")  # no option: the worker's setting applies
     assert await bull.redis.zcard(bull.keys.key("completed")) == 2
-    failed = await bull.add("echo", {"fail": True}, removeOnFail=True)
+    failed = await bull.add("never", removeOnFail=True)
     await bull.event(failed, "failed")
     assert await bull.hash(failed) == {}
 
@@ -318,7 +260,3 @@ async def test_deduplication_ends_with_its_job(bull: Bull) -> None:
     second = await bull.add("once", deduplication={"id": "d"})
     assert second != first
     await bull.ended(second)
-
-
-async def _echo(context: JobContext, data: Any) -> Any:
-    return data

@@ -6,19 +6,25 @@ import asyncio
 import time
 from typing import Any
 
+import pytest
 import redis
 
-from tests.worker.bullmq.kit import TIMEOUT_S, Bull, eventually
+from tests.support.waiting import eventually
+from tests.support.worker.bullmq import TIMEOUT_S, Bull
+from tests.support.worker.handlers import Gate, forever
 from worker.errors import AttemptLost, JobError
 from worker.execution.context import JobContext
 
+pytestmark = pytest.mark.real_redis
+
+#: Locks that are not renewed during a test.
+RARE = {"bullmq_lock_ms": 60_000, "bullmq_lock_renew_ms": 30_000}
 BUSY = {"bullmq_lock_renew_ms": 250, "bullmq_stalled_interval_ms": 200}
 
 
 async def test_a_handler_that_blocks_the_loop_keeps_its_lock(bull: Bull) -> None:
     runs: list[int] = []
 
-    @bull.registry.named("blocks")
     async def blocks(context: JobContext, data: Any) -> int:
         runs.append(1)
         client: Any = redis.Redis.from_url(bull.url)
@@ -31,7 +37,7 @@ async def test_a_handler_that_blocks_the_loop_keeps_its_lock(bull: Bull) -> None
         return renewed
 
     bull.work(**BUSY)
-    [found] = await bull.ended(await bull.add("blocks"))
+    found = await bull.run(blocks)
     assert (found["returnvalue"], runs) == ("4", [1])
 
 
@@ -61,19 +67,13 @@ async def test_a_lost_lock_stops_the_handler_and_nothing_is_written(bull: Bull) 
 
 
 async def test_a_result_after_a_lost_lock_is_dropped(bull: Bull) -> None:
-    began, release = asyncio.Event(), asyncio.Event()
-
-    @bull.registry.named("late")
-    async def late(context: JobContext, data: Any) -> str:
-        began.set()
-        await release.wait()
-        return "wrong"
-
-    consumer = bull.work(bullmq_lock_ms=60_000, bullmq_lock_renew_ms=30_000)
+    gate = Gate(closed=True, held={"late"})
+    bull.registry.add_named("late", gate)
+    consumer = bull.work(**RARE)
     job_id = await bull.add("late")
-    await began.wait()
+    await eventually(lambda: gate.begun, TIMEOUT_S)
     await bull.redis.set(bull.keys.lock(job_id), "another worker")
-    release.set()
+    gate.open.set()
     await consumer.slots.wait_idle(5)
     assert "returnvalue" not in await bull.hash(job_id)
     assert await bull.redis.get(bull.keys.lock(job_id)) == "another worker"
@@ -93,13 +93,9 @@ async def test_progress_after_a_lost_lock_is_not_written(bull: Bull) -> None:
             heard.append(error)
             raise
 
-    consumer = bull.work(bullmq_lock_ms=60_000, bullmq_lock_renew_ms=30_000)
+    consumer = bull.work(**RARE)
     job_id = await bull.add("reports")
-
-    async def has_heard() -> bool:
-        return bool(heard)
-
-    await eventually(has_heard)
+    await eventually(lambda: heard, TIMEOUT_S)
     await consumer.slots.wait_idle(10)
     # The write is refused, unless the keeper, which renews after subscribing, was first.
     assert [type(error).__name__ for error in heard] in (["AttemptLost"], ["CancelledError"])
@@ -115,7 +111,7 @@ async def test_a_running_job_is_canceled_by_message(bull: Bull) -> None:
         began.set()
         await context.wait_for_cancel()
 
-    bull.work(bullmq_lock_ms=60_000, bullmq_lock_renew_ms=30_000)
+    bull.work(**RARE)
     job_id = await bull.add("endless", attempts=3)
     await asyncio.wait_for(began.wait(), TIMEOUT_S)
     while not await bull.redis.publish(bull.keys.control, job_id):
@@ -125,10 +121,7 @@ async def test_a_running_job_is_canceled_by_message(bull: Bull) -> None:
 
 
 async def test_after_a_missed_message_the_renewal_reports_the_cancel(bull: Bull) -> None:
-    @bull.registry.named("endless")
-    async def endless(context: JobContext, data: Any) -> None:
-        await asyncio.sleep(60)
-
+    bull.registry.add_named("endless", forever)
     bull.work(**BUSY, cancel_grace_s=0.05)
     job_id = await bull.add("endless")
     await bull.event(job_id, "active")
@@ -138,36 +131,22 @@ async def test_after_a_missed_message_the_renewal_reports_the_cancel(bull: Bull)
     assert not await bull.redis.exists(bull.keys.cancel(job_id))
 
 
-async def test_a_job_whose_worker_died_is_run_again(bull: Bull) -> None:
-    runs: list[int] = []
-
-    @bull.registry.named("again")
-    async def again(context: JobContext, data: Any) -> int:
-        runs.append(context.attempt)
-        return context.attempt
-
-    job_id = await bull.add("again", priority=1)
+@pytest.mark.parametrize("max_stalled", [1, 0])
+async def test_a_job_whose_worker_died_is_run_again(bull: Bull, max_stalled: int) -> None:
+    """A job that stalls too often fails without being run."""
+    gate = Gate()
+    bull.registry.add_named("again", gate)
+    job_id = await bull.add("again", priority=1, attempts=5)
     await _take_and_die(bull, job_id)
-    bull.work(**BUSY)
-    event = await bull.event(job_id, "stalled")
-    assert event["jobId"] == job_id
+    bull.work(**BUSY, bullmq_max_stalled=max_stalled)
     [found] = await bull.ended(job_id)
-    assert (found["stc"], found["atm"], found["ats"], runs) == ("1", "1", "2", [1])
-
-
-async def test_a_job_that_stalls_too_often_fails_without_being_run(bull: Bull) -> None:
-    runs: list[int] = []
-
-    @bull.registry.named("killer")
-    async def killer(context: JobContext, data: Any) -> None:
-        runs.append(1)
-
-    job_id = await bull.add("killer", attempts=5)
-    await _take_and_die(bull, job_id)
-    bull.work(**BUSY, bullmq_max_stalled=0)
-    [found] = await bull.ended(job_id)
-    assert found["failedReason"] == "job stalled more than allowable limit"
-    assert runs == []
+    if max_stalled:
+        assert (await bull.event(job_id, "stalled"))["jobId"] == job_id
+        assert (found["stc"], found["atm"], found["ats"]) == ("1", "1", "2")
+        assert (found["returnvalue"], gate.begun) == ("1", [job_id])
+    else:
+        assert found["failedReason"] == "job stalled more than allowable limit"
+        assert gate.begun == []
 
 
 async def test_after_a_lost_job_the_next_one_is_still_taken(bull: Bull) -> None:
@@ -177,10 +156,9 @@ async def test_after_a_lost_job_the_next_one_is_still_taken(bull: Bull) -> None:
             await bull.redis.delete(bull.keys.lock(context.job_id))
         raise JobError("no")
 
-    bull.work(bullmq_concurrency=1, bullmq_lock_ms=60_000, bullmq_lock_renew_ms=30_000)
+    bull.work(bullmq_concurrency=1, **RARE)
     await bull.add("fails", {"lose": True})
-    [found] = await bull.ended(await bull.add("fails"))
-    assert found["failedReason"] == "no"
+    assert (await bull.run(name="fails"))["failedReason"] == "no"
 
 
 async def _take_and_die(bull: Bull, job_id: str) -> None:

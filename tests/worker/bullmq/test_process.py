@@ -12,11 +12,12 @@ import pytest
 
 from common.contracts.jobs import JobKeys
 from common.observability.heartbeats import read_heartbeats
-from tests.support.backends import SYSTEM, Backend, RealServer
-from tests.worker.bullmq.kit import Bull, bull_on, eventually
-from tests.worker.processes import Process, spawner
+from tests.support.processes.worker import Process, spawner
+from tests.support.servers import SYSTEM, Backend, RealServer
+from tests.support.waiting import eventually
+from tests.support.worker.bullmq import TIMEOUT_S, Bull, bull_on
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.real_redis]
 
 HANDLERS = """
 import asyncio
@@ -76,6 +77,7 @@ async def test_the_worker_finishes_its_job_before_it_stops(
     assert "Traceback" not in process.log
 
 
+@pytest.mark.slow("starts two workers")
 async def test_a_killed_workers_job_is_run_again_by_another(
     bull: Bull, spawn: Callable[..., Process], tmp_path: Path
 ) -> None:
@@ -91,6 +93,7 @@ async def test_a_killed_workers_job_is_run_again_by_another(
     assert (found["returnvalue"], found["stc"], found["ats"]) == (f'"{job_id}"', "1", "2")
 
 
+@pytest.mark.slow("starts a worker")
 async def test_with_the_stream_it_is_part_of_the_heartbeat(
     bull: Bull, spawn: Callable[..., Process]
 ) -> None:
@@ -104,28 +107,24 @@ async def test_with_the_stream_it_is_part_of_the_heartbeat(
         readings = [reading for beat in beats for reading in beat.bullmq]
         return [(r.queue, r.succeeded) for r in readings] == [(bull.keys.queue, 1)]
 
-    await eventually(is_reported)
+    await eventually(is_reported, TIMEOUT_S)
     await client.close()
     process.send_signal(signal.SIGTERM)
     assert process.wait() == 0
     assert "Traceback" not in process.log
 
 
-async def test_without_worker_handlers_it_has_the_built_in_ones(
+@pytest.mark.slow("starts two workers")
+async def test_built_in_handlers_and_missing_queues(
     bull: Bull, spawn: Callable[..., Process]
 ) -> None:
+    """Without WORKER_HANDLERS it has the built-in ones; without queues it exits."""
     process = spawn("worker.bullmq", worker_handlers="", llm_base_url="")
     job_id = await bull.add("tool", {"tool": "add", "args": {}})
     [found] = await bull.ended(job_id)
     assert "no handler" not in found.get("failedReason", "")
-    await asyncio.sleep(0)
     process.send_signal(signal.SIGTERM)
     assert process.wait() == 0
-
-
-async def test_a_worker_without_queues_exits_with_the_reason(
-    bull: Bull, spawn: Callable[..., Process]
-) -> None:
     process = spawn("worker.bullmq", bullmq_queues="")
     assert process.wait() == 78
     assert "BULLMQ_QUEUES is not set" in process.log

@@ -7,9 +7,12 @@ import json
 import time
 from typing import Any
 
+import pytest
+
 from common.contracts.bullmq import BullKeys
 from common.settings.worker import WorkerSettings
-from tests.worker.bullmq.kit import Bull, eventually
+from tests.support.waiting import eventually
+from tests.support.worker.bullmq import TIMEOUT_S, Bull
 from worker.bullmq.job import LockedJob
 from worker.bullmq.schedules import ScheduleWriter
 from worker.bullmq.script_client import ScriptClient
@@ -18,6 +21,7 @@ from worker.errors import JobError
 from worker.execution.context import JobContext
 
 
+@pytest.mark.real_redis
 async def test_an_interval_repeats(bull: Bull) -> None:
     due: list[int] = []
     late_s: list[float] = []
@@ -31,11 +35,7 @@ async def test_an_interval_repeats(bull: Bull) -> None:
 
     bull.work()
     await bull.queue.upsertJobScheduler("s", {"every": 200}, "tick", {"a": 1})
-
-    async def enough() -> bool:
-        return len(due) >= 5
-
-    await eventually(enough)
+    await eventually(lambda: len(due) >= 5, TIMEOUT_S)
     gaps = [later - sooner for sooner, later in itertools.pairwise(due)]
     # A stalled machine misses some ticks; later ones keep their times.
     assert all(gap > 0 and gap % 200 == 0 for gap in gaps), gaps
@@ -44,6 +44,7 @@ async def test_an_interval_repeats(bull: Bull) -> None:
     assert await bull.redis.zcard(bull.keys.key("repeat")) == 1
 
 
+@pytest.mark.real_redis
 async def test_a_limit_ends_it(bull: Bull) -> None:
     ran: list[str] = []
 
@@ -53,17 +54,14 @@ async def test_a_limit_ends_it(bull: Bull) -> None:
 
     consumer = bull.work()
     await bull.queue.upsertJobScheduler("s", {"every": 100, "limit": 3}, "tick")
-
-    async def enough() -> bool:
-        return len(ran) == 3
-
-    await eventually(enough)
+    await eventually(lambda: len(ran) == 3, TIMEOUT_S)
     await consumer.slots.wait_idle(5)
     await consumer.schedules.flush()
     assert await bull.redis.zcard(bull.keys.key("delayed")) == 0
     assert len(set(ran)) == 3
 
 
+@pytest.mark.real_redis
 async def test_a_cron_expression_names_the_next_time(bull: Bull) -> None:
     consumer = bull.work()
     bull.registry.add_named("tick", _nothing)

@@ -6,18 +6,20 @@ import asyncio
 import time
 from typing import Any
 
-from tests.worker.bullmq.kit import TIMEOUT_S, Bull, eventually
+import pytest
+
+from tests.support.waiting import eventually
+from tests.support.worker.bullmq import TIMEOUT_S, Bull
+from tests.support.worker.handlers import forever
 from worker.execution.context import JobContext
 from worker.monitoring.shutdown import StopSignals
+
+pytestmark = pytest.mark.real_redis
 
 
 async def until_begun(runs: list[str], count: int) -> None:
     """A job that is active in Redis may not have reached its worker yet."""
-
-    async def are_begun() -> bool:
-        return len(runs) == count
-
-    await eventually(are_begun)
+    await eventually(lambda: len(runs) == count, TIMEOUT_S)
 
 
 async def test_running_jobs_finish_under_locks_that_are_renewed(bull: Bull) -> None:
@@ -137,16 +139,13 @@ async def test_a_job_locked_while_stopping_is_released_without_running(bull: Bul
     async def is_back() -> bool:
         return await bull.state(late) == "waiting"
 
-    await eventually(is_back)
+    await eventually(is_back, TIMEOUT_S)
     assert runs == [job_id]
     await bull.stop()
 
 
 async def test_a_second_signal_releases_at_once(bull: Bull) -> None:
-    @bull.registry.named("endless")
-    async def endless(context: JobContext, data: Any) -> None:
-        await asyncio.sleep(60)
-
+    bull.registry.add_named("endless", forever)
     bull.work(bullmq_shutdown_grace_s=60)
     job_id = await bull.add("endless")
     await bull.event(job_id, "active")

@@ -7,50 +7,43 @@ import base64
 import time
 from typing import Any
 
-from tests.worker.bullmq.kit import TRIES, Bull, eventually
+import pytest
+
+from tests.support.waiting import eventually
+from tests.support.worker.bullmq import TIMEOUT_S, TRIES, Bull
+from tests.support.worker.handlers import Gate
 from worker.execution.context import JobContext
 
+pytestmark = pytest.mark.real_redis
 
-class Watched:
-    """A handler that counts its runs, and waits until it is released."""
 
-    def __init__(self, bull: Bull, seconds: float = 0.0) -> None:
-        self.order: list[str] = []
-        self.running = self.most = 0
-        self.seconds = seconds
-        self.go = asyncio.Event()
-        self.go.set()
-        bull.registry.add_named("work", self.work)
-
-    async def work(self, context: JobContext, data: Any) -> None:
-        self.order.append(context.job_id)
-        self.running += 1
-        self.most = max(self.most, self.running)
-        await asyncio.sleep(self.seconds)
-        await self.go.wait()
-        self.running -= 1
+def watched(bull: Bull, seconds: float = 0.0) -> Gate:
+    """The handler of the jobs named `work`."""
+    gate = Gate(seconds, held={"work"})
+    bull.registry.add_named("work", gate)
+    return gate
 
 
 async def test_each_job_runs_once_and_never_more_than_slots(bull: Bull) -> None:
-    watched = Watched(bull, 0.002)
+    gate = watched(bull, 0.002)
     consumer = bull.work(bullmq_concurrency=5)
-    jobs = await bull.queue.addBulk([{"name": "work", "data": {}, "opts": {}} for _ in range(300)])
+    jobs = await bull.queue.addBulk([{"name": "work", "data": {}, "opts": {}} for _ in range(150)])
     await bull.ended(*(str(job.id) for job in jobs))
-    assert sorted(watched.order) == sorted(str(job.id) for job in jobs)
-    assert watched.most == 5
+    assert sorted(gate.begun) == sorted(str(job.id) for job in jobs)
+    assert gate.most == 5
     await consumer.slots.wait_idle(5)
     assert await bull.redis.llen(bull.keys.key("active")) == 0
     assert await bull.redis.keys(f"{bull.keys.key('')}*:lock") == []
 
 
 async def test_jobs_run_in_order_and_before_prioritized_ones(bull: Bull) -> None:
-    watched = Watched(bull)
+    gate = watched(bull)
     low, high = await bull.add("work", priority=5), await bull.add("work", priority=1)
     plain, second = await bull.add("work"), await bull.add("work")
     also_high = await bull.add("work", priority=1)
     bull.work(bullmq_concurrency=1)
     await bull.ended(low)
-    assert watched.order == [plain, second, high, also_high, low]
+    assert gate.begun == [plain, second, high, also_high, low]
 
 
 async def test_a_delayed_job_begins_when_it_is_due(bull: Bull) -> None:
@@ -74,46 +67,41 @@ async def test_a_delayed_job_begins_when_it_is_due(bull: Bull) -> None:
     assert all(-0.002 <= min(each) < 0.15 for each in late_s.values()), late_s
 
 
-async def test_the_rate_limit_of_the_worker_is_respected(bull: Bull) -> None:
-    watched = Watched(bull)
-    ids = [await bull.add("work") for _ in range(6)]
+@pytest.mark.parametrize("of_the_queue", [False, True], ids=["worker", "queue"])
+async def test_the_rate_limit_is_respected(bull: Bull, of_the_queue: bool) -> None:
+    gate = watched(bull)
+    ids = [await bull.add("work") for _ in range(5)]
     began = time.monotonic()
-    bull.work(bullmq_rate_max=2, bullmq_rate_ms=400, bullmq_drain_delay_s=30)
+    if of_the_queue:
+        await bull.redis.hset(bull.keys.meta, mapping={"max": 2, "duration": 300})
+        bull.work(bullmq_drain_delay_s=30)
+    else:
+        bull.work(bullmq_rate_max=2, bullmq_rate_ms=300, bullmq_drain_delay_s=30)
     await bull.ended(*ids)
-    assert 0.75 < time.monotonic() - began < 12
-    assert len(watched.order) == 6
-
-
-async def test_the_rate_limit_of_the_queue_is_respected(bull: Bull) -> None:
-    Watched(bull)
-    await bull.redis.hset(bull.keys.meta, mapping={"max": 1, "duration": 300})
-    ids = [await bull.add("work") for _ in range(4)]
-    began = time.monotonic()
-    bull.work(bullmq_drain_delay_s=30)
-    await bull.ended(*ids)
-    assert 0.85 < time.monotonic() - began < 12
+    assert 0.55 < time.monotonic() - began < 12
+    assert len(gate.begun) == 5
 
 
 async def test_global_concurrency_applies_to_all_workers(bull: Bull) -> None:
-    watched = Watched(bull, 0.05)
+    gate = watched(bull, 0.05)
     await bull.redis.hset(bull.keys.meta, "concurrency", 1)
     ids = [await bull.add("work") for _ in range(6)]
     began = time.monotonic()
     bull.work(bullmq_worker_name="a", bullmq_drain_delay_s=30)
     bull.work(bullmq_worker_name="b", bullmq_drain_delay_s=30)
     await bull.ended(*ids)
-    assert watched.most == 1
+    assert gate.most == 1
     assert time.monotonic() - began < 12
 
 
 async def test_a_paused_queue_starts_nothing_until_it_is_resumed(bull: Bull) -> None:
-    watched = Watched(bull)
+    gate = watched(bull)
     bull.work(bullmq_drain_delay_s=30)
     await bull.ended(await bull.add("work"))
     await bull.queue.pause()
     waiting = await bull.add("work")
     await asyncio.sleep(0.2)
-    assert len(watched.order) == 1
+    assert len(gate.begun) == 1
     began = time.monotonic()
     await bull.queue.resume()
     await bull.ended(waiting)
@@ -121,16 +109,16 @@ async def test_a_paused_queue_starts_nothing_until_it_is_resumed(bull: Bull) -> 
 
 
 async def test_nothing_is_taken_while_the_host_is_under_pressure(bull: Bull) -> None:
-    watched = Watched(bull)
-    watched.go.clear()
+    gate = watched(bull)
+    gate.open.clear()
     consumer = bull.work(bullmq_concurrency=1)
     first, second = await bull.add("work"), await bull.add("work")
     await bull.event(first, "active")
     consumer.slots.suspend("heat")
-    watched.go.set()
+    gate.open.set()
     await bull.ended(first)
     await asyncio.sleep(0.1)
-    assert watched.order == [first]
+    assert gate.begun == [first]
     assert await bull.state(second) == "waiting"
     consumer.slots.resume("heat")
     await bull.ended(second)
@@ -144,28 +132,22 @@ async def test_node_recognises_the_worker_by_its_client_name(bull: Bull) -> None
         names = [client["name"] for client in await bull.redis.client_list()]
         return f"bull:{queue}:w:me" in names
 
-    await eventually(is_there)
+    await eventually(is_there, TIMEOUT_S)
 
 
 async def test_a_marker_popped_by_a_busy_worker_is_put_back(bull: Bull) -> None:
     """The pop began while a slot was free; then the last slot was taken."""
-    watched, go = Watched(bull), asyncio.Event()
+    gate, go = watched(bull), asyncio.Event()
     consumer = bull.work(bullmq_concurrency=1, bullmq_drain_delay_s=30)
-
-    async def waits() -> bool:
-        return consumer.reader._popping is not None
-
-    async def has_popped() -> bool:
-        return consumer.reader._popping is None
 
     async def is_back() -> bool:
         return await bull.redis.zscore(bull.keys.marker, "0") is not None
 
-    await eventually(waits)
+    await eventually(lambda: consumer.reader._popping is not None, TIMEOUT_S)
     consumer.slots.start(go.wait())
     job_id = await bull.add("work")
-    await eventually(has_popped)
-    await eventually(is_back)
-    assert (consumer.slots.busy, watched.order) == (1, [])
+    await eventually(lambda: consumer.reader._popping is None, TIMEOUT_S)
+    await eventually(is_back, TIMEOUT_S)
+    assert (consumer.slots.busy, gate.begun) == (1, [])
     go.set()
     await bull.ended(job_id)

@@ -10,8 +10,8 @@ import pytest
 from common.errors import CorruptKey, StoreUnavailable
 from common.jobs.options import JobOptions
 from common.jobs.store import Fence
-from tests.conftest import eventually
-from tests.worker.kit import RigMaker
+from tests.support.waiting import eventually
+from tests.support.worker.harness import MakeWorker
 from worker.errors import AttemptLost, TransientError
 from worker.execution.attempt import StopReason
 from worker.execution.checkpoints import MAX_NAME_CHARS, MAX_STEP_BYTES, MAX_STEPS, Checkpoints
@@ -56,30 +56,31 @@ async def test_changing_a_returned_value_does_not_change_the_saved_one() -> None
     assert await steps.all() == {"a": {"list": [1]}}
 
 
-@pytest.mark.parametrize("name", ["", "a\nb", "\x00", "x" * (MAX_NAME_CHARS + 1), "\ud800"])
-async def test_names_are_short_and_printable(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "value", "error"),
+    [
+        ("", 1, "cannot name a step"),
+        ("a\nb", 1, "cannot name a step"),
+        ("\x00", 1, "cannot name a step"),
+        ("x" * (MAX_NAME_CHARS + 1), 1, "cannot name a step"),
+        ("\ud800", 1, "cannot name a step"),
+        (7, 1, "must be a str"),
+        ("a", "x" * MAX_STEP_BYTES, f"{MAX_STEP_BYTES} at most"),
+        ("a", object(), "not JSON serializable"),
+    ],
+    ids=["empty", "newline", "nul", "long", "surrogate", "no-str", "large", "no-json"],
+)
+async def test_invalid_steps_are_refused_without_a_call(name: Any, value: Any, error: str) -> None:
     memory = Memory()
-    with pytest.raises(ValueError, match="cannot name a step"):
-        await Checkpoints(memory).save(name, 1)
-    assert memory.reads == 0
-
-
-async def test_a_name_is_a_string() -> None:
-    with pytest.raises(TypeError, match="must be a str"):
-        await Checkpoints(Memory()).save(7, 1)  # type: ignore[arg-type]
-    memory = Memory()
-    await Checkpoints(memory).save("é 1: round/2" * 8, 1)
-    assert len(memory.kept) == 1
-
-
-async def test_values_that_are_too_large_are_refused_without_a_call() -> None:
-    memory = Memory()
-    with pytest.raises(ValueError, match=f"{MAX_STEP_BYTES} at most"):
-        await Checkpoints(memory).save("a", "x" * MAX_STEP_BYTES)
-    with pytest.raises(TypeError):
-        await Checkpoints(memory).save("a", object())
+    with pytest.raises((ValueError, TypeError), match=error):
+        await Checkpoints(memory).save(name, value)
     assert (memory.kept, memory.reads) == ({}, 0)
-    await Checkpoints(memory).save("a", "x" * (MAX_STEP_BYTES - 2))
+
+
+async def test_the_longest_name_and_the_largest_value_are_saved() -> None:
+    memory = Memory()
+    await Checkpoints(memory).save("é 1: round/2" * 8, "x" * (MAX_STEP_BYTES - 2))
+    assert len(memory.kept) == 1
 
 
 async def test_the_number_of_steps_is_limited() -> None:
@@ -124,7 +125,7 @@ async def test_a_corrupt_step_does_not_count_as_missing() -> None:
 # -- handlers ----------------------------------------------------------------------------------
 
 
-async def test_the_next_attempt_continues_after_the_saved_step(rig: RigMaker) -> None:
+async def test_the_next_attempt_continues_after_the_saved_step(make_worker: MakeWorker) -> None:
     effects: list[str] = []
 
     async def handler(context: Any, payload: Any) -> Any:
@@ -137,17 +138,15 @@ async def test_the_next_attempt_continues_after_the_saved_step(rig: RigMaker) ->
                 raise TransientError("in the middle")
         return await context.saved()
 
-    rigged = rig(handler)
-    rigged.start()
-    [job_id] = await rigged.post()
-    assert await rigged.settled(job_id) == b"done"
+    worker = make_worker(handler)
+    job_id = await worker.run_job()
     assert effects == ["one", "two", "three"]
-    record = await rigged.job(job_id)
+    record = await worker.job(job_id)
     assert record[b"result"] == b'{"one":{"by":1},"two":{"by":1},"three":{"by":2}}'
-    assert not await rigged.held(job_id)
+    assert not await worker.held(job_id)
 
 
-async def test_a_sync_handler_can_save(rig: RigMaker) -> None:
+async def test_a_sync_handler_can_save(make_worker: MakeWorker) -> None:
     def handler(context: Any, payload: Any) -> Any:
         if context.attempt == 1:
             context.save("once", [1, 2])
@@ -155,37 +154,38 @@ async def test_a_sync_handler_can_save(rig: RigMaker) -> None:
         assert isinstance(context.fence, Fence)
         return context.saved()
 
-    rigged = rig(handler)
-    rigged.start()
-    [job_id] = await rigged.post()
-    assert await rigged.settled(job_id) == b"done"
-    assert (await rigged.job(job_id))[b"result"] == b'{"once":[1,2]}'
+    worker = make_worker(handler)
+    job_id = await worker.run_job()
+    assert (await worker.job(job_id))[b"result"] == b'{"once":[1,2]}'
 
 
-async def test_events_are_written_before_the_step_that_follows_them(rig: RigMaker) -> None:
+async def test_events_are_written_before_the_step_that_follows_them(
+    make_worker: MakeWorker,
+) -> None:
     seen: list[list[bytes]] = []
 
     async def handler(context: Any, payload: Any) -> None:
         for number in range(3):
             await context.emit("note", {"n": number})
             await context.save(f"s{number}", number)
-            types = await rigged.types(context.job_id)
+            types = await worker.types(context.job_id)
             seen.append(types[2:])
             await context.emit("after", {"n": number})
 
-    rigged = rig(handler)
-    outcome, job_id = await rigged.execute()
+    worker = make_worker(handler)
+    outcome, job_id = await worker.execute()
     assert outcome is Outcome.DONE
     note, after = b"note", b"after"
     assert seen[0] == [note]
-    assert seen[1][-1] == note
-    assert seen[2][-1] == note
-    told = [event[b"data"] for event in await rigged.events(job_id)][2:-1]
+    assert [types[-1] for types in seen] == [note] * 3
+    told = [event[b"data"] for event in await worker.events(job_id)][2:-1]
     assert told == [b'{"n":%d}' % number for number in (0, 0, 1, 1, 2, 2)]
-    assert (await rigged.types(job_id))[2:-1] == [note, after] * 3
+    assert (await worker.types(job_id))[2:-1] == [note, after] * 3
 
 
-async def test_concurrent_saves_are_all_stored_and_no_event_is_lost(rig: RigMaker) -> None:
+async def test_concurrent_saves_are_all_stored_and_no_event_is_lost(
+    make_worker: MakeWorker,
+) -> None:
     async def handler(context: Any, payload: Any) -> int:
         async def work(number: int) -> None:
             await context.emit("note", {"n": number})
@@ -194,15 +194,15 @@ async def test_concurrent_saves_are_all_stored_and_no_event_is_lost(rig: RigMake
         await asyncio.gather(*(work(number) for number in range(40)))
         return len(await context.saved())
 
-    rigged = rig(handler)
-    outcome, job_id = await rigged.execute()
+    worker = make_worker(handler)
+    outcome, job_id = await worker.execute()
     assert outcome is Outcome.DONE
-    assert (await rigged.job(job_id))[b"result"] == b"40"
-    told = sorted(int(event[b"data"][5:-1]) for event in (await rigged.events(job_id))[2:-1])
+    assert (await worker.job(job_id))[b"result"] == b"40"
+    told = sorted(int(event[b"data"][5:-1]) for event in (await worker.events(job_id))[2:-1])
     assert told == list(range(40))
 
 
-async def test_an_attempt_that_was_taken_over_cannot_save(rig: RigMaker) -> None:
+async def test_an_attempt_that_was_taken_over_cannot_save(make_worker: MakeWorker) -> None:
     saved, trouble = asyncio.Event(), []
 
     async def handler(context: Any, payload: Any) -> None:
@@ -216,25 +216,25 @@ async def test_an_attempt_that_was_taken_over_cannot_save(rig: RigMaker) -> None
             raise
 
     taken = asyncio.Event()
-    rigged = rig(handler)
-    attempt = await rigged.attempt()
-    running = asyncio.create_task(rigged.executor.run(attempt))
+    worker = make_worker(handler)
+    attempt = await worker.attempt()
+    running = asyncio.create_task(worker.executor.run(attempt))
     await asyncio.wait_for(saved.wait(), 10)
-    heir = await rigged.take_over(attempt.lease, "other")
+    heir = await worker.take_over(attempt.lease, "other")
     taken.set()
     assert await asyncio.wait_for(running, 10) is Outcome.LOST
     assert len(trouble) == 1
-    assert await rigged.store.saved(heir) == {"mine": b"1"}
+    assert await worker.store.saved(heir) == {"mine": b"1"}
 
 
-async def test_reading_raises_if_the_attempt_is_not_current(rig: RigMaker) -> None:
-    rigged = rig(lambda context, payload: context.saved())
-    attempt = await rigged.attempt()
-    await rigged.take_over(attempt.lease, "other")
-    assert await asyncio.wait_for(rigged.executor.run(attempt), 10) is Outcome.LOST
+async def test_reading_raises_if_the_attempt_is_not_current(make_worker: MakeWorker) -> None:
+    worker = make_worker(lambda context, payload: context.saved())
+    attempt = await worker.attempt()
+    await worker.take_over(attempt.lease, "other")
+    assert await asyncio.wait_for(worker.executor.run(attempt), 10) is Outcome.LOST
 
 
-async def test_a_step_is_written_even_if_its_handler_is_stopped(rig: RigMaker) -> None:
+async def test_a_step_is_written_even_if_its_handler_is_stopped(make_worker: MakeWorker) -> None:
     """The attempt times out before Redis has replied: the call is completed, once."""
     entered, let_go = asyncio.Event(), asyncio.Event()
 
@@ -245,8 +245,8 @@ async def test_a_step_is_written_even_if_its_handler_is_stopped(rig: RigMaker) -
         await context.save("slow", 1)
         raise AssertionError("it should have been stopped")
 
-    rigged = rig(handler)
-    store = rigged.executor._store
+    worker = make_worker(handler)
+    store = worker.executor._store
     save = store.save
 
     async def slow(*args: Any) -> Any:
@@ -255,23 +255,24 @@ async def test_a_step_is_written_even_if_its_handler_is_stopped(rig: RigMaker) -
         return await save(*args)
 
     store.save = slow  # type: ignore[method-assign]
-    rigged.start()
+    worker.start()
     options = JobOptions(30.0).to_json()
-    [job_id] = await rigged.post(options=options, max_attempts=2)
+    [job_id] = await worker.post(options=options, max_attempts=2)
     await asyncio.wait_for(entered.wait(), 10)
-    [run] = rigged.executor.running
+    [run] = worker.executor.running
     run.context.set_timeout(0.0)
     run.check_timeout()
     await eventually(lambda: run.handler_ended)
     assert run.stop_reason is StopReason.TIMEOUT
     let_go.set()
-    assert await rigged.settled(job_id) == b"done"
-    assert (await rigged.job(job_id))[b"result"] == b'{"slow":1}'
-    types = await rigged.types(job_id)
+    assert await worker.settled(job_id) == b"done"
+    assert (await worker.job(job_id))[b"result"] == b'{"slow":1}'
+    types = await worker.types(job_id)
     assert types == [b"queued", b"running", b"note", b"retry", b"running", b"done"]
 
 
-async def test_if_redis_stays_unavailable_the_job_stays_pending(fake_rig: RigMaker) -> None:
+@pytest.mark.fakeredis_only
+async def test_if_redis_stays_unavailable_the_job_stays_pending(make_worker: MakeWorker) -> None:
     async def handler(context: Any, payload: Any) -> None:
         await context.emit("note", {})
         await context.save("a", 1)
@@ -279,65 +280,32 @@ async def test_if_redis_stays_unavailable_the_job_stays_pending(fake_rig: RigMak
     async def away(*args: Any) -> Any:
         raise StoreUnavailable("gone")
 
-    rigged = fake_rig(handler)
-    rigged.executor._store.save = away  # type: ignore[method-assign]
-    outcome, job_id = await rigged.execute()
+    worker = make_worker(handler)
+    worker.executor._store.save = away  # type: ignore[method-assign]
+    outcome, job_id = await worker.execute()
     assert outcome is Outcome.LEFT
-    assert await rigged.pending() == 1
-    assert (await rigged.job(job_id))[b"status"] == b"running"
-
-
-async def test_the_next_attempt_has_the_steps_of_a_killed_worker(rig: RigMaker) -> None:
-    """As after kill -9: nothing is released, the lease expires."""
-    started = asyncio.Event()
-
-    async def first(context: Any, payload: Any) -> None:
-        await context.save("bought", "ticket 7")
-        started.set()
-        await asyncio.Event().wait()
-
-    async def second(context: Any, payload: Any) -> Any:
-        return [context.attempt, await context.saved()]
-
-    doomed = rig(first)
-    attempt = await doomed.attempt()
-    running = asyncio.create_task(
-        doomed.executor.run(attempt)
-    )  # without a keeper the lease is not renewed
-    await asyncio.wait_for(started.wait(), 10)
-    await doomed.expire(attempt.lease)
-    await doomed.claim_for(doomed.worker.consumer, attempt.lease.message_id, 60_000)
-    heir = rig(second, identity=doomed.worker._replace(consumer="c2"))
-    heir.start(recover=True)
-    assert await heir.settled(attempt.lease.job_id) == b"done"
-    record = await heir.job(attempt.lease.job_id)
-    assert record[b"result"] == b'[2,{"bought":"ticket 7"}]'
-    running.cancel()
-    await eventually(running.done)
+    assert await worker.pending() == 1
+    assert (await worker.job(job_id))[b"status"] == b"running"
 
 
 # -- tenant and tools --------------------------------------------------------------------------
 
 
-async def test_a_handler_knows_the_tenant_and_the_tools_of_its_job(rig: RigMaker) -> None:
-    async def handler(context: Any, payload: Any) -> Any:
+@pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
+async def test_a_handler_knows_the_tenant_and_the_tools_of_its_job(
+    make_worker: MakeWorker, sync: bool
+) -> None:
+    def plain(context: Any, payload: Any) -> Any:
         return [context.tenant, None if context.tools is None else sorted(context.tools)]
 
-    rigged = rig(handler)
-    rigged.start()
-    nobodys = await rigged.post()
-    bare = await rigged.post(options=JobOptions(timeout_s=9.0).to_json())
-    shops = await rigged.post(options=JobOptions(tenant="shop", tools=("b", "a")).to_json())
-    none = await rigged.post(options=JobOptions(tools=()).to_json())
-    jobs = [*nobodys, *bare, *shops, *none]
-    assert await rigged.ended(jobs) == {b"done"}
-    results = [(await rigged.job(job_id))[b"result"] for job_id in jobs]
-    assert results == [b'["",null]', b'["",null]', b'["shop",["a","b"]]', b'["",[]]']
+    async def coroutine(context: Any, payload: Any) -> Any:
+        return plain(context, payload)
 
-
-async def test_a_sync_handler_knows_them_too(fake_rig: RigMaker) -> None:
-    rigged = fake_rig(lambda context, payload: [context.tenant, sorted(context.tools)])
-    rigged.start()
-    [job_id] = await rigged.post(options=JobOptions(tenant="shop", tools=("a",)).to_json())
-    assert await rigged.settled(job_id) == b"done"
-    assert (await rigged.job(job_id))[b"result"] == b'["shop",["a"]]'
+    worker = make_worker(plain if sync else coroutine)
+    for options, seen in (
+        (b"", ["", None]),
+        (JobOptions(timeout_s=9.0).to_json(), ["", None]),
+        (JobOptions(tenant="shop", tools=("b", "a")).to_json(), ["shop", ["a", "b"]]),
+        (JobOptions(tools=()).to_json(), ["", []]),
+    ):
+        assert await worker.result(await worker.run_job(options=options)) == seen

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from common.contracts.jobs import EventType
-from tests.conftest import eventually
-from tests.worker.kit import RigMaker
+from tests.support.waiting import eventually
+from tests.support.worker.harness import MakeWorker
 from worker.errors import AttemptLost, JobError
 from worker.execution.executor import Outcome
 from worker.execution.outcome import MAX_ERROR_CHARS
@@ -21,11 +21,11 @@ from worker.execution.outcome import MAX_ERROR_CHARS
 TYPES = [b"queued", b"running"]
 
 
-async def test_done(rig: RigMaker) -> None:
+async def test_done(make_worker: MakeWorker) -> None:
     async def handler(context: Any, payload: Any) -> Any:
         return {"sum": sum(payload["numbers"])}
 
-    worker = rig(handler)
+    worker = make_worker(handler)
     outcome, job_id = await worker.execute(b'{"numbers":[1,2]}')
     assert outcome is Outcome.DONE
     assert json.loads((await worker.job(job_id))[b"result"]) == {"sum": 3}
@@ -33,12 +33,30 @@ async def test_done(rig: RigMaker) -> None:
     assert await worker.pending() == 0
 
 
+@pytest.mark.fakeredis_only
 @pytest.mark.parametrize("value", [None, 0, "", [], "text", [1, {"a": None}], 2**80])
-async def test_any_json_value_is_a_result(fake_rig: RigMaker, value: object) -> None:
-    worker = fake_rig(lambda context, payload: value)
+async def test_any_json_value_is_a_result(make_worker: MakeWorker, value: object) -> None:
+    worker = make_worker(lambda context, payload: value)
     outcome, job_id = await worker.execute()
     assert outcome is Outcome.DONE
-    assert json.loads((await worker.job(job_id))[b"result"]) == value
+    assert await worker.result(job_id) == value
+
+
+LOOP: list[Any] = []
+LOOP.append(LOOP)
+
+
+@pytest.mark.fakeredis_only
+@pytest.mark.parametrize(
+    "value",
+    [{1, 2}, object(), b"bytes", {"a": "\ud800"}, {(1, 2): 3}, LOOP],
+    ids=["set", "object", "bytes", "surrogate", "key", "loop"],
+)
+async def test_a_result_that_is_not_json(make_worker: MakeWorker, value: object) -> None:
+    worker = make_worker(lambda context, payload: value)
+    outcome, job_id = await worker.execute()
+    assert outcome is Outcome.ERROR
+    assert (await worker.error(job_id))["kind"] == "invalid_result"
 
 
 class Unprintable(Exception):
@@ -59,14 +77,16 @@ FAULTS = {
     "cancel": (asyncio.CancelledError(), "handler_error", "the handler canceled itself"),
     "recursion": (RecursionError("deep"), "RecursionError", "deep"),
     "memory": (MemoryError("full"), "MemoryError", "full"),
+    "unprintable": (Unprintable(), "Unprintable", "(its text cannot be shown)"),
     "stop async": (StopAsyncIteration("no more"), "StopAsyncIteration", "no more"),
 }
 
 
+@pytest.mark.fakeredis_only
 @pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
 @pytest.mark.parametrize("name", FAULTS)
 async def test_a_raising_handler_ends_its_job_in_error(
-    fake_rig: RigMaker, name: str, sync: bool, caplog: pytest.LogCaptureFixture
+    make_worker: MakeWorker, name: str, sync: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(
         logging.CRITICAL, logger="worker.execution.executor"
@@ -79,7 +99,7 @@ async def test_a_raising_handler_ends_its_job_in_error(
     async def coroutine(context: Any, payload: Any) -> Any:
         raise fault
 
-    worker = fake_rig(plain if sync else coroutine)
+    worker = make_worker(plain if sync else coroutine)
     outcome, job_id = await worker.execute()
     assert outcome is Outcome.ERROR
     error = await worker.error(job_id)
@@ -87,39 +107,21 @@ async def test_a_raising_handler_ends_its_job_in_error(
     assert await worker.pending() == 0
 
 
+@pytest.mark.fakeredis_only
 @pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
-async def test_stop_iteration_does_not_hang_the_job(fake_rig: RigMaker, sync: bool) -> None:
+async def test_stop_iteration_does_not_hang_the_job(make_worker: MakeWorker, sync: bool) -> None:
     """`next()` of an empty iterator: asyncio cannot pass StopIteration from a thread."""
-
-    def plain(context: Any, payload: Any) -> Any:
-        return next(iter([]))
 
     async def coroutine(context: Any, payload: Any) -> Any:
         return next(iter([]))
 
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
-    worker = fake_rig(plain if sync else coroutine)
-    attempt = await worker.attempt()
-    running = asyncio.create_task(worker.executor.run(attempt))
-    try:
-        await asyncio.wait({running}, timeout=2)
-        assert running.done()
-        assert running.result() is Outcome.ERROR
-    finally:
-        running.cancel()
+    worker = make_worker((lambda context, payload: next(iter([]))) if sync else coroutine)
+    assert (await worker.execute())[0] is Outcome.ERROR
 
 
-async def test_an_error_that_cannot_be_printed(fake_rig: RigMaker) -> None:
-    async def handler(context: Any, payload: Any) -> Any:
-        raise Unprintable
-
-    worker = fake_rig(handler)
-    outcome, job_id = await worker.execute()
-    assert outcome is Outcome.ERROR
-    assert (await worker.error(job_id))["kind"] == "Unprintable"
-
-
-async def test_a_handler_that_cancels_its_own_task(fake_rig: RigMaker) -> None:
+@pytest.mark.fakeredis_only
+async def test_a_handler_that_cancels_its_own_task(make_worker: MakeWorker) -> None:
     async def handler(context: Any, payload: Any) -> Any:
         task = asyncio.current_task()
         assert task is not None
@@ -128,7 +130,7 @@ async def test_a_handler_that_cancels_its_own_task(fake_rig: RigMaker) -> None:
             await asyncio.sleep(0)
         return {}
 
-    worker = fake_rig(handler)
+    worker = make_worker(handler)
     for payload in (b'{"wait":1}', b"{}"):
         outcome, job_id = await worker.execute(payload)
         assert outcome in (Outcome.ERROR, Outcome.DONE), payload
@@ -136,25 +138,8 @@ async def test_a_handler_that_cancels_its_own_task(fake_rig: RigMaker) -> None:
     assert await worker.pending() == 0
 
 
-@pytest.mark.parametrize("value", [{1, 2}, object(), b"bytes", {"a": "\ud800"}, {(1, 2): 3}])
-async def test_a_result_that_is_not_json(fake_rig: RigMaker, value: object) -> None:
-    worker = fake_rig(lambda context, payload: value)
-    outcome, job_id = await worker.execute()
-    assert outcome is Outcome.ERROR
-    assert (await worker.error(job_id))["kind"] == "invalid_result"
-
-
-async def test_a_result_that_contains_itself(fake_rig: RigMaker) -> None:
-    knot: list[Any] = []
-    knot.append(knot)
-    worker = fake_rig(lambda context, payload: knot)
-    outcome, job_id = await worker.execute()
-    assert outcome is Outcome.ERROR
-    assert (await worker.error(job_id))["kind"] == "invalid_result"
-
-
-async def test_an_unknown_task_ends_in_error(rig: RigMaker) -> None:
-    worker = rig(lambda context, payload: 1)
+async def test_an_unknown_task_ends_in_error(make_worker: MakeWorker) -> None:
+    worker = make_worker(lambda context, payload: 1)
     outcome, job_id = await worker.execute(task="plan")
     assert outcome is Outcome.ERROR
     error = await worker.error(job_id)
@@ -163,7 +148,11 @@ async def test_an_unknown_task_ends_in_error(rig: RigMaker) -> None:
     assert "chat" in error["message"]
 
 
-async def test_a_lost_lease_cancels_the_handler_and_writes_nothing(rig: RigMaker) -> None:
+@pytest.mark.parametrize("returns", [False, True])
+async def test_a_lost_lease_cancels_the_handler_and_writes_nothing(
+    make_worker: MakeWorker, returns: bool
+) -> None:
+    """Whether the handler ends with the cancellation, or returns a value nevertheless."""
     started, canceled = asyncio.Event(), asyncio.Event()
 
     async def handler(context: Any, payload: Any) -> Any:
@@ -174,9 +163,11 @@ async def test_a_lost_lease_cancels_the_handler_and_writes_nothing(rig: RigMaker
             canceled.set()
             with pytest.raises(AttemptLost):
                 await context.emit("late", {})
-            raise
+            if not returns:
+                raise
+        return {"late": True}
 
-    worker = rig(handler)
+    worker = make_worker(handler)
     attempt = await worker.attempt()
     running = asyncio.create_task(worker.executor.run(attempt))
     await asyncio.wait_for(started.wait(), 5)
@@ -190,47 +181,26 @@ async def test_a_lost_lease_cancels_the_handler_and_writes_nothing(rig: RigMaker
     assert (await worker.finish(heir)).value == "ok"
 
 
-async def test_a_handler_that_ignores_its_loss_is_fenced(rig: RigMaker) -> None:
-    started = asyncio.Event()
-
-    async def stubborn(context: Any, payload: Any) -> Any:
-        started.set()
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            return {"stubborn": True}
-
-    worker = rig(stubborn)
-    attempt = await worker.attempt()
-    running = asyncio.create_task(worker.executor.run(attempt))
-    await asyncio.wait_for(started.wait(), 5)
-    await worker.take_over(attempt.lease)
-    before = await worker.snapshot()
-    await asyncio.to_thread(worker.leases.run_once)
-    assert await asyncio.wait_for(running, 5) is Outcome.LOST
-    assert await worker.snapshot() == before
-
-
-async def test_a_job_that_expired_meanwhile_is_dropped(rig: RigMaker) -> None:
+async def test_a_job_that_expired_meanwhile_is_dropped(make_worker: MakeWorker) -> None:
     async def handler(context: Any, payload: Any) -> Any:
         await worker.client.delete(worker.keys.job(context.job_id))
         return {}
 
-    worker = rig(handler)
+    worker = make_worker(handler)
     outcome, job_id = await worker.execute()
     assert outcome is Outcome.LOST
     assert not await worker.client.exists(worker.keys.job(job_id))
     assert await worker.pending() == 0
 
 
-async def test_shutdown_releases_the_job(rig: RigMaker) -> None:
+async def test_shutdown_releases_the_job(make_worker: MakeWorker) -> None:
     started = asyncio.Event()
 
     async def handler(context: Any, payload: Any) -> Any:
         started.set()
         await asyncio.Event().wait()
 
-    worker = rig(handler)
+    worker = make_worker(handler)
     attempt = await worker.attempt()
     running = asyncio.create_task(worker.executor.run(attempt))
     await asyncio.wait_for(started.wait(), 5)
@@ -242,7 +212,7 @@ async def test_shutdown_releases_the_job(rig: RigMaker) -> None:
     assert await worker.pending() == 1
 
 
-async def test_a_sync_handler_runs_in_a_thread_and_may_emit(rig: RigMaker) -> None:
+async def test_a_sync_handler_runs_in_a_thread_and_may_emit(make_worker: MakeWorker) -> None:
     def handler(context: Any, payload: Any) -> Any:
         assert threading.current_thread() is not threading.main_thread()
         context.emit("token", {"n": 1})
@@ -251,7 +221,7 @@ async def test_a_sync_handler_runs_in_a_thread_and_may_emit(rig: RigMaker) -> No
         assert context.deadline is None
         return [context.job_id, context.attempt, context.task]
 
-    worker = rig(handler)
+    worker = make_worker(handler)
     outcome, job_id = await worker.execute()
     assert outcome is Outcome.DONE
     assert json.loads((await worker.job(job_id))[b"result"]) == [job_id, 1, "chat"]
@@ -263,14 +233,15 @@ async def test_a_sync_handler_runs_in_a_thread_and_may_emit(rig: RigMaker) -> No
     ]
 
 
-async def test_sync_handlers_do_not_block_the_loop(real_rig: RigMaker) -> None:
+@pytest.mark.real_redis
+async def test_sync_handlers_do_not_block_the_loop(make_worker: MakeWorker) -> None:
     entered, release = threading.Event(), threading.Event()
 
     def blocking(context: Any, payload: Any) -> Any:
         entered.set()
         assert release.wait(10)
 
-    worker = real_rig(blocking)
+    worker = make_worker(blocking)
     attempt = await worker.attempt()
     running = asyncio.create_task(worker.executor.run(attempt))
     await eventually(entered.is_set)

@@ -15,19 +15,21 @@ from common.contracts.jobs import JobKeys
 from common.contracts.queue import Answer
 from common.errors import CorruptKey, StoreUnavailable
 from common.jobs.store import Lease, WorkerIdentity
-from tests.common.kit import DONE, Scene
-from tests.conftest import eventually
-from tests.worker.kit import RigMaker
+from tests.support.store.jobs import DONE, StoreHarness
+from tests.support.waiting import eventually
+from tests.support.worker.harness import MakeWorker
 from worker.execution.executor import Outcome
 from worker.execution.leases import JobLeaseRenewer, LeaseKeeper, Renewal
 from worker.monitoring.cleanup import QueueCleaner
 
 
 @pytest.fixture
-async def scene(backend: Any, keys: JobKeys, worker: WorkerIdentity) -> AsyncIterator[Scene]:
-    scene = Scene(backend, keys, worker)
-    yield scene
-    await scene.close()
+async def harness(
+    backend: Any, keys: JobKeys, worker: WorkerIdentity
+) -> AsyncIterator[StoreHarness]:
+    harness = StoreHarness(backend, keys, worker)
+    yield harness
+    await harness.close()
 
 
 def keeper_of(client: Any, keys: JobKeys, worker: WorkerIdentity) -> LeaseKeeper:
@@ -35,54 +37,67 @@ def keeper_of(client: Any, keys: JobKeys, worker: WorkerIdentity) -> LeaseKeeper
 
 
 @pytest.fixture
-def keeper(scene: Scene) -> Any:
-    keeper = keeper_of(scene.backend.sync_client(), scene.keys, scene.worker)
+def keeper(harness: StoreHarness) -> Any:
+    keeper = keeper_of(harness.backend.sync_client(), harness.keys, harness.worker)
     yield keeper
     keeper.stop()
 
 
-async def deadline(scene: Scene, lease: Lease) -> int:
-    return int(await scene.client.hget(scene.keys.lease(lease.job_id), "deadline_ms"))
+async def deadline(harness: StoreHarness, lease: Lease) -> int:
+    return int(await harness.client.hget(harness.keys.lease(lease.job_id), "deadline_ms"))
 
 
 async def test_held_leases_are_renewed_and_dropped_ones_not(
-    scene: Scene, keeper: LeaseKeeper
+    harness: StoreHarness, keeper: LeaseKeeper
 ) -> None:
-    held, dropped = await scene.running("t1"), await scene.running("t2")
+    held, dropped = await harness.running("t1"), await harness.running("t2")
     lost: list[str] = []
     for lease in (held, dropped):
         keeper.hold(lease, lambda token=lease.token: lost.append(token))  # type: ignore[misc]
-        await scene.expire(lease)
+        await harness.expire(lease)
     keeper.drop(dropped)
     await asyncio.to_thread(keeper.run_once)
-    assert await deadline(scene, held) > 1
-    assert await deadline(scene, dropped) == 1
+    assert await deadline(harness, held) > 1
+    assert (await harness.begin(held.job_id, held.message_id, "t3")).answer is Answer.BUSY
+    assert await deadline(harness, dropped) == 1
     assert lost == []
 
 
-async def test_a_lost_lease_is_reported_once(scene: Scene, keeper: LeaseKeeper) -> None:
+async def test_a_lost_lease_is_reported_once(harness: StoreHarness, keeper: LeaseKeeper) -> None:
     lost: list[str] = []
-    leases = [await scene.running(f"t{n}") for n in range(4)]
+    leases = [await harness.running(f"t{n}") for n in range(4)]
     for lease in leases:
         keeper.hold(lease, lambda token=lease.token: lost.append(token))  # type: ignore[misc]
-    await scene.take_over(leases[0], "other")
-    await scene.client.delete(scene.keys.job(leases[1].job_id))
-    await scene.finish(leases[2], DONE)
+    await harness.take_over(leases[0], "other")
+    await harness.client.delete(harness.keys.job(leases[1].job_id))
+    await harness.finish(leases[2], DONE)
     for _ in range(2):
         await asyncio.to_thread(keeper.run_once)
     assert lost == ["t0", "t1", "t2"]
 
 
-async def test_more_leases_than_one_call_carries(scene: Scene, keeper: LeaseKeeper) -> None:
-    leases = [await scene.running(f"t{n}") for n in range(70)]
+async def test_more_leases_than_one_call_carries(
+    harness: StoreHarness, keeper: LeaseKeeper
+) -> None:
+    leases = [await harness.running(f"t{n}") for n in range(70)]
     lost: list[str] = []
     for lease in leases:
         keeper.hold(lease, lambda: lost.append("?"))
-        await scene.expire(lease)
+        await harness.expire(lease)
     await asyncio.to_thread(keeper.run_once)
     assert lost == []
     for lease in leases:
-        assert await deadline(scene, lease) > 1
+        assert await deadline(harness, lease) > 1
+
+
+class Clock:
+    """A replacement for `time` in the keeper."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
 
 
 class BrokenClient:
@@ -111,68 +126,55 @@ class BrokenClient:
     ],
     ids=["connection", "timeout", "os", "busy", "noperm"],
 )
-def test_a_lease_that_is_not_renewed_is_lost_in_time(keys: JobKeys, error: Exception) -> None:
+def test_a_lease_that_is_not_renewed_is_lost_in_time(
+    keys: JobKeys, worker: WorkerIdentity, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """After its whole length another worker may own the job, whatever the error was."""
-    client = BrokenClient(error)
-    worker = WorkerIdentity("workers", "c1", 300, 600)
-    keeper = keeper_of(client, keys, worker)
-    lost = threading.Event()
-    lost_at: list[float] = []
-
-    def on_lost() -> None:
-        lost_at.append(time.monotonic())
-        lost.set()
-
-    held_at = time.monotonic()
-    keeper.hold(Lease("j", "1-1", 1, "t"), on_lost)
-    keeper.start()
-    try:
-        assert lost.wait(30)
-        assert lost_at[0] - held_at >= 0.3  # not at the first error
-    finally:
-        keeper.stop()
+    clock = Clock()
+    monkeypatch.setattr("worker.execution.leases.time", clock)
+    keeper = keeper_of(BrokenClient(error), keys, worker)
+    lost: list[float] = []
+    keeper.hold(Lease("j", "1-1", 1, "t"), lambda: lost.append(clock.now))
+    for passed_s in (0, worker.lease_ms / 1000):
+        clock.now = 1000.0 + passed_s
+        assert not keeper.run_once()
+        assert lost == []  # not at the first error
+    clock.now += 0.1
+    assert not keeper.run_once()
+    assert len(lost) == 1
 
 
-async def test_a_handler_that_blocks_the_loop_keeps_its_lease(real_rig: RigMaker) -> None:
+@pytest.mark.real_redis
+async def test_a_handler_that_blocks_the_loop_keeps_its_lease(make_worker: MakeWorker) -> None:
     """Renewal has its own thread: a CPU-bound coroutine cannot starve it."""
     short = WorkerIdentity("workers", "c1", 300, 600)
 
     async def stubborn(context: Any, payload: Any) -> Any:
-        client, until, seen = rig.backend.sync_client(), time.monotonic() + 10, set()
+        client, until, seen = harness.backend.sync_client(), time.monotonic() + 10, set()
         while len(seen) < 5 and time.monotonic() < until:  # never awaits
-            seen.add(client.hget(rig.keys.lease(context.job_id), "deadline_ms"))
+            seen.add(client.hget(harness.keys.lease(context.job_id), "deadline_ms"))
         client.close()
         return len(seen)
 
-    rig = real_rig(stubborn, identity=short)
-    rig.leases.start()
-    attempt = await rig.attempt()
-    assert await rig.executor.run(attempt) is Outcome.DONE
-    assert (await rig.job(attempt.lease.job_id))[b"result"] == b"5"
-
-
-class Clock:
-    """A replacement for `time` in the keeper."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
+    harness = make_worker(stubborn, identity=short)
+    harness.leases.start()
+    attempt = await harness.attempt()
+    assert await harness.executor.run(attempt) is Outcome.DONE
+    assert (await harness.job(attempt.lease.job_id))[b"result"] == b"5"
 
 
 async def test_healthy_shows_whether_leases_are_renewed(
-    scene: Scene, keeper: LeaseKeeper, monkeypatch: pytest.MonkeyPatch
+    harness: StoreHarness, keeper: LeaseKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
     monkeypatch.setattr("worker.execution.leases.time", clock)
-    lease_s = scene.worker.lease_ms / 1000
+    lease_s = harness.worker.lease_ms / 1000
     await asyncio.to_thread(keeper.run_once)  # nothing is held: a good round
     clock.now += lease_s
     assert keeper.healthy
     clock.now += 0.1
     assert not keeper.healthy
-    keeper.hold(await scene.running(), lambda: None)
+    keeper.hold(await harness.running(), lambda: None)
     await asyncio.to_thread(keeper.run_once)
     assert keeper.healthy
     renewer: Any = keeper._renewer
@@ -297,21 +299,21 @@ def test_a_failed_round_is_retried_sooner() -> None:
 # -- queue cleaner ----------------------------------------------------------------------------
 
 
-async def test_the_cleaner_trims_acked_messages(scene: Scene) -> None:
-    await scene.group()
+async def test_the_cleaner_trims_acked_messages(harness: StoreHarness) -> None:
+    await harness.group()
     for _ in range(250):
-        await scene.client.xadd(scene.keys.queue, {"a": "b" * 20})
-    taken = await scene.take(250)
-    await scene.client.xack(scene.keys.queue, "workers", *taken[:200])
-    cleaner = asyncio.create_task(QueueCleaner(scene.queue, "workers", every_s=0.01).run())
+        await harness.client.xadd(harness.keys.queue, {"a": "b" * 20})
+    taken = await harness.take(250)
+    await harness.client.xack(harness.keys.queue, "workers", *taken[:200])
+    cleaner = asyncio.create_task(QueueCleaner(harness.queue, "workers", every_s=0.01).run())
 
     async def trimmed() -> bool:
-        return bool(await scene.client.xlen(scene.keys.queue) < 250)
+        return bool(await harness.client.xlen(harness.keys.queue) < 250)
 
     await eventually(trimmed)
     cleaner.cancel()
-    assert await scene.pending() == 50
-    assert await scene.client.xlen(scene.keys.queue) >= 50
+    assert await harness.pending() == 50
+    assert await harness.client.xlen(harness.keys.queue) >= 50
 
 
 @pytest.mark.parametrize("error", [StoreUnavailable("away"), CorruptKey("spoilt")])
@@ -327,11 +329,3 @@ async def test_the_cleaner_survives_errors(error: Exception) -> None:
     await eventually(lambda: len(calls) > 2)
     assert not cleaner.done()
     cleaner.cancel()
-
-
-async def test_a_renewed_lease_is_not_taken_over(scene: Scene, keeper: LeaseKeeper) -> None:
-    lease = await scene.running()
-    keeper.hold(lease, lambda: None)
-    await scene.expire(lease)
-    await asyncio.to_thread(keeper.run_once)
-    assert (await scene.begin(lease.job_id, lease.message_id, "t2")).answer is Answer.BUSY

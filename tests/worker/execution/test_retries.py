@@ -1,4 +1,5 @@
-"""Retries: which failures are retried, how often, and after which delay."""
+"""Retries: which failures are retried, how often, and after which delay. `NotNow` postpones a job
+without limit and without using up an attempt."""
 
 from __future__ import annotations
 
@@ -13,15 +14,18 @@ import pytest
 
 from common.contracts.queue import Answer
 from common.jobs.options import Backoff, JobOptions
-from common.jobs.store import Claim, Lease, WorkerIdentity
-from tests.conftest import eventually
-from tests.worker.kit import RigMaker, registry_of
-from worker.errors import JobError, TransientError
+from common.jobs.scripts import MAX_EVENTS_PER_JOB
+from common.jobs.store import JobOutcome, Lease, WorkerIdentity
+from tests.support.waiting import eventually
+from tests.support.worker.harness import MakeWorker, registry_of
+from worker.errors import JobError, NotNow, TransientError
 from worker.execution.context import EventBuffer, JobContext
 from worker.execution.executor import Outcome
 from worker.execution.outcome import (
+    LONGEST_NOT_NOW_S,
     NO_HANDLER_OPTIONS,
     NO_REQUEST_OPTIONS,
+    SHORTEST_NOT_NOW_S,
     Failure,
     HandlerOptions,
     RequestOptions,
@@ -43,11 +47,11 @@ class Flaky:
         self.failures = failures
         self.tries: Counter[str] = Counter()
 
-    async def handle(self, context: Any, payload: Any) -> int:
+    async def __call__(self, context: Any, payload: Any) -> int:
         self.tries[context.job_id] += 1
         if self.tries[context.job_id] <= self.failures:
             raise self.error
-        return context.attempt  # type: ignore[no-any-return]
+        return int(context.attempt)
 
 
 class Quota(JobError):
@@ -58,232 +62,22 @@ class Overloaded(TransientError):
     kind = "overloaded"
 
 
-PASSING = {
-    "connection": ConnectionError("away"),
-    "reset": ConnectionResetError("reset"),
-    "timeout": TimeoutError("slow"),
-    "asyncio timeout": asyncio.TimeoutError("slow"),
-    "transient": TransientError("busy"),
-    "own transient": Overloaded("busy"),
-}
-LASTING = {
-    "value": ValueError("bad"),
-    "os": OSError("disk"),
-    "exit": SystemExit(1),
-    "own cancel": asyncio.CancelledError(),
-}
-FINAL = {"job error": JobError("no"), "own": Quota("no more")}
+class Busy(JobError):
+    """Neither transient nor permanent."""
+
+    kind = "busy"
+    permanent = False
+
+
+class Loading(NotNow):
+    kind = "model_unavailable"
 
 
 def types_of(attempts: int) -> list[bytes]:
     return [b"queued", *([b"running", b"retry"] * attempts)[:-1], b"error"]
 
 
-# -- which failures ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", PASSING)
-async def test_errors_that_often_pass_are_retried_by_default(fake_rig: RigMaker, name: str) -> None:
-    flaky = Flaky(PASSING[name])
-    rigged = fake_rig(flaky.handle, terms=WorkerDefaults(3, backoff=QUICK))
-    rigged.start()
-    [job_id] = await rigged.post()
-    assert await rigged.settled(job_id) == b"error"
-    assert await rigged.types(job_id) == types_of(3)
-    assert (await rigged.error(job_id))["attempt"] == 3
-    assert len(await rigged.dead_letters()) == 1
-
-
-@pytest.mark.parametrize("name", LASTING)
-@pytest.mark.parametrize("asked", ["nobody", "request", "handler"])
-async def test_other_errors_are_retried_only_with_max_attempts(
-    fake_rig: RigMaker, name: str, asked: str
-) -> None:
-    flaky = Flaky(LASTING[name])
-    registry = registry_of(flaky.handle, "chat", max_attempts=3 if asked == "handler" else None)
-    rigged = fake_rig(registry=registry, terms=WorkerDefaults(5, backoff=QUICK))
-    rigged.start()
-    [job_id] = await rigged.post(max_attempts=3 if asked == "request" else None)
-    assert await rigged.settled(job_id) == b"error"
-    assert await rigged.types(job_id) == types_of(1 if asked == "nobody" else 3)
-    assert len(await rigged.dead_letters()) == 1
-
-
-@pytest.mark.parametrize("name", FINAL)
-async def test_a_job_error_is_never_retried_and_leaves_no_dead_letter(
-    rig: RigMaker, name: str
-) -> None:
-    flaky = Flaky(FINAL[name])
-    rigged = rig(registry=registry_of(flaky.handle, "chat", max_attempts=5))
-    rigged.start()
-    [job_id] = await rigged.post(max_attempts=5)
-    assert await rigged.settled(job_id) == b"error"
-    assert await rigged.types(job_id) == types_of(1)
-    assert await rigged.dead_letters() == []
-
-
-async def test_permanent_failures_are_not_retried(fake_rig: RigMaker) -> None:
-    """Unknown tasks and results that are not JSON."""
-    rigged = fake_rig(lambda context, payload: object())
-    rigged.start()
-    jobs = [
-        *(await rigged.post(max_attempts=5)),
-        *(await rigged.post(max_attempts=5, task="plan")),
-    ]
-    assert await rigged.ended(jobs) == {b"error"}
-    assert [(await rigged.error(job_id))["kind"] for job_id in jobs] == [
-        "invalid_result",
-        "unknown_task",
-    ]
-    assert await rigged.dead_letters() == []
-
-
-async def test_max_attempts_of_the_request_takes_precedence(rig: RigMaker) -> None:
-    flaky = Flaky(ConnectionError("away"))
-    rigged = rig(registry=registry_of(flaky.handle, "chat", max_attempts=2))
-    rigged.start()
-    [one] = await rigged.post(max_attempts=1)
-    [two] = await rigged.post()
-    [four] = await rigged.post(max_attempts=4)
-    assert await rigged.ended([one, two, four]) == {b"error"}
-    assert [flaky.tries[job_id] for job_id in (one, two, four)] == [1, 2, 4]
-
-
-async def test_a_job_that_succeeds_in_the_end(rig: RigMaker) -> None:
-    flaky = Flaky(TransientError("busy"), failures=2)
-    rigged = rig(flaky.handle)
-    rigged.start()
-    [job_id] = await rigged.post()
-    assert await rigged.settled(job_id) == b"done"
-    assert (await rigged.job(job_id))[b"result"] == b"3"
-    assert (await rigged.job(job_id))[b"error"] == b""
-    assert await rigged.types(job_id) == [
-        b"queued", b"running", b"retry", b"running", b"retry", b"running", b"done",
-    ]  # fmt: skip
-    assert await rigged.dead_letters() == []
-    await rigged.all_acked()
-    assert not await rigged.client.exists(rigged.keys.lease(job_id))
-
-
-# -- events and dead letters ------------------------------------------------------------------
-
-
-async def test_the_retry_event_and_the_delay(rig: RigMaker) -> None:
-    flaky = Flaky(Overloaded("come back later", retry_after_s=1800))
-    rigged = rig(flaky.handle)
-    rigged.start()
-    [job_id] = await rigged.post(ttl_s=60)
-
-    async def waits() -> bool:
-        return (await rigged.types(job_id))[-1] == b"retry"
-
-    await eventually(waits)
-    assert (await rigged.job(job_id))[b"status"] == b"queued"
-    kind, step, data = (await rigged.parsed_events(job_id))[-1]
-    assert (kind, step) == ("retry", "worker.retry")
-    assert isinstance(data.pop("ms"), int)
-    assert data == {
-        "attempt": 1,
-        "delay_ms": 1_800_000,
-        "max_attempts": 5,
-        "kind": "overloaded",
-        "message": "come back later",
-    }
-    assert await rigged.pending() == 1
-    await eventually(lambda: rigged.slots.free == 4)  # it occupies no slot while it waits
-    # A worker that claims the message meanwhile has to wait.
-    [entry] = await rigged.client.xpending_range(rigged.keys.queue, "workers", "-", "+", 1)
-    reply = await rigged.begin(job_id, entry["message_id"].decode(), "other")
-    assert reply.answer is Answer.WAIT
-    assert 1_790_000 < int(reply.value) <= 1_800_000
-    for key in (rigged.keys.job, rigged.keys.events, rigged.keys.lease):
-        assert await rigged.client.ttl(key(job_id)) > 1800  # longer than the delay
-
-
-async def test_the_dead_letter_has_the_first_and_the_last_error(rig: RigMaker) -> None:
-    errors = [ConnectionError("one"), TimeoutError("two"), ValueError("three")]
-
-    async def handler(context: Any, payload: Any) -> None:
-        raise errors[context.attempt - 1]
-
-    rigged = rig(handler)
-    rigged.start()
-    [job_id] = await rigged.post(payload=b'{"a":1}')
-    assert await rigged.settled(job_id) == b"error"
-    [letter] = await rigged.dead_letters()
-    assert letter[b"job_id"].decode() == job_id
-    assert letter[b"attempts"] == b"3"
-    assert json.loads(letter[b"first_error"]) == {
-        "kind": "ConnectionError", "message": "one", "attempt": 1,
-    }  # fmt: skip
-    assert json.loads(letter[b"last_error"]) == await rigged.error(job_id)
-    assert json.loads(letter[b"last_error"])["kind"] == "ValueError"
-    assert json.loads(letter[b"fields"]) == {
-        "job_id": job_id, "task": "chat", "payload": '{"a":1}',
-    }  # fmt: skip
-    await rigged.all_acked()
-
-
-async def test_events_of_a_failed_attempt_are_kept(rig: RigMaker) -> None:
-    async def handler(context: Any, payload: Any) -> None:
-        await context.emit("progress", {"attempt": context.attempt})
-        if context.attempt == 1:
-            raise TransientError("once")
-
-    rigged = rig(handler)
-    rigged.start()
-    [job_id] = await rigged.post()
-    assert await rigged.settled(job_id) == b"done"
-    assert await rigged.types(job_id) == [
-        b"queued", b"running", b"progress", b"retry", b"running", b"progress", b"done",
-    ]  # fmt: skip
-
-
-async def test_a_failed_dead_letter_does_not_repeat_the_final_event(
-    rig: RigMaker,
-) -> None:
-    rigged = rig(Flaky(ValueError("bad")).handle)
-    await rigged.client.set(rigged.keys.dead_letters, "not a stream")
-    rigged.start()
-    [job_id] = await rigged.post()
-    assert await rigged.settled(job_id) == b"error"
-    await eventually(lambda: rigged.slots.busy == 0)
-    [message] = await rigged.client.xrange(rigged.keys.queue)
-    reply = await rigged.begin(job_id, message[0].decode(), "other")
-    assert reply.answer is Answer.TERMINAL
-    assert (await rigged.types(job_id)).count(b"error") == 1
-    assert await rigged.pending() == 0
-
-
-# -- delays -----------------------------------------------------------------------------------
-
-
-def test_the_wait_grows_within_its_jitter_up_to_its_limit() -> None:
-    backoff = Backoff(1.0, factor=2.0, max_s=10.0, jitter=0.5)
-    for failures, longest in [(0, 1), (1, 1), (2, 2), (3, 4), (4, 8), (5, 10), (1000, 10)]:
-        delays = [backoff.delay_s(failures) for _ in range(200)]
-        assert longest / 2 <= min(delays)
-        assert max(delays) <= longest
-        assert max(delays) - min(delays) > longest / 10  # they differ
-
-
-@pytest.mark.parametrize("factor", [1.0, 100.0, 1e6])
-def test_large_factors_do_not_overflow(factor: float) -> None:
-    backoff = Backoff(1.0, factor=factor, max_s=5.0, jitter=0)
-    for failures in (1, 2, 63, 64, 65, 10**6):
-        assert 1.0 <= backoff.delay_s(failures) <= 5.0
-
-
-def test_without_jitter_it_is_exact() -> None:
-    backoff = Backoff(0.5, factor=3.0, max_s=60.0, jitter=0)
-    assert [backoff.delay_s(n) for n in (1, 2, 3)] == [0.5, 1.5, 4.5]
-    assert Backoff(0).delay_s(3) == 0
-
-
-def test_options_survive_a_round_trip() -> None:
-    options = JobOptions(2.5, Backoff(1, 2, 3, 0.25))
-    assert JobOptions.from_json(options.to_json()) == options
-    assert JobOptions().to_json() == b""
+# -- decisions --------------------------------------------------------------------------------
 
 
 def decide(
@@ -302,99 +96,265 @@ def decide(
 
 
 async def test_the_backoff_of_the_request_takes_precedence() -> None:
-    exact = {
-        name: Backoff(n, jitter=0) for n, name in enumerate(("request", "handler", "worker"), 1)
-    }
-    worker = WorkerDefaults(backoff=exact["worker"])
-    error = ConnectionError()
-    assert decide(error, worker=worker).delay_ms == 3000
-    terms = HandlerOptions(backoff=exact["handler"])
-    assert decide(error, worker=worker, handler=terms).delay_ms == 2000
-    asks = RequestOptions(options=JobOptions(backoff=exact["request"]))
-    assert decide(error, worker=worker, handler=terms, asks=asks).delay_ms == 1000
+    request, handler, worker = (Backoff(seconds, jitter=0) for seconds in (1, 2, 3))
+    error, defaults = ConnectionError(), WorkerDefaults(backoff=worker)
+    assert decide(error, worker=defaults).delay_ms == 3000
+    options = HandlerOptions(backoff=handler)
+    assert decide(error, worker=defaults, handler=options).delay_ms == 2000
+    asks = RequestOptions(options=JobOptions(backoff=request))
+    assert decide(error, worker=defaults, handler=options, asks=asks).delay_ms == 1000
 
 
 async def test_released_attempts_do_not_count() -> None:
-    last = decide(ConnectionError(), 3, asks=RequestOptions(3, released=0))
-    assert not isinstance(last, Retry)
-    retry = decide(
-        ConnectionError(),
-        3,
-        asks=RequestOptions(3, released=1, options=JobOptions(backoff=Backoff(1, jitter=0))),
-    )
+    backoff = JobOptions(backoff=Backoff(1, jitter=0))
+    assert isinstance(decide(ConnectionError(), 3, asks=RequestOptions(3, released=0)), JobOutcome)
+    retry = decide(ConnectionError(), 3, asks=RequestOptions(3, released=1, options=backoff))
     assert isinstance(retry, Retry)
     assert retry.delay_ms == 2000  # it is the second failure
 
 
 @pytest.mark.parametrize(
-    ("retry_after_s", "delay_ms"), [(0, 0), (0.25, 250), (7, 7000), (-3, 0), (90, 90_000)]
+    ("error", "delay_ms"),
+    [
+        (TransientError("busy", retry_after_s=0), 0),
+        (TransientError("busy", retry_after_s=0.25), 250),
+        (TransientError("busy", retry_after_s=7), 7000),
+        (TransientError("busy", retry_after_s=-3), 0),
+        (TransientError("busy", retry_after_s=90), 90_000),
+        (NotNow(retry_after_s=5), 5000),
+        (NotNow(retry_after_s=0), SHORTEST_NOT_NOW_S * 1000),
+        (NotNow(retry_after_s=3600), 3_600_000),
+        (NotNow(retry_after_s=-1), 100),
+    ],
 )
-async def test_a_transient_error_may_set_the_delay(retry_after_s: float, delay_ms: int) -> None:
-    worker = WorkerDefaults(backoff=Backoff(1, max_s=2))
-    error = TransientError("busy", retry_after_s=retry_after_s)
-    assert decide(error, worker=worker).delay_ms == delay_ms
+async def test_an_error_may_set_the_delay(error: Exception, delay_ms: int) -> None:
+    retry = decide(error, worker=WorkerDefaults(backoff=Backoff(1, max_s=2)))
+    assert (retry.delay_ms, retry.free) == (delay_ms, isinstance(error, NotNow))
 
 
-@pytest.mark.parametrize("retry_after_s", [math.inf, math.nan, 1e30, "5", "soon", [1]])
-async def test_an_invalid_delay_does_not_leave_the_job_pending(
-    fake_rig: RigMaker, retry_after_s: Any
+async def test_a_postponed_job_always_has_another_attempt() -> None:
+    for attempt, released in ((1, 0), (7, 0), (1000, 998), (2, 1)):
+        found = decide(NotNow("loading"), attempt, asks=RequestOptions(1, released))
+        assert isinstance(found, Retry)
+        assert found.free
+        error = json.loads(found.error)
+        assert error == {"kind": "not_now", "message": "loading", "attempt": attempt}
+
+
+async def test_the_delay_of_a_postponed_job_grows_up_to_a_limit() -> None:
+    patient = JobOptions(backoff=Backoff(1.0, 2.0, max_s=86_400, jitter=0))
+    waits = [
+        decide(NotNow(), released + 1, asks=RequestOptions(None, released, patient)).delay_ms / 1000
+        for released in (0, 1, 2, 5, 9, 900)
+    ]
+    assert waits == [1, 2, 4, 32, LONGEST_NOT_NOW_S, LONGEST_NOT_NOW_S]
+    asks = RequestOptions(None, 0, JobOptions(backoff=Backoff(0.0, 1.0, max_s=0.0)))
+    assert decide(NotNow(), asks=asks).delay_ms == SHORTEST_NOT_NOW_S * 1000
+
+
+async def test_other_failures_are_retried_if_max_attempts_is_given() -> None:
+    once = decide(Busy("slot"))
+    assert isinstance(once, JobOutcome)
+    assert once.dead_letter
+    assert json.loads(once.error)["kind"] == "busy"
+    assert isinstance(decide(Busy("slot"), asks=RequestOptions(3)), Retry)
+    assert isinstance(decide(Busy("slot"), handler=HandlerOptions(max_attempts=2)), Retry)
+    assert isinstance(decide(Busy("slot"), 3, asks=RequestOptions(3)), JobOutcome)
+    permanent = decide(JobError("bad"), asks=RequestOptions(3))
+    assert isinstance(permanent, JobOutcome)
+    assert not permanent.dead_letter
+
+
+def test_the_wait_grows_within_its_jitter_up_to_its_limit() -> None:
+    backoff = Backoff(1.0, factor=2.0, max_s=10.0, jitter=0.5)
+    for failures, longest in [(0, 1), (1, 1), (2, 2), (3, 4), (4, 8), (5, 10), (1000, 10)]:
+        delays = [backoff.delay_s(failures) for _ in range(200)]
+        assert longest / 2 <= min(delays)
+        assert max(delays) <= longest
+        assert max(delays) - min(delays) > longest / 10  # they differ
+    exact = Backoff(0.5, factor=3.0, max_s=60.0, jitter=0)
+    assert [exact.delay_s(n) for n in (1, 2, 3)] == [0.5, 1.5, 4.5]
+    assert Backoff(0).delay_s(3) == 0
+    for factor in (1.0, 100.0, 1e6):
+        for failures in (1, 2, 63, 64, 65, 10**6):  # no overflow
+            assert 1.0 <= Backoff(1.0, factor, max_s=5.0, jitter=0).delay_s(failures) <= 5.0
+
+
+# -- which failures ---------------------------------------------------------------------------
+
+
+@pytest.mark.fakeredis_only
+@pytest.mark.parametrize(
+    ("error", "asked", "attempts"),
+    [
+        (ConnectionError("away"), None, 3),
+        (ConnectionResetError("reset"), None, 3),
+        (TimeoutError("slow"), None, 3),
+        (asyncio.TimeoutError("slow"), None, 3),
+        (TransientError("busy"), None, 3),
+        (Overloaded("busy"), None, 3),
+        (ValueError("bad"), None, 1),
+        (ValueError("bad"), "request", 4),
+        (ValueError("bad"), "handler", 4),
+        (OSError("disk"), None, 1),
+        (OSError("disk"), "request", 4),
+        (SystemExit(1), None, 1),
+        (SystemExit(1), "handler", 4),
+        (asyncio.CancelledError(), None, 1),
+        (asyncio.CancelledError(), "request", 4),
+        (JobError("no"), "request", 1),
+        (Quota("no more"), "handler", 1),
+    ],
+    ids=repr,
+)
+async def test_transient_errors_are_retried_others_on_request(
+    make_worker: MakeWorker, error: BaseException, asked: str | None, attempts: int
 ) -> None:
-    """The value may come from a Retry-After header."""
+    """A JobError is never retried, and leaves no dead letter."""
+    registry = registry_of(Flaky(error), "chat", max_attempts=4 if asked == "handler" else None)
+    worker = make_worker(registry=registry, terms=WorkerDefaults(3, backoff=QUICK))
+    job_id = await worker.run_job(b"error", max_attempts=4 if asked == "request" else None)
+    assert await worker.types(job_id) == types_of(attempts)
+    assert (await worker.error(job_id))["attempt"] == attempts
+    is_final = isinstance(error, JobError) and not isinstance(error, TransientError)
+    assert len(await worker.dead_letters()) == (0 if is_final else 1)
+
+
+@pytest.mark.fakeredis_only
+async def test_permanent_failures_are_not_retried(make_worker: MakeWorker) -> None:
+    """Unknown tasks and results that are not JSON."""
+    worker = make_worker(lambda context, payload: object())
+    for task, kind in (("chat", "invalid_result"), ("plan", "unknown_task")):
+        job_id = await worker.run_job(b"error", task=task, max_attempts=5)
+        assert (await worker.error(job_id))["kind"] == kind
+    assert await worker.dead_letters() == []
+
+
+async def test_max_attempts_of_the_request_takes_precedence(make_worker: MakeWorker) -> None:
+    flaky = Flaky(ConnectionError("away"))
+    worker = make_worker(registry=registry_of(flaky, "chat", max_attempts=2))
+    for asked, attempts in ((1, 1), (None, 2), (4, 4)):
+        job_id = await worker.run_job(b"error", max_attempts=asked)
+        assert flaky.tries[job_id] == attempts
+
+
+# -- events and dead letters ------------------------------------------------------------------
+
+
+async def test_a_job_that_succeeds_in_the_end(make_worker: MakeWorker) -> None:
+    """The events of failed attempts are kept."""
+
+    async def handler(context: Any, payload: Any) -> int:
+        await context.emit("note", {"attempt": context.attempt})
+        if context.attempt < 3:
+            raise TransientError("busy")
+        return int(context.attempt)
+
+    worker = make_worker(handler)
+    job_id = await worker.run_job()
+    assert await worker.result(job_id) == 3
+    assert (await worker.job(job_id))[b"error"] == b""
+    attempt = [b"running", b"note", b"retry"]
+    assert await worker.types(job_id) == [b"queued", *attempt, *attempt, *attempt[:2], b"done"]
+    assert await worker.dead_letters() == []
+    await worker.all_acked()
+    assert not await worker.client.exists(worker.keys.lease(job_id))
+
+
+async def test_the_retry_event_and_the_delay(make_worker: MakeWorker) -> None:
+    worker = make_worker(Flaky(Overloaded("come back later", retry_after_s=1800)))
+    worker.start()
+    [job_id] = await worker.post(ttl_s=60)
+    await worker.last_event(job_id, b"retry")
+    assert (await worker.job(job_id))[b"status"] == b"queued"
+    kind, step, data = (await worker.parsed_events(job_id))[-1]
+    assert (kind, step) == ("retry", "worker.retry")
+    assert isinstance(data.pop("ms"), int)
+    assert data == {
+        "attempt": 1,
+        "delay_ms": 1_800_000,
+        "max_attempts": 5,
+        "kind": "overloaded",
+        "message": "come back later",
+    }
+    assert await worker.pending() == 1
+    await eventually(lambda: worker.slots.free == 4)  # it occupies no slot while it waits
+    # A worker that claims the message meanwhile has to wait.
+    message_id = (await worker.pending_entry())["message_id"].decode()
+    reply = await worker.begin(job_id, message_id, "other")
+    assert reply.answer is Answer.WAIT
+    assert 1_790_000 < int(reply.value) <= 1_800_000
+
+
+async def test_the_dead_letter_has_the_first_and_the_last_error(make_worker: MakeWorker) -> None:
+    errors = [ConnectionError("one"), TimeoutError("two"), ValueError("three")]
 
     async def handler(context: Any, payload: Any) -> None:
-        raise TransientError("busy", retry_after_s=retry_after_s)
+        raise errors[context.attempt - 1]
 
-    rigged = fake_rig(handler)
-    outcome, job_id = await rigged.execute()
+    worker = make_worker(handler)
+    job_id = await worker.run_job(b"error", payload=b'{"a":1}')
+    [letter] = await worker.dead_letters()
+    assert (letter[b"job_id"].decode(), letter[b"attempts"]) == (job_id, b"3")
+    first = {"kind": "ConnectionError", "message": "one", "attempt": 1}
+    assert json.loads(letter[b"first_error"]) == first
+    assert json.loads(letter[b"last_error"]) == await worker.error(job_id)
+    assert json.loads(letter[b"last_error"])["kind"] == "ValueError"
+    fields = {"job_id": job_id, "task": "chat", "payload": '{"a":1}'}
+    assert json.loads(letter[b"fields"]) == fields
+    await worker.all_acked()
+
+
+@pytest.mark.fakeredis_only
+@pytest.mark.parametrize("retry_after_s", [math.inf, math.nan, 1e30, "5", "soon", [1]])
+async def test_an_invalid_delay_does_not_leave_the_job_pending(
+    make_worker: MakeWorker, retry_after_s: Any
+) -> None:
+    """The value may come from a Retry-After header."""
+    worker = make_worker(Flaky(TransientError("busy", retry_after_s=retry_after_s)))
+    outcome, job_id = await worker.execute()
     assert outcome in (Outcome.RETRY, Outcome.ERROR)
-    assert (await rigged.types(job_id))[-1] in (b"retry", b"error")
+    assert (await worker.types(job_id))[-1] in (b"retry", b"error")
 
 
 # -- several workers --------------------------------------------------------------------------
 
 
-async def test_another_worker_takes_over_after_the_delay(rig: RigMaker) -> None:
+async def test_another_worker_takes_over_after_the_delay(make_worker: MakeWorker) -> None:
     """The first worker dies while the job waits: its message is claimed, the delay respected."""
     flaky = Flaky(TransientError("busy", retry_after_s=0.6), failures=1)
-    first = rig(flaky.handle)
+    first = make_worker(flaky)
     first.executor._defer = lambda *message: None  # as if it had died
     first.start()
     [job_id] = await first.post()
-    await eventually(lambda: flaky.tries[job_id] == 1)
-
-    async def waits() -> bool:
-        return (await first.types(job_id))[-1] == b"retry"
-
-    await eventually(waits)
+    await first.last_event(job_id, b"retry")
     message_id = (await first.pending_entry())["message_id"].decode()
     await first.claim_for("c1", message_id, 60_000)
-    heir = rig(flaky.handle, identity=first.worker._replace(consumer="heir"))
+    heir = make_worker(flaky, identity=first.worker._replace(consumer="heir"))
     heir.start(recover=True)
     assert await heir.settled(job_id) == b"done"
     events = await heir.events(job_id)
     [failed_at, begun_at] = [int(event[b"ts"]) for event in events[2:4]]
     assert 600 <= begun_at - failed_at < SOON_MS
-    assert await heir.types(job_id) == [
-        b"queued", b"running", b"retry", b"running", b"done",
-    ]  # fmt: skip
+    assert await heir.types(job_id) == [b"queued", b"running", b"retry", b"running", b"done"]
     assert json.loads(events[3][b"data"]) == {"attempt": 2}
     await heir.all_acked()
 
 
-async def test_a_message_claimed_too_early_is_deferred(rig: RigMaker) -> None:
-    rigged = rig()
-    lease = await rigged.running()
-    answer = await rigged.store.retry(lease, rigged.worker, 300, b'{"kind":"x"}', b"{}")
-    assert answer is Answer.OK
-    rigged.start()
-    rigged.consumer.deferred.add(lease.message_id)
-    assert await rigged.settled(lease.job_id) == b"done"
-    [failed_at, begun_at] = [int(e[b"ts"]) for e in (await rigged.events(lease.job_id))[2:4]]
+async def test_a_message_claimed_too_early_is_deferred(make_worker: MakeWorker) -> None:
+    worker = make_worker()
+    lease = await worker.running()
+    assert await worker.retry(lease, 300) is Answer.OK
+    worker.start()
+    worker.consumer.deferred.add(lease.message_id)
+    assert await worker.settled(lease.job_id) == b"done"
+    [failed_at, begun_at] = [int(e[b"ts"]) for e in (await worker.events(lease.job_id))[2:4]]
     assert 300 <= begun_at - failed_at < SOON_MS
 
 
+@pytest.mark.real_redis
 async def test_many_instantly_failing_jobs_do_not_starve_others(
-    real_rig: RigMaker, caplog: pytest.LogCaptureFixture
+    make_worker: MakeWorker, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL, logger="worker")
     running = most = failures = failures_when_good_ended = 0
@@ -411,67 +371,159 @@ async def test_many_instantly_failing_jobs_do_not_starve_others(
         failures_when_good_ended = failures
 
     eager = WorkerIdentity("workers", "c1", 30_000, 600, max_attempts=20)
-    rigged = real_rig(handler, identity=eager, max_inflight=4)
-    await rigged.group()
-    bad = await rigged.post(100, payload=b'{"fails":1}')
-    good = await rigged.post(20)
-    rigged.start()
-    assert await rigged.ended([*good, *bad]) == {b"done", b"error"}
-    assert failures == 2000
-    assert failures_when_good_ended < 1000  # they did not wait for the end of the others
+    worker = make_worker(handler, identity=eager, max_inflight=4)
+    bad = await worker.post(50, payload=b'{"fails":1}')
+    good = await worker.post(20)
+    worker.start()
+    assert await worker.ended([*good, *bad]) == {b"done", b"error"}
+    assert failures == 1000
+    assert failures_when_good_ended < 500  # they did not wait for the end of the others
     assert most <= 4
     for job_id in bad[::20]:
-        assert await rigged.types(job_id) == types_of(20)
-    await rigged.all_acked()
-    assert len(await rigged.dead_letters()) == 100
-    assert len(rigged.consumer.deferred) == 0
+        assert await worker.types(job_id) == types_of(20)
+    await worker.all_acked()
+    assert len(await worker.dead_letters()) == 50
+    assert len(worker.consumer.deferred) == 0
 
 
+@pytest.mark.real_redis
 async def test_a_steady_stream_of_new_jobs_does_not_starve_the_retries(
-    real_rig: RigMaker,
+    make_worker: MakeWorker,
 ) -> None:
     flaky = Flaky(TransientError("again", retry_after_s=0.01), failures=3)
     posting = True
 
     async def handler(context: Any, payload: Any) -> Any:
-        if payload.get("flaky"):
-            return await flaky.handle(context, payload)
-        return None
+        return await flaky(context, payload) if payload.get("flaky") else None
 
-    rigged = real_rig(handler, max_inflight=1)
-    await rigged.group()
-    rigged.start()
+    worker = make_worker(handler, max_inflight=1)
+    worker.start()
 
-    async def pour() -> None:
+    async def post_steadily() -> None:
         while posting:
-            await rigged.post(5)
+            await worker.post(5)
 
-    pouring = asyncio.create_task(pour())
+    steady = asyncio.create_task(post_steadily())
     try:
-        jobs = await rigged.post(3, payload=b'{"flaky":1}')
-        assert await rigged.ended(jobs) == {b"done"}
+        jobs = await worker.post(3, payload=b'{"flaky":1}')
+        assert await worker.ended(jobs) == {b"done"}
     finally:
         posting = False
-        await pouring
+        await steady
 
 
-async def test_a_repeated_retry_of_a_lost_reply(rig: RigMaker) -> None:
-    rigged = rig()
-    lease = await rigged.running()
-    for _ in range(2):
-        answer = await rigged.store.retry(lease, rigged.worker, 0, b'{"kind":"x"}', b"{}")
-        assert answer is Answer.OK
-    assert (await rigged.types(lease.job_id)).count(b"retry") == 1
+# -- NotNow -----------------------------------------------------------------------------------
 
 
-async def test_attempts_of_a_dead_worker_count(rig: RigMaker) -> None:
-    """Crashes and errors are counted together."""
-    rigged = rig(Flaky(ConnectionError("away")).handle, terms=WorkerDefaults(3, backoff=QUICK))
-    lease = await rigged.running()
-    lease = await rigged.take_over(lease)  # the first worker's lease expired
-    claim = Claim(lease.job_id, lease.message_id, "t3")
-    await rigged.expire(lease)
-    [reply] = await rigged.store.begin([claim], rigged.worker._replace(max_attempts=2))
-    assert not isinstance(reply, Exception)
-    assert reply.answer is Answer.EXHAUSTED
-    assert json.loads((await rigged.job(lease.job_id))[b"error"])["kind"] == "attempts_exhausted"
+async def test_a_job_is_postponed_until_it_can_run(
+    make_worker: MakeWorker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """More often than it has attempts; afterwards it still has all of them."""
+    caplog.set_level(logging.INFO)
+
+    async def handler(context: Any, payload: Any) -> int:
+        if context.attempt <= 4:
+            raise Loading("the model is loading", retry_after_s=0.01)
+        if context.attempt == 5:
+            raise TransientError("for once")
+        return int(context.attempt)
+
+    worker = make_worker(handler)
+    job_id = await worker.run_job(max_attempts=2)
+    assert await worker.result(job_id) == 6
+    retries = [data for kind, _, data in await worker.parsed_events(job_id) if kind == "retry"]
+    assert [data["kind"] for data in retries] == ["model_unavailable"] * 4 + ["transient_error"]
+    assert retries[0]["message"] == "the model is loading"
+    assert retries[0]["delay_ms"] == 100
+    counters = worker.consumer.counters.for_task("chat")
+    assert (counters.postponed, counters.retried, counters.succeeded) == (4, 1, 1)
+    lines = [record for record in caplog.records if "postponed" in record.message]
+    assert {record.levelno for record in lines} == {logging.INFO}
+
+
+async def test_a_postponed_attempt_is_not_the_first_error_of_the_job(
+    make_worker: MakeWorker,
+) -> None:
+    """Only failures that count are kept as the first error."""
+
+    async def handler(context: Any, payload: Any) -> None:
+        if context.attempt == 1:
+            raise Loading("loading", retry_after_s=0.01)
+        raise TransientError(f"attempt {context.attempt}", retry_after_s=0.01)
+
+    worker = make_worker(handler)
+    await worker.run_job(b"error", max_attempts=2)
+    [letter] = await worker.dead_letters()
+    assert json.loads(letter[b"first_error"])["message"] == "attempt 2"
+    assert json.loads(letter[b"last_error"])["message"] == "attempt 3"
+    assert letter[b"attempts"] == b"3"
+
+
+@pytest.mark.fakeredis_only
+async def test_a_job_canceled_before_it_is_postponed_ends(make_worker: MakeWorker) -> None:
+    entered = asyncio.Event()
+
+    async def handler(context: Any, payload: Any) -> None:
+        entered.set()
+        await context.wait_for_cancel()
+        raise NotNow("too late")
+
+    worker = make_worker(handler)
+    worker.start()
+    [job_id] = await worker.post()
+    await asyncio.wait_for(entered.wait(), 10)
+    await worker.cancel(job_id)
+    assert await worker.settled(job_id) == b"canceled"
+
+
+@pytest.mark.parametrize("error", [NotNow("later", retry_after_s=60), ConnectionError()])
+async def test_a_waiting_job_occupies_no_slot(make_worker: MakeWorker, error: Any) -> None:
+    """Neither a postponed job nor one that waits for its next attempt; both can be canceled."""
+
+    async def handler(context: Any, payload: Any) -> None:
+        if payload.get("waits"):
+            raise error
+
+    limits = {"task_limits": {"chat": 1}, "task_limits_global": {"chat": 1}}
+    worker = make_worker(handler, max_inflight=1, **limits)
+    worker.start()
+    slow = JobOptions(backoff=Backoff(60, jitter=0)).to_json()
+    [waiting] = await worker.post(payload=b'{"waits":1}', options=slow)
+    await worker.last_event(waiting, b"retry")
+    assert await worker.ended(await worker.post(5)) == {b"done"}
+    assert (await worker.job(waiting))[b"status"] == b"queued"
+    assert await worker.cancel(waiting) is Answer.CANCELED
+    await worker.all_acked()
+
+
+# -- the script -------------------------------------------------------------------------------
+
+
+@pytest.mark.fakeredis_only
+async def test_a_free_retry_does_not_count_and_leaves_no_error(make_worker: MakeWorker) -> None:
+    worker = make_worker()
+    lease = await worker.running()
+    for _ in range(2):  # the second as after a lost reply
+        assert await worker.retry(lease, 5000, free=True) is Answer.OK
+    held = await worker.held(lease.job_id)
+    assert held[b"released"] == b"1"
+    assert not {b"first_error", b"last_error"} & set(held)
+    assert await worker.types(lease.job_id) == [b"queued", b"running", b"retry"]
+    again = await worker.again(lease, "t2")
+    await worker.retry(again, 0, b'{"kind":"real"}')
+    held = await worker.held(lease.job_id)
+    assert (held[b"released"], held[b"first_error"]) == (b"1", b'{"kind":"real"}')
+
+
+@pytest.mark.real_redis
+async def test_the_events_of_a_postponed_job_are_capped(make_worker: MakeWorker) -> None:
+    worker = make_worker()
+    lease = await worker.running()
+    events = worker.keys.events(lease.job_id)
+    pipe = worker.client.pipeline(transaction=False)
+    for _ in range(MAX_EVENTS_PER_JOB + 2000):
+        pipe.xadd(events, {"type": "note", "ts": "1", "step": "s", "data": "{}"})
+    await pipe.execute()
+    await worker.retry(lease, 0, free=True)
+    assert await worker.client.xlen(events) < MAX_EVENTS_PER_JOB + 500
+    assert (await worker.types(lease.job_id))[-1] == b"retry"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Iterator
 from typing import Any
@@ -16,7 +15,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from common.jobs.options import JobOptions
 from common.observability import logs, tracing
 from tests.support.spans import Spans, attributes, collecting, ids
-from tests.worker.kit import Rig, RigMaker, registry_of
+from tests.support.worker.harness import MakeWorker, registry_of
 from worker.errors import JobError, TransientError
 from worker.execution.executor import Outcome
 
@@ -38,11 +37,6 @@ def answer(context: Any, payload: Any) -> Any:
     return {"mine": context.traceparent, "carried": carrier, "logged": logs.trace_id.get()}
 
 
-async def result(worker: Rig, job_id: str) -> Any:
-    """What the handler returned."""
-    return json.loads((await worker.job(job_id))[b"result"])
-
-
 async def answer_async(context: Any, payload: Any) -> Any:
     await asyncio.sleep(0)
     return answer(context, payload)
@@ -50,17 +44,15 @@ async def answer_async(context: Any, payload: Any) -> Any:
 
 @pytest.mark.parametrize("handler", [answer, answer_async])
 async def test_the_span_is_current_while_the_handler_runs(
-    rig: RigMaker, spans: Spans, handler: Any
+    make_worker: MakeWorker, spans: Spans, handler: Any
 ) -> None:
-    worker = rig(handler)
-    [job_id] = await worker.post(options=TRACED)
-    worker.start()
-    assert await worker.settled(job_id) == b"done"
+    worker = make_worker(handler)
+    job_id = await worker.run_job(options=TRACED)
     await worker.stop()
     [span] = spans.all
     trace_id, span_id = ids(span)
     assert trace_id == TRACE
-    seen = await result(worker, job_id)
+    seen = await worker.result(job_id)
     here = f"00-{trace_id}-{span_id}-01"
     assert seen == {
         "mine": here,
@@ -72,11 +64,10 @@ async def test_the_span_is_current_while_the_handler_runs(
     assert [link.context.span_id for link in span.links] == [0x00F067AA0BA902B7]
 
 
-async def test_the_attributes_of_a_span(fake_rig: RigMaker, spans: Spans) -> None:
-    worker = fake_rig(answer_async)
-    [job_id] = await worker.post()
-    worker.start()
-    await worker.settled(job_id)
+@pytest.mark.fakeredis_only
+async def test_the_attributes_of_a_span(make_worker: MakeWorker, spans: Spans) -> None:
+    worker = make_worker(answer_async)
+    job_id = await worker.run_job()
     await worker.stop()
     [span] = spans.all
     queue = worker.keys.queue
@@ -101,15 +92,16 @@ async def test_the_attributes_of_a_span(fake_rig: RigMaker, spans: Spans) -> Non
     assert not span.links
 
 
-async def test_retries_are_new_spans_of_the_same_trace(fake_rig: RigMaker, spans: Spans) -> None:
+@pytest.mark.fakeredis_only
+async def test_retries_are_new_spans_of_the_same_trace(
+    make_worker: MakeWorker, spans: Spans
+) -> None:
     async def second_time(context: Any, payload: Any) -> None:
         if context.attempt == 1:
             raise TransientError("busy")
 
-    worker = fake_rig(second_time)
-    [job_id] = await worker.post(options=TRACED)
-    worker.start()
-    assert await worker.settled(job_id) == b"done"
+    worker = make_worker(second_time)
+    await worker.run_job(options=TRACED)
     await worker.stop()
     first, second = spans.all
     assert ids(first)[0] == ids(second)[0] == TRACE
@@ -130,63 +122,63 @@ class Broken(JobError):
     kind = "broken"
 
 
-async def test_a_failure_is_recorded_in_the_span(fake_rig: RigMaker, spans: Spans) -> None:
+@pytest.mark.fakeredis_only
+async def test_a_failed_or_lost_attempt_has_an_error_in_its_span(
+    make_worker: MakeWorker, spans: Spans
+) -> None:
     async def fail(context: Any, payload: Any) -> None:
         raise Broken("no good")
 
-    outcome, _ = await fake_rig(fail).execute()
+    worker = make_worker(fail)
+    outcome, _ = await worker.execute()
     assert outcome is Outcome.ERROR
-    [span] = spans.all
-    assert attributes(span)["error.type"] == "broken"
-    assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, "no good")
-
-
-async def test_an_attempt_that_is_lost_has_a_span_too(fake_rig: RigMaker, spans: Spans) -> None:
-    worker = fake_rig(answer_async)
     attempt = await worker.attempt()
     await worker.client.delete(worker.keys.job(attempt.lease.job_id))
     assert await worker.executor.run(attempt) is Outcome.LOST
-    [span] = spans.all
-    assert attributes(span)["error.type"] == "lost"
+    failed, lost = spans.all
+    assert attributes(failed)["error.type"] == "broken"
+    assert (failed.status.status_code, failed.status.description) == (StatusCode.ERROR, "no good")
+    assert attributes(lost)["error.type"] == "lost"
 
 
-async def test_a_trace_reaches_the_handler_without_an_sdk(rig: RigMaker) -> None:
+async def test_a_trace_reaches_the_handler_without_an_sdk(make_worker: MakeWorker) -> None:
     assert tracing.tracer is None
-    worker = rig(answer_async)
+    worker = make_worker(answer_async)
     traced, plain = await worker.post(options=TRACED) + await worker.post()
     worker.start()
     await worker.ended([traced, plain])
     await worker.stop()
-    assert await result(worker, traced) == {
+    assert await worker.result(traced) == {
         "mine": PARENT,
         "carried": {"traceparent": PARENT, "tracestate": "vendor=x"},
         "logged": TRACE,
     }
-    assert await result(worker, plain) == {"mine": None, "carried": {}, "logged": ""}
+    assert await worker.result(plain) == {"mine": None, "carried": {}, "logged": ""}
     assert otel.get_current_span() is otel.INVALID_SPAN
 
 
+@pytest.mark.fakeredis_only
 @pytest.mark.parametrize("junk", ["junk", "00-0-0-0", "\u00e9" * 55])
-async def test_an_invalid_trace_in_a_lease_is_ignored(fake_rig: RigMaker, junk: str) -> None:
-    worker = fake_rig(answer_async)
-    [job_id] = await worker.post(options=JobOptions(traceparent=junk).to_json())
-    worker.start()
-    assert await worker.settled(job_id) == b"done"
-    assert await result(worker, job_id) == {"mine": None, "carried": {}, "logged": ""}
+async def test_an_invalid_trace_in_a_lease_is_ignored(make_worker: MakeWorker, junk: str) -> None:
+    worker = make_worker(answer_async)
+    job_id = await worker.run_job(options=JobOptions(traceparent=junk).to_json())
+    assert await worker.result(job_id) == {"mine": None, "carried": {}, "logged": ""}
 
 
+@pytest.mark.fakeredis_only
 async def test_a_broken_tracer_does_not_fail_the_job(
-    fake_rig: RigMaker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(tracing, "tracer", object())
     caplog.set_level(logging.DEBUG)
-    outcome, _ = await fake_rig(answer_async).execute()
+    outcome, _ = await make_worker(answer_async).execute()
     assert outcome is Outcome.DONE
     assert "attempt is not traced" in caplog.text
 
 
+@pytest.mark.fakeredis_only
 async def test_log_lines_of_a_job_name_it(
-    fake_rig: RigMaker, caplog: pytest.LogCaptureFixture
+    make_worker: MakeWorker, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Every log line of an attempt has job, task, attempt and trace."""
     caplog.set_level(logging.DEBUG, logger="worker")
@@ -204,10 +196,8 @@ async def test_log_lines_of_a_job_name_it(
     keep = Keep()
     logging.getLogger("worker.execution.attempt_log").addHandler(keep)
     try:
-        worker = fake_rig(registry=registry_of(fail))
-        [job_id] = await worker.post(options=TRACED)
-        worker.start()
-        assert await worker.settled(job_id) == b"error"
+        worker = make_worker(registry=registry_of(fail))
+        job_id = await worker.run_job(b"error", options=TRACED)
         await worker.stop()
     finally:
         logging.getLogger("worker.execution.attempt_log").removeHandler(keep)

@@ -7,18 +7,20 @@ from typing import Any
 
 import pytest
 
-from tests.worker.handlers.model_kit import Hang, StageMaker, joined, stage_maker
-from tests.worker.kit import RigMaker
+from tests.support.worker.harness import MakeWorker
+from tests.support.worker.model_tasks import Hang, MakeScripted, joined, scripted_worker_maker
 from worker.features.model.output_parsing import FencedBlock, fenced_blocks
 from worker.handlers import code
 from worker.handlers.code import canonical_language, find_code, looks_like_code
+
+pytestmark = pytest.mark.fakeredis_only
 
 PROGRAM = "def add(a, b):\n    return a + b"
 
 
 @pytest.fixture
-async def stage(fake_rig: RigMaker) -> AsyncIterator[StageMaker]:
-    async for make in stage_maker(fake_rig, "code", code.add_handler):
+async def scripted(make_worker: MakeWorker) -> AsyncIterator[MakeScripted]:
+    async for make in scripted_worker_maker(make_worker, "code", code.add_handler):
         yield make
 
 
@@ -26,74 +28,80 @@ def fenced(program: str, language: str = "python") -> str:
     return f"Sure!\n```{language}\n{program}\n```\nHave fun."
 
 
-async def test_a_program_is_taken_out_of_its_fence(stage: StageMaker) -> None:
-    on = stage(fenced(PROGRAM))
-    result, story = await on.run(prompt="add two numbers", language="Python", check=True)
+async def test_a_program_is_taken_out_of_its_fence(scripted: MakeScripted) -> None:
+    worker = scripted(fenced(PROGRAM))
+    result, events = await worker.run(prompt="add two numbers", language="Python", check=True)
     assert (result["code"], result["language"]) == (PROGRAM, "python")
     assert result["syntax_ok"] is True
-    assert result["text"] == fenced(PROGRAM) == joined(story, "worker.code")
+    assert result["text"] == fenced(PROGRAM) == joined(events, "worker.code")
     assert result["usage"]["prompt_tokens"] == 7
-    [request] = on.model.requests
+    [request] = worker.model.requests
     assert "```python" in request.messages[0]["content"]
     assert request.messages[1] == {"role": "user", "content": "add two numbers"}
     assert request.temperature == 0.2
 
 
-async def test_nothing_is_checked_unless_asked(stage: StageMaker) -> None:
-    result, _ = await stage(fenced("def (")).run(prompt="a")
+@pytest.mark.parametrize(
+    ("source", "language", "found", "syntax"),
+    [
+        ("x = 1\ndef f(:\n  pass", "py", "python", (False, "line 2: ")),
+        ('{"a": [1, 2]}', "json", "json", (True, None)),
+        ("{'a': 1}", "json", "json", (False, "")),
+        ("-" * 50_000 + "1", "python", "python", (False, "")),
+        ("(" * 50_000, "python", "python", (False, "")),
+        ("a" + ".b" * 50_000, "python", "python", (False, "")),
+        ("a\0", "python", "python", (False, "")),
+    ],
+    ids=["syntax", "json", "no-json", "unary", "parentheses", "attributes", "nul"],
+)
+async def test_the_syntax_is_checked(
+    scripted: MakeScripted, source: str, language: str, found: str, syntax: tuple[bool, str | None]
+) -> None:
+    """Also of programs that crash the parser."""
+    result, _ = await scripted(fenced(source, language)).run(prompt="a", check=True)
+    assert (result["language"], result["syntax_ok"]) == (found, syntax[0])
+    if syntax[1] is not None:
+        assert result["syntax_error"]
+        assert result["syntax_error"].startswith(syntax[1])
+
+
+async def test_other_languages_are_not_checked(scripted: MakeScripted) -> None:
+    result, _ = await scripted(fenced("def (")).run(prompt="a")  # not asked for
     assert not [name for name in result if name.startswith("syntax")]
+    for language, found, note in (
+        ("rs", "rust", "not checked: only python and json are supported, this is rust"),
+        ("", None, "unknown language"),
+    ):
+        answer = fenced("fn main() {}", language)
+        result, _ = await scripted(answer).run(prompt="a", check=True)
+        assert result["language"] == found
+        assert "syntax_ok" not in result
+        assert note in result["syntax_note"]
 
 
-async def test_syntax_errors_are_reported(stage: StageMaker) -> None:
-    result, _ = await stage(fenced("x = 1\ndef f(:\n  pass", "py")).run(prompt="a", check=True)
-    assert (result["language"], result["syntax_ok"]) == ("python", False)
-    assert result["syntax_error"].startswith("line 2: ")
-
-
-async def test_a_program_is_never_run(stage: StageMaker, tmp_path: Any) -> None:
+async def test_a_program_is_never_run(scripted: MakeScripted, tmp_path: Any) -> None:
     mark = tmp_path / "ran"
     source = f"open({str(mark)!r}, 'w').close()\nimport os\nos._exit(3)"
-    result, _ = await stage(fenced(source)).run(prompt="a", check=True)
+    result, _ = await scripted(fenced(source)).run(prompt="a", check=True)
     assert result["syntax_ok"] is True
     assert not mark.exists()
 
 
-@pytest.mark.parametrize("source", ["-" * 50_000 + "1", "(" * 50_000, "a" + ".b" * 50_000, "a\0"])
-async def test_a_program_that_crashes_the_parser_is_invalid(stage: StageMaker, source: str) -> None:
-    result, _ = await stage(fenced(source)).run(prompt="a", check=True)
-    assert result["syntax_ok"] is False
-    assert result["syntax_error"]
-
-
-@pytest.mark.parametrize(("source", "fine"), [('{"a": [1, 2]}', True), ("{'a': 1}", False)])
-async def test_json_is_checked_too(stage: StageMaker, source: str, fine: bool) -> None:
-    result, _ = await stage(fenced(source, "json")).run(prompt="a", check=True)
-    assert result["syntax_ok"] is fine
-
-
-async def test_other_languages_are_not_checked(stage: StageMaker) -> None:
-    result, _ = await stage(fenced("fn main() {}", "rs")).run(prompt="a", check=True)
-    assert result["language"] == "rust"
-    assert "syntax_ok" not in result
-    assert result["syntax_note"] == "not checked: only python and json are supported, this is rust"
-    result, _ = await stage(fenced("fn main() {}", "")).run(prompt="a", check=True)
-    assert result["language"] is None
-    assert "unknown language" in result["syntax_note"]
-
-
-async def test_an_answer_without_code_is_requested_again(stage: StageMaker) -> None:
-    on = stage("I would use a loop for that.", fenced(PROGRAM))
-    result, story = await on.run(prompt="a")
+async def test_an_answer_without_code_is_requested_again(scripted: MakeScripted) -> None:
+    worker = scripted("I would use a loop for that.", fenced(PROGRAM))
+    result, events = await worker.run(prompt="a")
     assert result["code"] == PROGRAM
-    assert "contains no code" in on.model.last_message(1)
-    assert joined(story, "worker.code") == result["text"]
-    on = stage("I would use a loop for that.", "Really, a loop.")
-    error = await on.fail(prompt="a")
+    assert "contains no code" in worker.model.last_message(1)
+    assert joined(events, "worker.code") == result["text"]
+    worker = scripted("I would use a loop for that.", "Really, a loop.")
+    error = await worker.fail(prompt="a")
     assert error["kind"] == "model_answer_invalid"
 
 
-async def test_canceled_in_the_middle(stage: StageMaker) -> None:
-    kept = await stage(Hang("```python\ndef add(a,")).cancel_in_the_middle(prompt="a", check=True)
+async def test_canceled_in_the_middle(scripted: MakeScripted) -> None:
+    kept = await scripted(Hang("```python\ndef add(a,")).cancel_in_the_middle(
+        prompt="a", check=True
+    )
     assert (kept["finish_reason"], kept["code"]) == ("canceled", "def add(a,")
     assert "syntax_ok" not in kept
 
@@ -108,9 +116,9 @@ async def test_canceled_in_the_middle(stage: StageMaker) -> None:
     ],
 )
 async def test_errors_of_a_payload_are_named(
-    stage: StageMaker, payload: dict[str, Any], named: str
+    scripted: MakeScripted, payload: dict[str, Any], named: str
 ) -> None:
-    error = await stage().fail(**payload)
+    error = await scripted().fail(**payload)
     assert error["kind"] == "invalid_payload"
     assert named in error["message"]
 
@@ -145,36 +153,28 @@ def test_the_longest_block_of_the_language_is_used() -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "is_code"),
     [
-        PROGRAM,
-        "import os\nprint(os.getcwd())",
-        "const a = 1;\nconsole.log(a);",
-        "#include <stdio.h>\nint main(void) {\n  return 0;\n}",
-        "SELECT name FROM people WHERE age > 7;",
-        '{\n  "a": 1,\n  "b": [1, 2]\n}',
-        "<html>\n<body>\n</body>\n</html>",
-        "<think>Let me see. I could use a loop here.</think>\nfor i in range(3):\n    print(i)",
+        (PROGRAM, True),
+        ("import os\nprint(os.getcwd())", True),
+        ("const a = 1;\nconsole.log(a);", True),
+        ("#include <stdio.h>\nint main(void) {\n  return 0;\n}", True),
+        ("SELECT name FROM people WHERE age > 7;", True),
+        ('{\n  "a": 1,\n  "b": [1, 2]\n}', True),
+        ("<html>\n<body>\n</body>\n</html>", True),
+        ("<think>Let me see. Use a loop.</think>\nfor i in range(3):\n    print(i)", True),
+        ("", False),
+        ("\n \n", False),
+        ("I would use a loop for that.", False),
+        ("First, import the module. Then call the function.\nThat is all.", False),
+        ("From here on it is easy. If you like, try it.\nElse, ask me.", False),
+        ("Yes.", False),
     ],
 )
-def test_code_without_a_fence_is_code(text: str) -> None:
-    assert find_code(text, "x") is not None
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "\n \n",
-        "I would use a loop for that.",
-        "First, import the module. Then call the function.\nThat is all.",
-        "From here on it is easy. If you like, try it.\nElse, ask me.",
-        "Yes.",
-    ],
-)
-def test_prose_is_not_code(text: str) -> None:
-    assert not looks_like_code(text)
-    assert find_code(text) is None
+def test_code_without_a_fence_is_distinguished_from_prose(text: str, is_code: bool) -> None:
+    assert (find_code(text, "x") is not None) is is_code
+    if not is_code:
+        assert not looks_like_code(text)
 
 
 def test_long_lines_are_no_trouble() -> None:

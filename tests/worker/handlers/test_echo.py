@@ -8,57 +8,52 @@ import shlex
 
 import pytest
 
-from common.contracts.jobs import Task
-from tests.worker.kit import Rig, RigMaker
+from common.contracts.jobs import TASKS
+from tests.support.worker.harness import MakeWorker, WorkerHarness
 
 
-@pytest.mark.parametrize("task", [task.value for task in Task])
-async def test_echo_as_the_contract_says(rig: RigMaker, task: str) -> None:
-    worker = rig()
-    worker.start()
-    [job_id] = await worker.post(task=task, payload=b'{"text":"hello","n":[1,null]}')
-    assert await worker.settled(job_id) == b"done"
-    text = f"echo(task={task}): {{'text': 'hello', 'n': [1, None]}}"
-    record = await worker.job(job_id)
-    assert len(record) == 9
-    result = json.loads(record[b"result"])
-    assert result == {"text": text, "ms": result["ms"]}
-    assert isinstance(result["ms"], int)
-    assert record[b"error"] == b""
-    events = await worker.events(job_id)
-    assert [(event[b"type"], event[b"step"], json.loads(event[b"data"])) for event in events] == [
-        (b"queued", b"gateway.enqueue", {}),
-        (b"running", b"worker.start", {"attempt": 1}),
-        (b"message", b"worker.echo", {"text": text}),
-        (b"done", b"worker.done", {"ms": result["ms"]}),
-    ]
-    stamps = [int(event[b"ts"]) for event in events]
-    assert stamps == sorted(stamps)
-    assert int(record[b"updated_ts"]) == stamps[-1]
+async def test_echo_as_the_contract_says(make_worker: MakeWorker) -> None:
+    worker = make_worker()
+    for task in TASKS:
+        job_id = await worker.run_job(task=task, payload=b'{"text":"hello","n":[1,null]}')
+        text = f"echo(task={task}): {{'text': 'hello', 'n': [1, None]}}"
+        record = await worker.job(job_id)
+        assert len(record) == 9
+        result = json.loads(record[b"result"])
+        assert result == {"text": text, "ms": result["ms"]}
+        assert isinstance(result["ms"], int)
+        assert record[b"error"] == b""
+        assert await worker.parsed_events(job_id) == [
+            ("queued", "gateway.enqueue", {}),
+            ("running", "worker.start", {"attempt": 1}),
+            ("message", "worker.echo", {"text": text}),
+            ("done", "worker.done", {"ms": result["ms"]}),
+        ]
+        times = [int(event[b"ts"]) for event in await worker.events(job_id)]
+        assert times == sorted(times)
+        assert int(record[b"updated_ts"]) == times[-1]
     assert await worker.pending() == 0
     assert await worker.without_ttl() == []
 
 
-async def test_a_payload_that_is_not_json_becomes_raw(rig: RigMaker) -> None:
-    worker = rig()
-    worker.start()
+async def test_a_payload_that_is_not_json_becomes_raw(make_worker: MakeWorker) -> None:
+    worker = make_worker()
     for payload, shown in ((b"{nope", "{nope"), (b"[1]", "[1]"), (b"\xff", "\ufffd")):
-        [job_id] = await worker.post(payload=payload)
-        assert await worker.settled(job_id) == b"done"
-        result = json.loads((await worker.job(job_id))[b"result"])
-        assert result["text"] == f"echo(task=chat): {{'_raw': {shown!r}}}"
+        job_id = await worker.run_job(payload=payload)
+        text = (await worker.result(job_id))["text"]
+        assert text == f"echo(task=chat): {{'_raw': {shown!r}}}"
 
 
-async def test_many_jobs_each_end_once(rig: RigMaker) -> None:
-    worker = rig(max_inflight=16)
-    jobs = await worker.post(60)  # older than the group
+async def test_many_jobs_each_end_once(make_worker: MakeWorker) -> None:
+    worker = make_worker(max_inflight=16)
+    jobs = await worker.post(40)  # older than the group
     worker.start()
     for job_id in jobs:
         assert await worker.settled(job_id) == b"done"
         assert await worker.types(job_id) == [b"queued", b"running", b"message", b"done"]
     await worker.stop()
     assert await worker.pending() == 0
-    assert (await worker.store.counts()).ended == 60
+    assert (await worker.store.counts()).ended == 40
 
 
 # -- MONITOR ----------------------------------------------------------------------------------
@@ -66,7 +61,7 @@ async def test_many_jobs_each_end_once(rig: RigMaker) -> None:
 WRITES = {"HSET", "XADD", "XACK", "DEL", "SET", "HDEL", "XCLAIM", "HMSET", "XDEL", "XTRIM"}
 
 
-async def monitored(worker: Rig, action: object) -> list[list[str]]:
+async def monitored(worker: WorkerHarness, action: object) -> list[list[str]]:
     """The write commands that Redis executed during an action, in order."""
     path = str(worker.backend.url).removeprefix("unix://")
     reader, writer = await asyncio.open_unix_connection(path)
@@ -85,9 +80,10 @@ async def monitored(worker: Rig, action: object) -> list[list[str]]:
     return [command for command in commands if command[0] in WRITES]
 
 
+@pytest.mark.real_redis
 @pytest.mark.one_server
-async def test_monitor_enqueue_writes_hash_event_queue(real_rig: RigMaker) -> None:
-    worker = real_rig()
+async def test_monitor_enqueue_writes_hash_event_queue(make_worker: MakeWorker) -> None:
+    worker = make_worker()
     await worker.post()  # connect and load the script
     jobs: list[str] = []
 
@@ -103,9 +99,10 @@ async def test_monitor_enqueue_writes_hash_event_queue(real_rig: RigMaker) -> No
     ]
 
 
+@pytest.mark.real_redis
 @pytest.mark.one_server
-async def test_monitor_the_worker_acks_last(real_rig: RigMaker) -> None:
-    worker = real_rig()
+async def test_monitor_the_worker_acks_last(make_worker: MakeWorker) -> None:
+    worker = make_worker()
     await worker.group()
     [job_id] = await worker.post()
 

@@ -11,10 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.worker.handlers.model_kit import Hang, StageMaker, cut_off, joined, stage_maker
-from tests.worker.kit import RigMaker
+from tests.support.worker.harness import MakeWorker
+from tests.support.worker.model_tasks import (
+    Hang,
+    MakeScripted,
+    cut_off,
+    joined,
+    scripted_worker_maker,
+)
 from worker.handlers import plan
 from worker.handlers.plan import InvalidPlan, PlanPayload, parse_plan
+
+pytestmark = pytest.mark.fakeredis_only
 
 TEA = {
     "steps": [
@@ -26,26 +34,26 @@ TEA = {
 
 
 @pytest.fixture
-async def stage(fake_rig: RigMaker) -> AsyncIterator[StageMaker]:
+async def scripted(make_worker: MakeWorker) -> AsyncIterator[MakeScripted]:
     def register(registry: Any, model: Any, checker: Any) -> None:
         plan.add_handler(registry, model)
 
-    async for make in stage_maker(fake_rig, "plan", register):
+    async for make in scripted_worker_maker(make_worker, "plan", register):
         yield make
 
 
-async def test_a_goal_becomes_steps(stage: StageMaker) -> None:
-    on = stage(json.dumps(TEA))
-    result, story = await on.run(goal="tea", context="There is a kettle.", max_steps=5)
+async def test_a_goal_becomes_steps(scripted: MakeScripted) -> None:
+    worker = scripted(json.dumps(TEA))
+    result, events = await worker.run(goal="tea", context="There is a kettle.", max_steps=5)
     assert result["steps"] == [
         {"id": "1", "title": "Boil water", "detail": "In the kettle."},
         {"id": "2", "title": "Warm the pot", "depends_on": ["1"]},
         {"id": "3", "title": "Brew", "detail": "Four minutes.", "depends_on": ["1", "2"]},
     ]
-    assert result["text"] == json.dumps(TEA) == joined(story, "worker.plan")
+    assert result["text"] == json.dumps(TEA) == joined(events, "worker.plan")
     assert (result["finish_reason"], result["model"]) == ("stop", "scripted")
     assert "warnings" not in result
-    [request] = on.model.requests
+    [request] = worker.model.requests
     assert "at most 5 steps" in request.messages[0]["content"]
     assert request.messages[1]["content"] == "There is a kettle.\n\nGoal: tea"
     schema = request.response_format["json_schema"]["schema"]  # type: ignore[index]
@@ -55,22 +63,22 @@ async def test_a_goal_becomes_steps(stage: StageMaker) -> None:
     assert (request.max_tokens, request.temperature) == (96 + 5 * 160, 0.3)
 
 
-async def test_a_plan_of_one_step_depends_on_nothing(stage: StageMaker) -> None:
+async def test_a_plan_of_one_step_depends_on_nothing(scripted: MakeScripted) -> None:
     form = PlanPayload(goal="a", max_steps=1).response_format()
     step = form["json_schema"]["schema"]["properties"]["steps"]["items"]
     assert list(step["properties"]) == step["required"] == ["title", "detail"]
 
 
-async def test_an_invalid_plan_is_requested_again(stage: StageMaker) -> None:
+async def test_an_invalid_plan_is_requested_again(scripted: MakeScripted) -> None:
     circle = {"steps": [{"title": "a", "depends_on": [2]}, {"title": "b", "depends_on": [1]}]}
-    on = stage(json.dumps(circle), json.dumps(TEA))
-    result, story = await on.run(goal="tea")
+    worker = scripted(json.dumps(circle), json.dumps(TEA))
+    result, events = await worker.run(goal="tea")
     assert len(result["steps"]) == 3
-    assert "depend on each other" in on.model.last_message(1)
-    assert joined(story, "worker.plan") == result["text"] == json.dumps(TEA)
+    assert "depend on each other" in worker.model.last_message(1)
+    assert joined(events, "worker.plan") == result["text"] == json.dumps(TEA)
 
 
-async def test_a_second_invalid_plan_is_repaired_with_warnings(stage: StageMaker) -> None:
+async def test_a_second_invalid_plan_is_repaired_with_warnings(scripted: MakeScripted) -> None:
     odd = json.dumps(
         {
             "steps": [
@@ -80,7 +88,7 @@ async def test_a_second_invalid_plan_is_repaired_with_warnings(stage: StageMaker
             ]
         }
     )
-    result, _ = await stage(odd, odd).run(goal="tea")
+    result, _ = await scripted(odd, odd).run(goal="tea")
     assert result["steps"] == [
         {"id": "1", "title": "a"},
         {"id": "2", "title": "b", "depends_on": ["1"]},
@@ -92,28 +100,28 @@ async def test_a_second_invalid_plan_is_repaired_with_warnings(stage: StageMaker
     ]
 
 
-async def test_too_many_steps_twice_are_cut(stage: StageMaker) -> None:
+async def test_too_many_steps_twice_are_cut(scripted: MakeScripted) -> None:
     many = json.dumps({"steps": [{"title": f"t{n}"} for n in range(9)]})
-    result, _ = await stage(many, many).run(goal="tea", max_steps=2)
+    result, _ = await scripted(many, many).run(goal="tea", max_steps=2)
     assert [step["title"] for step in result["steps"]] == ["t0", "t1"]
     assert result["warnings"] == ["there are 9 steps, 2 at most"]
 
 
 @pytest.mark.parametrize("said", ["I would rather not.", '{"steps": []}', '{"a": 1}', "[[]]"])
-async def test_two_answers_without_a_plan_are_an_error(stage: StageMaker, said: str) -> None:
-    error = await stage(said, said).fail(goal="tea")
+async def test_two_answers_without_a_plan_are_an_error(scripted: MakeScripted, said: str) -> None:
+    error = await scripted(said, said).fail(goal="tea")
     assert error["kind"] == "model_answer_invalid"
     assert said in error["message"]
 
 
-async def test_cut_off(stage: StageMaker) -> None:
-    error = await stage(cut_off(json.dumps(TEA)[:60])).fail(goal="tea")
+async def test_cut_off(scripted: MakeScripted) -> None:
+    error = await scripted(cut_off(json.dumps(TEA)[:60])).fail(goal="tea")
     assert error["kind"] == "model_answer_invalid"
     assert "cut off" in error["message"]
 
 
-async def test_canceled_in_the_middle(stage: StageMaker) -> None:
-    kept = await stage(Hang('{"steps": [')).cancel_in_the_middle(goal="tea")
+async def test_canceled_in_the_middle(scripted: MakeScripted) -> None:
+    kept = await scripted(Hang('{"steps": [')).cancel_in_the_middle(goal="tea")
     assert (kept["text"], kept["finish_reason"]) == ('{"steps": [', "canceled")
     assert "steps" not in kept
 
@@ -129,9 +137,9 @@ async def test_canceled_in_the_middle(stage: StageMaker) -> None:
     ],
 )
 async def test_errors_of_a_payload_are_named(
-    stage: StageMaker, payload: dict[str, Any], named: str
+    scripted: MakeScripted, payload: dict[str, Any], named: str
 ) -> None:
-    error = await stage().fail(**payload)
+    error = await scripted().fail(**payload)
     assert error["kind"] == "invalid_payload"
     assert named in error["message"]
 

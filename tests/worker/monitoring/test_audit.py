@@ -15,88 +15,84 @@ from common.jobs.audit.auditor import Auditor, AuditPace
 from common.jobs.audit.report import AuditReport, load_record, store_report
 from common.jobs.store import WorkerIdentity
 from common.redis.connection import async_client
-from tests.common.kit import Scene
-from tests.conftest import eventually
-from tests.support.backends import Backend
+from tests.support.servers import Backend
+from tests.support.store.jobs import StoreHarness
+from tests.support.waiting import eventually
 from worker.monitoring.audit import PeriodicAudit
 
 QUICK = AuditPace(grace_s=0.0, pause_s=0.0, recheck_delay_s=0.01)
 
 
 @pytest.fixture
-async def scene(backend: Backend, keys: JobKeys, worker: WorkerIdentity) -> AsyncIterator[Scene]:
-    scene = Scene(backend, keys, worker)
-    yield scene
-    await scene.close()
+async def harness(
+    backend: Backend, keys: JobKeys, worker: WorkerIdentity
+) -> AsyncIterator[StoreHarness]:
+    harness = StoreHarness(backend, keys, worker)
+    yield harness
+    await harness.close()
 
 
-def auditing(scene: Scene, every_s: float = 300.0, **options: Any) -> PeriodicAudit:
-    auditor = Auditor(scene.client, scene.keys, scene.worker.group, QUICK)
-    return PeriodicAudit(auditor, scene.client, scene.keys, every_s, **options)
+def auditing(harness: StoreHarness, every_s: float = 300.0, **options: Any) -> PeriodicAudit:
+    auditor = Auditor(harness.client, harness.keys, harness.worker.group, QUICK)
+    return PeriodicAudit(auditor, harness.client, harness.keys, every_s, **options)
 
 
-async def broken_job(scene: Scene) -> str:
-    lease = await scene.running()
-    await scene.finish(lease)
-    await scene.client.persist(scene.keys.job(lease.job_id))
+async def broken_job(harness: StoreHarness) -> str:
+    lease = await harness.running()
+    await harness.finish(lease)
+    await harness.client.persist(harness.keys.job(lease.job_id))
     return lease.job_id
 
 
 async def test_violations_are_logged_with_the_job_and_counted(
-    scene: Scene, caplog: pytest.LogCaptureFixture
+    harness: StoreHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
-    job_id = await broken_job(scene)
+    job_id = await broken_job(harness)
     caplog.set_level(logging.INFO)
-    report = await auditing(scene).run_once()
+    report = await auditing(harness).run_once()
     assert report is not None
     assert (report.jobs_checked, report.violations_total) == (1, 1)
     [line] = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert job_id in line.getMessage()
     assert "no_ttl" in line.getMessage()
-    record = await load_record(scene.client, scene.keys)
+    record = await load_record(harness.client, harness.keys)
     assert (record.last_jobs, record.last_violations, record.violations_total) == (1, 1, 1)
     assert job_id.encode() in record.last_found
-    assert not await scene.client.exists(scene.keys.audit_lock)
+    assert not await harness.client.exists(harness.keys.audit_lock)
 
 
-async def test_a_clean_audit_logs_no_error(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
-    await scene.finish(await scene.running())
-    assert (await auditing(scene).run_once()) is not None
+@pytest.mark.fakeredis_only
+async def test_a_clean_audit_logs_no_error(
+    harness: StoreHarness, caplog: pytest.LogCaptureFixture
+) -> None:
+    await harness.finish(await harness.running())
+    assert (await auditing(harness).run_once()) is not None
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
-async def test_no_audit_while_another_worker_audits(scene: Scene) -> None:
-    await scene.client.set(scene.keys.audit_lock, "another", ex=60)
-    assert await auditing(scene).run_once() is None
-    assert await scene.client.get(scene.keys.audit_lock) == b"another"
-    assert (await load_record(scene.client, scene.keys)).last_ts == 0
-
-
-async def test_no_audit_if_another_worker_just_audited(scene: Scene) -> None:
-    first, second = auditing(scene), auditing(scene)
-    assert await first.run_once() is not None
-    assert await second.run_once() is None
-    await scene.client.hincrby(scene.keys.audit, "last_ts", -280_000)  # type: ignore[misc]
-    assert await second.run_once() is not None
-
-
-async def test_a_last_audit_in_the_future_is_ignored(scene: Scene) -> None:
-    await store_report(scene.client, scene.keys, AuditReport(10**15, 1, 1))
-    assert await auditing(scene).run_once() is not None
-
-
-async def test_of_many_workers_one_audits(scene: Scene) -> None:
-    await scene.finish(await scene.running())
-    reports = await asyncio.gather(*(auditing(scene).run_once() for _ in range(8)))
+async def test_no_audit_while_another_worker_audits_or_just_did(harness: StoreHarness) -> None:
+    await harness.client.set(harness.keys.audit_lock, "another", ex=60)
+    assert await auditing(harness).run_once() is None
+    assert await harness.client.get(harness.keys.audit_lock) == b"another"
+    assert (await load_record(harness.client, harness.keys)).last_ts == 0
+    await harness.client.delete(harness.keys.audit_lock)
+    await harness.finish(await harness.running())
+    reports = await asyncio.gather(*(auditing(harness).run_once() for _ in range(8)))
     assert len([report for report in reports if report is not None]) == 1
-    assert (await load_record(scene.client, scene.keys)).jobs_total == 1
+    assert (await load_record(harness.client, harness.keys)).jobs_total == 1
+    assert await auditing(harness).run_once() is None
+    await harness.client.hincrby(harness.keys.audit, "last_ts", -280_000)  # type: ignore[misc]
+    assert await auditing(harness).run_once() is not None
+    # A last audit in the future is ignored.
+    await store_report(harness.client, harness.keys, AuditReport(10**15, 1, 1))
+    assert await auditing(harness).run_once() is not None
 
 
 async def test_the_lock_is_renewed_during_the_audit(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
+    harness: StoreHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("worker.monitoring.audit.RENEW_AFTER", 0.01)
-    first, second = auditing(scene, lock_ttl_s=10), auditing(scene)
+    first, second = auditing(harness, lock_ttl_s=10), auditing(harness)
     gate = asyncio.Event()
 
     async def slow(*args: Any) -> AuditReport:
@@ -105,45 +101,39 @@ async def test_the_lock_is_renewed_during_the_audit(
 
     monkeypatch.setattr(first._auditor, "run", slow)
     running = asyncio.create_task(first.run_once())
-    await eventually(lambda: scene.client.exists(scene.keys.audit_lock))
+    await eventually(lambda: harness.client.exists(harness.keys.audit_lock))
+    assert 0 < await harness.client.ttl(harness.keys.audit_lock) <= 10  # if the auditor dies
     renewed = 0
-    before = await scene.client.pttl(scene.keys.audit_lock)
+    before = await harness.client.pttl(harness.keys.audit_lock)
     while renewed < 3:  # the TTL decreases, and increases again
         assert await second.run_once() is None
-        left = await scene.client.pttl(scene.keys.audit_lock)
+        left = await harness.client.pttl(harness.keys.audit_lock)
         assert left > 0
         renewed += left > before
         before = left
     gate.set()
     assert await running is not None
-    assert not await scene.client.exists(scene.keys.audit_lock)
+    assert not await harness.client.exists(harness.keys.audit_lock)
 
 
 async def test_a_lost_lock_is_not_taken_from_its_new_owner(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
+    harness: StoreHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ours = auditing(scene)
+    ours = auditing(harness)
 
     async def overtaken(*args: Any) -> AuditReport:
-        await scene.client.set(scene.keys.audit_lock, "another", ex=60)
+        await harness.client.set(harness.keys.audit_lock, "another", ex=60)
         return AuditReport(1, 0, 0)
 
     monkeypatch.setattr(ours._auditor, "run", overtaken)
     await ours.run_once()
-    assert await scene.client.get(scene.keys.audit_lock) == b"another"
-
-
-async def test_the_lock_of_a_dead_auditor_expires(scene: Scene) -> None:
-    ours = auditing(scene)
-    async with ours._exclusive() as turn:
-        assert turn
-        assert 0 < await scene.client.ttl(scene.keys.audit_lock) <= 60
+    assert await harness.client.get(harness.keys.audit_lock) == b"another"
 
 
 async def test_a_canceled_audit_releases_the_lock(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
+    harness: StoreHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ours = auditing(scene)
+    ours = auditing(harness)
     begun = asyncio.Event()
 
     async def endless(*args: Any) -> AuditReport:
@@ -157,15 +147,15 @@ async def test_a_canceled_audit_releases_the_lock(
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert not await scene.client.exists(scene.keys.audit_lock)
+    assert not await harness.client.exists(harness.keys.audit_lock)
 
 
 @pytest.mark.parametrize("key", ["audit", "audit_lock"])
-async def test_keys_of_another_type(scene: Scene, key: str) -> None:
-    job_id = await broken_job(scene)
-    await scene.client.rpush(getattr(scene.keys, key), "x")  # type: ignore[misc]
-    assert await auditing(scene).run_once() is None
-    assert await scene.client.type(getattr(scene.keys, key)) == b"list"
+async def test_keys_of_another_type(harness: StoreHarness, key: str) -> None:
+    job_id = await broken_job(harness)
+    await harness.client.rpush(getattr(harness.keys, key), "x")  # type: ignore[misc]
+    assert await auditing(harness).run_once() is None
+    assert await harness.client.type(getattr(harness.keys, key)) == b"list"
     assert job_id
 
 
@@ -181,56 +171,51 @@ async def test_without_redis_the_audit_is_retried_later(
     await client.aclose()
 
 
-async def test_audits_continue_after_an_unexpected_error(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.fakeredis_only
+async def test_audits_repeat_but_do_not_start_at_once(
+    harness: StoreHarness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ours = auditing(scene, every_s=0.01)
-    calls = 0
+    """Also after an unexpected error."""
+    ours = auditing(harness, every_s=0.2)
+    audit, calls = ours._auditor.run, 0
 
-    async def broken(*args: Any) -> AuditReport:
+    async def fails_once(*args: Any) -> AuditReport:
         nonlocal calls
         calls += 1
-        raise ValueError("a mistake")
+        if calls == 1:
+            raise KeyError("a mistake")
+        return await audit(*args)
 
-    monkeypatch.setattr(ours._auditor, "run", broken)
+    monkeypatch.setattr(ours._auditor, "run", fails_once)
     running = asyncio.create_task(ours.run())
-    await eventually(lambda: calls > 2)
+    await asyncio.sleep(0.05)
+    assert calls == 0
+    stored: set[int] = set()
+
+    async def twice() -> bool:
+        stored.add((await load_record(harness.client, harness.keys)).last_ts)
+        return len(stored - {0}) >= 2
+
+    await eventually(twice)
     await cancel(running)
     assert "a mistake" in caplog.text
 
 
-async def test_audits_repeat_but_do_not_start_at_once(scene: Scene) -> None:
-    ours = auditing(scene, every_s=0.2)
-    running = asyncio.create_task(ours.run())
-    await asyncio.sleep(0.05)
-    assert (await load_record(scene.client, scene.keys)).last_ts == 0
-    stored: set[int] = set()
-
-    async def thrice() -> bool:
-        stored.add((await load_record(scene.client, scene.keys)).last_ts)
-        return len(stored) > 3
-
-    await eventually(thrice)
-    await cancel(running)
+@pytest.mark.fakeredis_only
+async def test_an_interval_of_0_disables_the_audit(harness: StoreHarness) -> None:
+    await asyncio.wait_for(auditing(harness, every_s=0.0).run(), 5)
+    assert not await harness.client.exists(harness.keys.audit)
 
 
-async def test_an_interval_of_0_disables_the_audit(scene: Scene) -> None:
-    await asyncio.wait_for(auditing(scene, every_s=0.0).run(), 5)
-    assert await load_record(scene.client, scene.keys) == await load_record(
-        scene.client, scene.keys
-    )
-    assert not await scene.client.exists(scene.keys.audit)
-
-
-async def test_it_can_be_canceled_during_an_audit(scene: Scene) -> None:
+async def test_it_can_be_canceled_during_an_audit(harness: StoreHarness) -> None:
     """redis-py may swallow a cancellation."""
-    job_id = await broken_job(scene)
-    for turns in range(0, 60, 3):
-        await scene.client.delete(scene.keys.audit, scene.keys.audit_lock)
+    job_id = await broken_job(harness)
+    for turns in range(0, 60, 6):
+        await harness.client.delete(harness.keys.audit, harness.keys.audit_lock)
         auditor = Auditor(
-            scene.client, scene.keys, scene.worker.group, AuditPace(recheck_delay_s=3600.0)
+            harness.client, harness.keys, harness.worker.group, AuditPace(recheck_delay_s=3600.0)
         )
-        ours = PeriodicAudit(auditor, scene.client, scene.keys, 0.001)
+        ours = PeriodicAudit(auditor, harness.client, harness.keys, 0.001)
         running = asyncio.create_task(ours.run())
         await eventually(lambda auditor=auditor: auditor.running)
         for _ in range(turns):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import timeit
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -17,12 +18,14 @@ from common.contracts.workers import (
     TaskHistogram,
 )
 from common.observability.histogram import Histogram
-from tests.conftest import eventually
-from tests.worker.kit import RigMaker, registry_of
+from tests.support.waiting import eventually
+from tests.support.worker.harness import MakeWorker, registry_of
 from worker.errors import JobError, TransientError
 from worker.execution.outcome import Outcome
 from worker.monitoring.counters import Counters, TaskCounters
 from worker.queue.messages import Message
+
+pytestmark = pytest.mark.fakeredis_only
 
 NOW_S = 1_760_000_000.0
 
@@ -46,8 +49,9 @@ def test_a_value_on_a_bound_belongs_below_it() -> None:
 def test_only_a_first_attempt_counts_for_the_waiting_time(counters: Counters) -> None:
     counters.record_start("chat", at(3), 1)
     counters.record_start("chat", at(9), 2)
+    counters.record_start("chat", at(-5), 1)  # a clock ahead: not negative
     chat = counters.for_task("chat")
-    assert (chat.started, sum(chat.queue_wait.counts), chat.queue_wait.sum) == (2, 1, 3.0)
+    assert (chat.started, sum(chat.queue_wait.counts), chat.queue_wait.sum) == (3, 2, 3.0)
 
 
 @pytest.mark.parametrize("message_id", ["0-1", "x", "", at(TTL_MAX_S + 1)])
@@ -59,11 +63,6 @@ def test_ids_without_a_time_do_not_count_for_the_waiting_time(
     view: Any = counters.view()["chat"]
     assert (view["started"], view["succeeded"]) == (1, 1)
     assert set(view) & {spread.value for spread in TaskHistogram} == {"run", "attempts"}
-
-
-def test_a_clock_ahead_gives_no_negative_waiting_time(counters: Counters) -> None:
-    counters.record_start("chat", at(-5), 1)
-    assert counters.for_task("chat").queue_wait.view() == {"counts": [1] + [0] * 18, "sum": 0.0}
 
 
 def test_tasks_outside_the_contract_share_a_label(counters: Counters) -> None:
@@ -126,104 +125,73 @@ def test_counting_is_cheap() -> None:
 # -- in a worker -----------------------------------------------------------------------------
 
 
-def counted(rigged: Any, task: str = "chat") -> dict[str, int]:
-    view = rigged.consumer.counters.view([task])[task]
+def counted(worker: Any, task: str = "chat") -> dict[str, int]:
+    view = worker.consumer.counters.view([task])[task]
     return {count.value: view[count.value] for count in TaskCounter if view[count.value]}
 
 
-async def test_jobs_that_succeed(fake_rig: RigMaker) -> None:
+async def test_every_end_of_a_job_is_counted(make_worker: MakeWorker) -> None:
     async def handler(context: Any, payload: Any) -> None:
-        await context.emit("message", {})
-        await context.emit("message", {})
+        for _ in range(2):
+            await context.emit("message", {})
+        if payload.get("fails"):
+            raise JobError("no")
+        if payload.get("transient"):
+            raise TransientError("not yet")
+        if payload.get("waits"):
+            await context.wait_for_cancel()
 
-    rigged = fake_rig(handler)
-    rigged.start()
-    jobs = await rigged.post(5)
-    await rigged.ended(jobs)
-    await eventually(lambda: counted(rigged) == {"started": 5, "succeeded": 5})
-    chat = rigged.consumer.counters.for_task("chat")
-    assert sum(chat.queue_wait.counts) == sum(chat.end_to_end.counts) == 5
-    assert rigged.executor.events_emitted == 10
+    worker = make_worker(handler)
+    expected: Counter[str] = Counter()
 
+    async def are_counted(**more: int) -> None:
+        expected.update(more)
+        await eventually(lambda: counted(worker) == expected)
 
-async def test_a_job_that_fails_for_good(fake_rig: RigMaker) -> None:
-    async def handler(context: Any, payload: Any) -> None:
-        raise JobError("no")
-
-    rigged = fake_rig(handler)
-    await rigged.execute()
-    assert counted(rigged) == {"started": 1, "failed": 1}
-
-
-async def test_a_job_that_is_retried(fake_rig: RigMaker) -> None:
-    async def handler(context: Any, payload: Any) -> None:
-        raise TransientError("not yet")
-
-    rigged = fake_rig(handler)
-    rigged.start()
-    [job_id] = await rigged.post()
-    assert await rigged.settled(job_id) == b"error"
-    expected = {"started": 5, "retried": 4, "failed": 1, "deadlettered": 1}
-    await eventually(lambda: counted(rigged) == expected)
-    assert rigged.consumer.counters.view()["chat"]["attempts"] == {
-        "counts": [0, 0, 0, 1, 0, 0],
-        "sum": 5,
-    }
-
-
-async def test_a_job_that_is_canceled(fake_rig: RigMaker) -> None:
-    async def handler(context: Any, payload: Any) -> None:
-        await context.wait_for_cancel()
-
-    rigged = fake_rig(handler)
-    rigged.start()
-    [job_id] = await rigged.post()
-    await eventually(lambda: rigged.slots.busy == 1 and rigged.executor.running)
-    await rigged.cancel(job_id)
-    assert await rigged.settled(job_id) == b"canceled"
-    await eventually(lambda: counted(rigged) == {"started": 1, "canceled": 1})
+    for _ in range(3):
+        await worker.run_job()
+    await are_counted(started=3, succeeded=3)
+    chat = worker.consumer.counters.for_task("chat")
+    assert sum(chat.queue_wait.counts) == sum(chat.end_to_end.counts) == 3
+    assert worker.executor.events_emitted == 6
+    await worker.run_job(b"error", payload=b'{"fails":1}')
+    await are_counted(started=1, failed=1)
+    await worker.run_job(b"error", payload=b'{"transient":1}')
+    await are_counted(started=5, retried=4, failed=1, deadlettered=1)
+    attempts: Any = worker.consumer.counters.view()["chat"]["attempts"]
+    assert attempts == {"counts": [4, 0, 0, 1, 0, 0], "sum": 9}
+    [job_id] = await worker.post(payload=b'{"waits":1}')
+    await worker.last_event(job_id, b"message")
+    await worker.cancel(job_id)
+    await are_counted(started=1, canceled=1)
+    await worker.post(payload=b'{"waits":1}')
+    await eventually(lambda: worker.executor.running)
+    await worker.stop(0.05)
+    await are_counted(started=1, released=1)
 
 
-async def test_a_job_that_is_released(fake_rig: RigMaker) -> None:
-    async def handler(context: Any, payload: Any) -> None:
-        await context.wait_for_cancel()
-
-    rigged = fake_rig(handler)
-    rigged.start()
-    await rigged.post()
-    await eventually(lambda: rigged.executor.running)
-    await rigged.stop(0.05)
-    assert counted(rigged) == {"started": 1, "released": 1}
-
-
-async def test_messages_without_a_job(fake_rig: RigMaker) -> None:
-    rigged = fake_rig(registry=registry_of(lambda context, payload: None))
-    await rigged.group()
-    await rigged.client.xadd(rigged.keys.queue, {"task": "chat"})
-    await rigged.client.xadd(rigged.keys.queue, {"job_id": "gone", "task": "chat"})
-    await rigged.client.xadd(rigged.keys.queue, {"job_id": "gone-too", "task": "dance"})
-    await rigged.claimer.claim(await rigged.messages())
-    assert counted(rigged) == {"deadlettered": 2, "expired": 1}
-    assert counted(rigged, UNKNOWN_TASK) == {"deadlettered": 1}
+async def test_jobs_of_dead_workers_are_counted(make_worker: MakeWorker) -> None:
+    """A message that was taken over, and a job that has used up its attempts."""
+    worker = make_worker()
+    attempt = await worker.attempt()
+    lease = worker.keys.lease(attempt.lease.job_id)
+    await worker.client.hset(lease, mapping={"attempt": 5, "deadline_ms": 1})
+    message = (await worker.client.xrange(worker.keys.queue))[0]
+    await worker.claimer.claim([Message.read(message[0].decode(), message[1])])
+    assert counted(worker) == {"failed": 1, "deadlettered": 1}
+    await worker.post()
+    [message_id] = await worker.take(1, "other")
+    await worker.claim_for("other", message_id, 10_000_000)
+    assert await worker.consumer.recovery.run_once() == 1
+    assert counted(worker)["reclaimed"] == 1
 
 
-async def test_a_job_that_kills_its_worker_each_time(fake_rig: RigMaker) -> None:
-    rigged = fake_rig()
-    attempt = await rigged.attempt()
-    lease = rigged.keys.lease(attempt.lease.job_id)
-    await rigged.client.hset(lease, mapping={"attempt": 5, "deadline_ms": 1})
-    message = (await rigged.client.xrange(rigged.keys.queue))[0]
-    await rigged.claimer.claim([Message.read(message[0].decode(), message[1])])
-    assert counted(rigged) == {"failed": 1, "deadlettered": 1}
-
-
-async def test_messages_that_were_taken_over(fake_rig: RigMaker) -> None:
-    rigged = fake_rig()
-    await rigged.group()
-    await rigged.post()
-    await rigged.client.xreadgroup(rigged.worker.group, "other", {rigged.keys.queue: ">"})
-    entry = (await rigged.client.xrange(rigged.keys.queue))[0][0]
-    idle = ("XCLAIM", rigged.keys.queue, rigged.worker.group, "other", 0, entry)
-    await rigged.client.execute_command(*idle, "IDLE", 10_000_000)
-    assert await rigged.consumer.recovery.run_once() == 1
-    assert counted(rigged)["reclaimed"] == 1
+async def test_messages_without_a_job(make_worker: MakeWorker) -> None:
+    worker = make_worker(registry=registry_of(lambda context, payload: None))
+    await worker.group()
+    await worker.client.xadd(worker.keys.queue, {"task": "chat"})
+    await worker.client.xadd(worker.keys.queue, {"job_id": "gone", "task": "chat"})
+    await worker.client.xadd(worker.keys.queue, {"job_id": "gone-too", "task": "dance"})
+    await worker.claimer.claim(await worker.messages())
+    assert counted(worker) == {"deadlettered": 2, "expired": 1}
+    assert counted(worker, UNKNOWN_TASK) == {"deadlettered": 1}

@@ -39,39 +39,36 @@ from common.observability.heartbeats import (
 )
 from common.process.host import HostReadings
 from common.process.usage import LoopLag
-from tests.conftest import eventually
-from tests.worker.kit import Rig, RigMaker
+from tests.support.waiting import eventually
+from tests.support.worker.harness import MakeWorker, WorkerHarness
 from worker.monitoring import heartbeat as module
 from worker.monitoring.heartbeat import HeartbeatSender
 
 
-def sender(rigged: Rig, every_s: float = 5.0, **options: Any) -> HeartbeatSender:
-    return HeartbeatSender(rigged.consumers, rigged.keys, every_s, LoopLag(), **options)
+def sender(worker: WorkerHarness, every_s: float = 5.0, **options: Any) -> HeartbeatSender:
+    return HeartbeatSender(worker.consumers, worker.keys, every_s, LoopLag(), **options)
 
 
-def test_members_are_those_of_the_contract() -> None:
-    for model, enum in (
-        (Heartbeat, WorkerField),
-        (RunningJob, RunningField),
-        (Histogram, HistogramField),
-        (LimitsReading, LimitsField),
-        (LimitReading, LimitField),
-        (WaitingReading, WaitingField),
-    ):
-        assert names_in(model) == set(values_of(enum))
-    assert names_in(QueueReading) == set(values_of(QueueReadingField))
-    assert names_in(TaskNumbers) == {member.value for member in (*TaskCounter, *TaskHistogram)}
+@pytest.mark.parametrize(
+    ("model", "names"),
+    [
+        (Heartbeat, values_of(WorkerField)),
+        (RunningJob, values_of(RunningField)),
+        (Histogram, values_of(HistogramField)),
+        (LimitsReading, values_of(LimitsField)),
+        (LimitReading, values_of(LimitField)),
+        (WaitingReading, values_of(WaitingField)),
+        (QueueReading, values_of(QueueReadingField)),
+        (TaskNumbers, [member.value for member in (*TaskCounter, *TaskHistogram)]),
+        (HostReadings, [each.name for each in fields(heartbeats.MachineReading)]),
+    ],
+)
+def test_members_are_those_of_the_contract(model: type[Any], names: list[str]) -> None:
+    assert {each.name for each in fields(model)} == set(names)
 
 
-def names_in(kind: type[Any]) -> set[str]:
-    return {each.name for each in fields(kind)}
-
-
-def test_the_host_member_has_the_fields_that_are_read() -> None:
-    assert names_in(HostReadings) == names_in(heartbeats.MachineReading)
-
-
-async def test_members_of_services_survive_a_round_trip(fake_rig: RigMaker) -> None:
+@pytest.mark.fakeredis_only
+async def test_members_of_services_survive_a_round_trip(make_worker: MakeWorker) -> None:
     spread = heartbeats.Histogram([1, 2], 1.5)
     said: dict[str, Any] = {
         "paused": True,
@@ -84,9 +81,9 @@ async def test_members_of_services_survive_a_round_trip(fake_rig: RigMaker) -> N
         "nobody_knows": object(),
     }
     telling = {name: lambda value=value: value for name, value in said.items()}
-    rigged = fake_rig()
-    await sender(rigged, fields=telling).run_once()
-    [beat] = await read_heartbeats(rigged.client, rigged.keys)
+    worker = make_worker()
+    await sender(worker, fields=telling).run_once()
+    [beat] = await read_heartbeats(worker.client, worker.keys)
     assert beat.paused
     assert beat.embedder == "small"
     assert beat.model is not None
@@ -100,7 +97,7 @@ async def test_members_of_services_survive_a_round_trip(fake_rig: RigMaker) -> N
         assert read == written
 
 
-async def test_a_heartbeat(rig: RigMaker) -> None:
+async def test_a_heartbeat(make_worker: MakeWorker) -> None:
     entered = asyncio.Event()
 
     async def handler(context: Any, payload: Any) -> None:
@@ -108,14 +105,14 @@ async def test_a_heartbeat(rig: RigMaker) -> None:
         entered.set()
         await context.wait_for_cancel()
 
-    rigged = rig(handler)
-    rigged.start()
-    [job_id] = await rigged.post()
+    worker = make_worker(handler)
+    worker.start()
+    [job_id] = await worker.post()
     await asyncio.wait_for(entered.wait(), 10)
     box = HostReadings(memory_pressure=1.5, temperature_c=61.0)
-    await sender(rigged, read_host=lambda: box, holding_why=lambda: "too hot").run_once()
-    [beat] = await read_heartbeats(rigged.client, rigged.keys)
-    assert (beat.consumer, beat.pid) == (rigged.worker.consumer, os.getpid())
+    await sender(worker, read_host=lambda: box, holding_why=lambda: "too hot").run_once()
+    [beat] = await read_heartbeats(worker.client, worker.keys)
+    assert (beat.consumer, beat.pid) == (worker.worker.consumer, os.getpid())
     assert (beat.in_flight, beat.max_inflight, beat.tasks) == (1, 4, ["chat"])
     [running] = beat.running
     assert (running.job_id, running.task, running.attempt) == (job_id, "chat", 1)
@@ -131,48 +128,42 @@ async def test_a_heartbeat(rig: RigMaker) -> None:
     assert beat.age_s() < 20
 
 
-async def test_it_expires_soon_after_the_worker_is_gone(rig: RigMaker) -> None:
-    rigged = rig()
-    beating = sender(rigged, 5.0)
+async def test_it_expires_soon_after_the_worker_is_gone(make_worker: MakeWorker) -> None:
+    worker = make_worker()
+    beating = sender(worker, 5.0)
     await beating.run_once()
-    key = rigged.keys.worker(rigged.worker.consumer)
-    assert 10 <= await rigged.client.ttl(key) <= 15
-    assert 0 < await rigged.client.ttl(rigged.keys.workers) <= 3600
+    key = worker.keys.worker(worker.worker.consumer)
+    assert 10 <= await worker.client.ttl(key) <= 15
+    assert 0 < await worker.client.ttl(worker.keys.workers) <= 3600
     await beating.remove()
-    assert not await rigged.client.exists(key, rigged.keys.workers)
-    assert await read_heartbeats(rigged.client, rigged.keys) == []
+    assert not await worker.client.exists(key, worker.keys.workers)
+    assert await read_heartbeats(worker.client, worker.keys) == []
 
 
-async def test_names_of_workers_without_heartbeat_are_removed(
-    fake_rig: RigMaker, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.fakeredis_only
+async def test_the_numbers_of_workers_and_listed_jobs_are_limited(
+    make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MOST_WORKERS", 3)
-    rigged = fake_rig()
+    worker = make_worker(lambda context, payload: None, max_inflight=100)
     names = {"long-gone": 1, **{f"w{number}": 10**13 + number for number in range(5)}}
-    await rigged.client.zadd(rigged.keys.workers, names)
-    await sender(rigged).run_once()
-    assert await rigged.client.zrange(rigged.keys.workers, 0, -1) == [b"w2", b"w3", b"w4"]
-
-
-async def test_the_number_of_listed_jobs_is_limited(fake_rig: RigMaker) -> None:
-    rigged = fake_rig(lambda context, payload: None, max_inflight=100)
+    await worker.client.zadd(worker.keys.workers, names)
+    await sender(worker).run_once()
+    assert await worker.client.zrange(worker.keys.workers, 0, -1) == [b"w2", b"w3", b"w4"]
     for _ in range(heartbeats.MOST_NAMED + 5):
-        rigged.executor.run(await rigged.attempt()).close()
-    assert len(sender(rigged).build(QueueReading()).running) == heartbeats.MOST_NAMED
+        worker.executor.run(await worker.attempt()).close()
+    assert len(sender(worker).build(QueueReading()).running) == heartbeats.MOST_NAMED
+    worker.start()
+    await worker.stop()
+    assert sender(worker).build(QueueReading()).draining
 
 
-async def test_a_stopping_worker_is_marked_as_draining(fake_rig: RigMaker) -> None:
-    rigged = fake_rig()
-    rigged.start()
-    await rigged.stop()
-    assert sender(rigged).build(QueueReading()).draining
-
-
+@pytest.mark.fakeredis_only
 async def test_heartbeats_continue_after_an_error(
-    fake_rig: RigMaker, monkeypatch: pytest.MonkeyPatch
+    make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rigged = fake_rig()
-    beating = sender(rigged, 0.01)
+    worker = make_worker()
+    beating = sender(worker, 0.01)
     once, tries = beating.run_once, 0
 
     async def shaky() -> Heartbeat:
@@ -186,21 +177,22 @@ async def test_heartbeats_continue_after_an_error(
     running = asyncio.create_task(beating.run())
 
     async def seen() -> bool:
-        return bool(await read_heartbeats(rigged.client, rigged.keys))
+        return bool(await read_heartbeats(worker.client, worker.keys))
 
     await eventually(seen)
     running.cancel()
 
 
-async def test_remove_without_redis_returns_soon(fake_rig: RigMaker) -> None:
-    rigged = fake_rig()
+@pytest.mark.fakeredis_only
+async def test_remove_without_redis_returns_soon(make_worker: MakeWorker) -> None:
+    worker = make_worker()
 
     class Away:
         def pipeline(self, **options: Any) -> Any:
             raise ConnectionError("away")
 
-    rigged.consumer.connections = rigged.consumer.connections.__class__(Away(), None, None, None)  # type: ignore
-    await asyncio.wait_for(sender(rigged).remove(), 5)
+    worker.consumer.connections = worker.consumer.connections.__class__(Away(), None, None, None)  # type: ignore
+    await asyncio.wait_for(sender(worker).remove(), 5)
 
 
 GARBAGE = [
@@ -212,9 +204,10 @@ GARBAGE = [
 ]  # fmt: skip
 
 
-async def test_invalid_heartbeats_are_ignored(fake_rig: RigMaker) -> None:
-    rigged = fake_rig()
-    client, keys = rigged.client, rigged.keys
+@pytest.mark.fakeredis_only
+async def test_invalid_heartbeats_are_ignored(make_worker: MakeWorker) -> None:
+    worker = make_worker()
+    client, keys = worker.client, worker.keys
     good = Heartbeat(consumer="good").to_json()
     names: Any = {"good": 1, b"\xff\xfe": 2, "list": 3, "w": 4, "silent": 5}
     await client.zadd(keys.workers, names)
@@ -230,87 +223,71 @@ async def test_invalid_heartbeats_are_ignored(fake_rig: RigMaker) -> None:
     assert await read_heartbeats(client, keys) == []
 
 
+@pytest.mark.fakeredis_only
 async def test_the_newest_workers_are_read(
-    fake_rig: RigMaker, monkeypatch: pytest.MonkeyPatch
+    make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(heartbeats, "MOST_WORKERS", 2)
-    rigged = fake_rig()
+    worker = make_worker()
     for number in range(4):
         name = f"w{number}"
-        await rigged.client.zadd(rigged.keys.workers, {name: number})
-        await rigged.client.set(rigged.keys.worker(name), Heartbeat(consumer=name).to_json())
-    found = await read_heartbeats(rigged.client, rigged.keys)
+        await worker.client.zadd(worker.keys.workers, {name: number})
+        await worker.client.set(worker.keys.worker(name), Heartbeat(consumer=name).to_json())
+    found = await read_heartbeats(worker.client, worker.keys)
     assert [beat.consumer for beat in found] == ["w2", "w3"]
 
 
-def test_histograms_of_another_version_are_left_out() -> None:
-    raw: Any = {"consumer": "w", "tally": {"chat": {"run": {"counts": [1, 2], "sum": 3}}}}
-    beat = Heartbeat.from_json(json.dumps(raw).encode(), "w")
-    assert beat is not None
-    assert beat.task_numbers["chat"].histogram(TaskHistogram.RUN) is None
-
-
-def test_only_tasks_of_the_contract_become_labels() -> None:
-    raw = {"consumer": "w", "tally": {"chat": {}, "unknown": {}, "dance": {}}}
+def test_only_tasks_and_histograms_of_the_contract_are_read() -> None:
+    run = {"run": {"counts": [1, 2], "sum": 3}}  # of another version
+    raw = {"consumer": "w", "tally": {"chat": run, "unknown": {}, "dance": {}}}
     beat = Heartbeat.from_json(json.dumps(raw).encode(), "w")
     assert beat is not None
     assert set(beat.task_numbers) == {"chat", "unknown"}
+    assert beat.task_numbers["chat"].histogram(TaskHistogram.RUN) is None
 
 
 # -- queue readings ----------------------------------------------------------------------------
 
 
-async def read_queue(rigged: Rig) -> QueueReading:
-    return await QueueReader(rigged.keys.queue, rigged.worker.group).read(rigged.client)
+async def read_queue(worker: WorkerHarness) -> QueueReading:
+    return await QueueReader(worker.keys.queue, worker.worker.group).read(worker.client)
 
 
-async def test_a_queue_that_does_not_exist(rig: RigMaker) -> None:
-    reading = await read_queue(rig())
-    assert (reading.length, reading.waiting, reading.pending, reading.oldest_ms) == (0, 0, 0, 0)
+async def test_queues_without_pending_messages(make_worker: MakeWorker) -> None:
+    """A queue that does not exist, one without a group, one whose messages have ended, and a key of
+    another type."""
+    worker = make_worker()
+
+    async def read() -> tuple[Any, ...]:
+        reading = await read_queue(worker)
+        return reading.length, reading.waiting, reading.pending, reading.oldest_ms
+
+    assert await read() == (0, 0, 0, 0)
+    for ms in (5000, 6000):
+        await worker.client.xadd(worker.keys.queue, {"a": "b"}, id=f"{ms}-0")
+    assert await read() == (2, 2, 0, 5000)
+    size = (await read_queue(worker)).stream_bytes
+    assert size is None or size > 0
+    await worker.group()
+    await worker.client.xack(worker.keys.queue, worker.worker.group, *await worker.take(2))
+    assert await read() == (2, 0, 0, 0)
+    await worker.client.delete(worker.keys.queue)
+    await worker.client.set(worker.keys.queue, "x")
+    assert await read_queue(worker) == QueueReading()
 
 
-async def test_without_a_group_everything_waits(rig: RigMaker) -> None:
-    rigged = rig()
-    await rigged.client.xadd(rigged.keys.queue, {"a": "b"}, id="5000-0")
-    await rigged.client.xadd(rigged.keys.queue, {"a": "b"}, id="6000-0")
-    reading = await read_queue(rigged)
-    assert (reading.length, reading.waiting, reading.pending) == (2, 2, 0)
-    assert reading.oldest_ms == 5000
-    assert reading.stream_bytes is None or reading.stream_bytes > 0
-
-
-async def test_waiting_and_unacknowledged_messages(rig: RigMaker) -> None:
-    rigged = rig()
-    await rigged.group()
+async def test_waiting_and_unacknowledged_messages(make_worker: MakeWorker) -> None:
+    worker = make_worker()
+    await worker.group()
     for ms in range(1, 6):
-        await rigged.client.xadd(rigged.keys.queue, {"a": "b"}, id=f"{ms}000-0")
-    first, second = await rigged.take(2)
-    queue, group = rigged.keys.queue, rigged.worker.group
-    for message_id, idle_ms in ((first, 7000), (second, 90_000)):
-        await rigged.client.execute_command(
-            "XCLAIM", queue, group, "c1", 0, message_id, "IDLE", idle_ms
-        )
-    reading = await read_queue(rigged)
+        await worker.client.xadd(worker.keys.queue, {"a": "b"}, id=f"{ms}000-0")
+    for message_id, idle_ms in zip(await worker.take(2), (7000, 90_000)):
+        await worker.claim_for("c1", message_id, idle_ms)
+    reading = await read_queue(worker)
     assert (reading.length, reading.waiting, reading.pending) == (5, 3, 2)
     assert reading.oldest_ms == 3000
     assert reading.idle_ms is not None
     assert 90_000 <= reading.idle_ms < 120_000
-
-
-async def test_entries_that_have_ended_do_not_wait(rig: RigMaker) -> None:
-    rigged = rig()
-    await rigged.group()
-    for ms in range(1, 4):
-        await rigged.client.xadd(rigged.keys.queue, {"a": "b"}, id=f"{ms}000-0")
-    await rigged.client.xack(rigged.keys.queue, rigged.worker.group, *await rigged.take(3))
-    reading = await read_queue(rigged)
-    assert (reading.length, reading.waiting, reading.pending, reading.oldest_ms) == (3, 0, 0, 0)
-
-
-async def test_a_key_of_another_type(rig: RigMaker) -> None:
-    rigged = rig()
-    await rigged.client.set(rigged.keys.queue, "x")
-    assert await read_queue(rigged) == QueueReading()
 
 
 def test_refused_commands_give_unknown_values() -> None:

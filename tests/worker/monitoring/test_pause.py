@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -12,16 +12,17 @@ import pytest
 from common.aio import cancel
 from common.contracts.queue import paused_key
 from common.jobs.pause import PauseStore
-from tests.conftest import eventually
-from tests.worker.kit import Rig, RigMaker
-from tests.worker.monitoring.test_pressure import Gate, PressuredWorker
+from tests.support.waiting import eventually
+from tests.support.worker.handlers import Gate
+from tests.support.worker.harness import MakeWorker, WorkerHarness
+from tests.worker.monitoring.test_pressure import PressuredWorker
 from worker.monitoring.intake_gate import PauseGate
 
 
 class Paused:
     """A worker with a pause gate, wired as in `worker.main`."""
 
-    def __init__(self, worker: Rig, every_s: float = 60.0) -> None:
+    def __init__(self, worker: WorkerHarness, every_s: float = 60.0) -> None:
         self.pauses = PauseStore(worker.client, worker.keys)
         self.pausing = PauseGate(worker.client, worker.keys.queue, worker.slots, every_s)
         worker.on_pause_change = self.pausing.check_now
@@ -36,32 +37,39 @@ class Paused:
 
 
 @pytest.fixture
-async def opened() -> AsyncIterator[list[Paused]]:
+async def paused_worker(make_worker: MakeWorker) -> AsyncIterator[Callable[..., Any]]:
+    """Makes workers, each with its gate."""
     made: list[Paused] = []
-    yield made
+
+    def make(handler: Any = None, **options: Any) -> tuple[WorkerHarness, Paused]:
+        worker = make_worker(handler or Gate())
+        made.append(Paused(worker, **options))
+        return worker, made[-1]
+
+    yield make
     for each in made:
         await each.close()
 
 
 async def test_a_paused_queue_starts_no_jobs_but_running_ones_continue(
-    rig: RigMaker, opened: list[Paused]
+    paused_worker: Callable[..., Any],
 ) -> None:
-    gate = Gate()
-    worker = rig(gate.handle)
-    opened.append(paused := Paused(worker))
-    await worker.group()
+    gate = Gate(closed=True)
+    worker, paused = paused_worker(gate)
     [running] = await worker.post()
     paused.start()
     worker.start(recover=True)
-    await eventually(lambda: gate.began == [running])
+    await eventually(lambda: gate.begun == [running])
     await paused.pauses.pause("local", "tea")
     await eventually(lambda: worker.slots.suspended)
     assert paused.pausing.why == "the queue is paused: tea"
-    waiting = await worker.post(3)
+    canceled, *waiting = await worker.post(3)
     gate.open.set()
     assert await worker.settled(running) == b"done"
     assert await worker.consumer.recovery.run_once() == 0
-    assert gate.began == [running]
+    await worker.cancel(canceled)
+    assert await worker.settled(canceled) == b"canceled"
+    assert gate.begun == [running]
     assert not worker.slots.interrupted
     await paused.pauses.resume()
     assert await worker.ended(waiting) == {b"done"}
@@ -69,27 +77,22 @@ async def test_a_paused_queue_starts_no_jobs_but_running_ones_continue(
 
 
 async def test_a_worker_that_starts_takes_nothing_of_a_paused_queue(
-    rig: RigMaker, opened: list[Paused]
+    paused_worker: Callable[..., Any],
 ) -> None:
-    gate = Gate()
-    gate.open.set()
-    worker = rig(gate.handle)
-    opened.append(paused := Paused(worker))
+    worker, paused = paused_worker(gate := Gate())
     assert worker.slots.suspended, "nobody knows yet"
     await paused.pauses.pause("local", "")
-    await worker.group()
     waiting = await worker.post(2)
     worker.start(recover=True)
     paused.start()
     await eventually(lambda: paused.pausing.paused)
-    assert gate.began == []
+    assert gate.begun == []
     await paused.pauses.resume()
     assert await worker.ended(waiting) == {b"done"}
 
 
-async def test_a_pause_is_found_without_a_message(rig: RigMaker, opened: list[Paused]) -> None:
-    worker = rig(Gate().handle)
-    opened.append(paused := Paused(worker, every_s=0.01))
+async def test_a_pause_is_found_without_a_message(paused_worker: Callable[..., Any]) -> None:
+    worker, paused = paused_worker(every_s=0.01)
     paused.start()
     await eventually(lambda: not worker.slots.suspended)
     await worker.client.set(paused_key(worker.keys.queue), "{}")
@@ -98,38 +101,26 @@ async def test_a_pause_is_found_without_a_message(rig: RigMaker, opened: list[Pa
     await eventually(lambda: not worker.slots.suspended)
 
 
-async def test_a_canceled_job_of_a_paused_queue_ends(rig: RigMaker, opened: list[Paused]) -> None:
-    worker = rig(Gate().handle)
-    opened.append(paused := Paused(worker))
-    await paused.pauses.pause("local", "")
-    await worker.group()
-    [job_id] = await worker.post()
-    worker.start()
-    paused.start()
-    await eventually(lambda: paused.pausing.paused)
-    await worker.cancel(job_id)
-    assert await worker.settled(job_id) == b"canceled"
-
-
-async def test_pause_and_temperature_are_separate_reasons(rig: RigMaker) -> None:
-    scenery = PressuredWorker(worker := rig(Gate().handle))
+@pytest.mark.fakeredis_only
+async def test_pause_and_temperature_are_separate_reasons(make_worker: MakeWorker) -> None:
+    pressured = PressuredWorker(worker := make_worker(Gate()))
     pausing = PauseGate(worker.client, worker.keys.queue, worker.slots)
     pauses = PauseStore(worker.client, worker.keys)
     await pauses.pause("local", "")
     await pausing.run_once()
-    scenery.heat()
+    pressured.heat()
     await pauses.resume()
     await pausing.run_once()
     assert worker.slots.suspended, "it is still hot"
-    scenery.cool()
+    pressured.cool()
     assert not worker.slots.suspended
 
 
+@pytest.mark.fakeredis_only
 async def test_nothing_is_taken_while_the_state_is_unknown(
-    rig: RigMaker, opened: list[Paused], monkeypatch: pytest.MonkeyPatch
+    paused_worker: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker = rig(Gate().handle)
-    opened.append(paused := Paused(worker))
+    worker, paused = paused_worker()
     client: Any = worker.client
     get, away = client.get, [True]
 
@@ -152,9 +143,9 @@ async def test_nothing_is_taken_while_the_state_is_unknown(
 
 
 async def test_a_key_of_another_type_counts_as_not_paused(
-    rig: RigMaker, caplog: pytest.LogCaptureFixture
+    make_worker: MakeWorker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    worker = rig(Gate().handle)
+    worker = make_worker(Gate())
     await worker.client.sadd(paused_key(worker.keys.queue), "foreign")  # type: ignore[misc]
     pausing = PauseGate(worker.client, worker.keys.queue, worker.slots)
     with caplog.at_level(logging.WARNING):
@@ -164,8 +155,11 @@ async def test_a_key_of_another_type_counts_as_not_paused(
     assert len(caplog.records) == 1
 
 
-async def test_the_pause_is_logged_once(rig: RigMaker, caplog: pytest.LogCaptureFixture) -> None:
-    worker = rig(Gate().handle)
+@pytest.mark.fakeredis_only
+async def test_the_pause_is_logged_once(
+    make_worker: MakeWorker, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = make_worker(Gate())
     pausing = PauseGate(worker.client, worker.keys.queue, worker.slots)
     pauses = PauseStore(worker.client, worker.keys)
     with caplog.at_level(logging.INFO, "worker.monitoring.intake_gate"):

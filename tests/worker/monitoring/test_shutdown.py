@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import signal
 import time
 from typing import Any
@@ -14,10 +13,11 @@ import worker.monitoring.shutdown
 from common.contracts.jobs import JobKeys
 from common.errors import StoreUnavailable
 from common.jobs.store import WorkerIdentity
-from tests.common.kit import Proxy
-from tests.conftest import eventually
-from tests.support.backends import Backend
-from tests.worker.kit import Rig, RigMaker, job_options, registry_of, within
+from tests.support.servers import Backend
+from tests.support.store.jobs import Proxy
+from tests.support.waiting import eventually
+from tests.support.worker.handlers import Gate, Stubborn
+from tests.support.worker.harness import MakeWorker, WorkerHarness, job_options, registry_of, within
 from worker.errors import TransientError
 from worker.execution.executor import Outcome
 from worker.monitoring.shutdown import StopSignals, drain
@@ -27,286 +27,218 @@ HEIR = WorkerIdentity("workers", "heir", 30_000, 600)
 SOON_S = 9
 
 
-class Held:
-    """A handler that runs until it is released or canceled."""
-
-    def __init__(self) -> None:
-        self.begun: list[str] = []
-        self.let_go = asyncio.Event()
-
-    async def handle(self, context: Any, payload: Any) -> int:
-        self.begun.append(context.job_id)
-        await context.emit("token", {})
-        await self.let_go.wait()
-        return int(context.attempt)
+@pytest.fixture
+def gate() -> Gate:
+    return Gate(closed=True)
 
 
-async def test_a_released_job_continues_in_another_worker_at_once(rig: RigMaker) -> None:
-    """Although the lease is half a minute, and the job has only one attempt."""
-    held = Held()
-    rigged, heir = rig(held.handle), rig(held.handle, identity=HEIR)
-    rigged.start()
-    [job_id] = await rigged.post(max_attempts=1)
-    await eventually(lambda: held.begun)
-    await within(15, rigged.stop(0.05))
-    assert (await rigged.job(job_id))[b"status"] == b"queued"
-    story = await rigged.parsed_events(job_id)
-    assert [kind for kind, _, _ in story] == ["queued", "running", "token", "released"]
-    assert story[-1][1] == "worker.release"
-    assert story[-1][2]["attempt"] == 1
-    held.let_go.set()
+async def running(harness: WorkerHarness, **job: Any) -> str:
+    """Start a worker with a job whose attempt has begun."""
+    harness.start()
+    [job_id] = await harness.post(**job)
+    await eventually(lambda: harness.executor.running)
+    await asyncio.sleep(0)
+    return job_id
+
+
+async def stop(harness: WorkerHarness, grace_s: float = 0.0) -> None:
+    await within(15, harness.stop(grace_s))
+
+
+async def ended_soon(harness: WorkerHarness, *jobs: str) -> None:
+    """Start a worker that takes over jobs, long before their leases are over."""
     before = time.monotonic()
-    heir.start(recover=True)
-    assert await heir.settled(job_id) == b"done"
+    harness.start(recover=True)
+    assert await harness.ended(jobs) == {b"done"}
     assert time.monotonic() - before < SOON_S
-    assert (await heir.job(job_id))[b"result"] == b"2"
-    assert (await heir.types(job_id)).count(b"done") == 1
-    await heir.all_acked()
+    await harness.all_acked()
 
 
-async def test_releases_never_use_up_attempts(rig: RigMaker) -> None:
-    held = Held()
+@pytest.mark.parametrize("slots", [1, 2], ids=["all-busy", "one-free"])
+async def test_a_released_job_continues_in_another_worker_at_once(
+    make_worker: MakeWorker, gate: Gate, slots: int
+) -> None:
+    """Although the lease is half a minute, and the job has only one attempt. Also when every slot
+    is busy and the reader waits for one."""
+    harness, heir = make_worker(gate, max_inflight=slots), make_worker(gate, identity=HEIR)
+    job_id = await running(harness, max_attempts=1)
+    await stop(harness, 0.05)
+    assert (await harness.job(job_id))[b"status"] == b"queued"
+    events = await harness.parsed_events(job_id)
+    assert [kind for kind, _, _ in events] == ["queued", "running", "released"]
+    assert (events[-1][1], events[-1][2]["attempt"]) == ("worker.release", 1)
+    assert await harness.pending() == 1
+    gate.open.set()
+    await ended_soon(heir, job_id)
+    assert await heir.result(job_id) == 2
+    assert await heir.ends(job_id) == [b"done"]
+
+
+async def test_releases_never_use_up_attempts(make_worker: MakeWorker, gate: Gate) -> None:
     job_id = ""
     for number in range(4):
-        rigged = rig(held.handle, identity=HEIR._replace(consumer=f"w{number}"))
-        rigged.start(recover=True)
+        harness = make_worker(gate, identity=HEIR._replace(consumer=f"w{number}"))
+        harness.start(recover=True)
         if not job_id:
-            [job_id] = await rigged.post(max_attempts=2)
-        await eventually(lambda number=number: len(held.begun) == number + 1)
-        await within(15, rigged.stop(0.0))
-    held.let_go.set()
-    last = rig(held.handle, identity=HEIR)
+            [job_id] = await harness.post(max_attempts=2)
+        await eventually(lambda number=number: len(gate.begun) == number + 1)
+        await stop(harness)
+    gate.open.set()
+    last = make_worker(gate, identity=HEIR)
     last.start(recover=True)
     assert await last.settled(job_id) == b"done"
     assert (await last.types(job_id)).count(b"released") == 4
 
 
-async def test_jobs_that_end_in_time_are_not_released(rig: RigMaker) -> None:
-    held = Held()
-    rigged = rig(held.handle)
-    rigged.start()
-    jobs = await rigged.post(3)
-    await eventually(lambda: len(held.begun) == 3)
-    stopping = asyncio.create_task(rigged.stop(60))
-    await eventually(lambda: rigged.slots.interrupted)
-    held.let_go.set()
+@pytest.mark.parametrize("fails", [False, True])
+async def test_jobs_that_end_in_time_are_not_released(
+    make_worker: MakeWorker, gate: Gate, fails: bool
+) -> None:
+    """A job that fails meanwhile is retried by another worker."""
+
+    async def handler(context: Any, payload: Any) -> None:
+        await gate(context, payload)
+        if fails and context.attempt == 1:
+            raise TransientError("once", retry_after_s=0.1)
+
+    harness = make_worker(handler)
+    harness.start()
+    jobs = await harness.post(3)
+    await eventually(lambda: gate.now == 3)
+    stopping = asyncio.create_task(harness.stop(60))
+    await eventually(lambda: harness.slots.interrupted)
+    gate.open.set()
     await within(15, stopping)  # type: ignore[arg-type]
     for job_id in jobs:
-        assert await rigged.types(job_id) == [b"queued", b"running", b"token", b"done"]
-    assert await rigged.pending() == 0
+        end = b"retry" if fails else b"done"
+        assert await harness.types(job_id) == [b"queued", b"running", end]
+    assert await harness.pending() == (3 if fails else 0)
+    await ended_soon(make_worker(handler, identity=HEIR), *jobs)
 
 
-async def test_events_are_kept_only_up_to_the_release(rig: RigMaker) -> None:
-    begun = asyncio.Event()
-
-    async def handler(context: Any, payload: Any) -> None:
-        begun.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            await context.emit("farewell", {})
-
-    rigged = rig(handler)
-    rigged.start()
-    [job_id] = await rigged.post()
-    await asyncio.wait_for(begun.wait(), 10)
-    await within(15, rigged.stop(0.0))
-    assert await rigged.types(job_id) == [b"queued", b"running", b"farewell", b"released"]
-
-
+@pytest.mark.fakeredis_only
 @pytest.mark.parametrize(
-    "error", [RuntimeError("interrupted"), ConnectionError("torn"), SystemExit(1)]
+    "outcome",
+    [None, RuntimeError("interrupted"), ConnectionError("torn"), SystemExit(1), "just in time"],
+    ids=repr,
 )
-async def test_a_job_that_fails_because_of_the_shutdown_is_released(
-    fake_rig: RigMaker, error: BaseException
+async def test_how_a_handler_ends_when_it_is_canceled_by_the_shutdown(
+    make_worker: MakeWorker, outcome: Any
 ) -> None:
-    """Libraries may turn a cancellation into another exception."""
-    begun = asyncio.Event()
+    """Libraries may turn a cancellation into another exception: the job is released, with its last
+    events. A handler that returns a value has finished."""
 
-    async def handler(context: Any, payload: Any) -> None:
-        begun.set()
+    async def handler(context: Any, payload: Any) -> Any:
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
-            raise error from None
+            await context.emit("farewell", {})
+            if outcome is None:
+                raise
+            if isinstance(outcome, BaseException):
+                raise outcome from None
+            return outcome
 
-    rigged = fake_rig(handler)
-    rigged.start()
-    [job_id] = await rigged.post(max_attempts=1)
-    await asyncio.wait_for(begun.wait(), 10)
-    await within(15, rigged.stop(0.0))
-    assert await rigged.types(job_id) == [b"queued", b"running", b"released"]
-    assert await rigged.dead_letters() == []
-
-
-async def test_a_handler_that_returns_during_the_shutdown_has_finished(
-    fake_rig: RigMaker,
-) -> None:
-    begun = asyncio.Event()
-
-    async def handler(context: Any, payload: Any) -> str:
-        begun.set()
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.Event().wait()
-        return "just in time"
-
-    rigged = fake_rig(handler)
-    rigged.start()
-    [job_id] = await rigged.post()
-    await asyncio.wait_for(begun.wait(), 10)
-    await within(15, rigged.stop(0.0))
-    assert (await rigged.job(job_id))[b"result"] == b'"just in time"'
+    harness = make_worker(handler)
+    job_id = await running(harness, max_attempts=1)
+    await stop(harness)
+    end = b"done" if isinstance(outcome, str) else b"released"
+    assert await harness.types(job_id) == [b"queued", b"running", b"farewell", end]
+    assert await harness.dead_letters() == []
+    if end == b"done":
+        assert await harness.result(job_id) == outcome
 
 
 async def test_a_job_is_released_if_its_handler_ignores_the_cancel(
-    rig: RigMaker, monkeypatch: pytest.MonkeyPatch
+    make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("worker.queue.slots.CANCEL_TIMEOUT_S", 0.05)
-    begun, let_go, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
-
-    async def handler(context: Any, payload: Any) -> str:
-        begun.set()
-        while not let_go.is_set():
-            try:
-                await let_go.wait()
-            except asyncio.CancelledError:
-                continue
-        ended.set()
-        return "too late"
-
-    rigged = rig(handler)
-    rigged.start()
+    stubborn = Stubborn()
+    harness = make_worker(stubborn)
     try:
-        [job_id] = await rigged.post(max_attempts=1)
-        await asyncio.wait_for(begun.wait(), 10)
-        await within(15, rigged.stop(0.0))
-        assert await rigged.types(job_id) == [b"queued", b"running", b"released"]
-        before = await rigged.snapshot()
+        job_id = await running(harness, max_attempts=1)
+        await harness.last_event(job_id, b"partial")
+        await stop(harness)
+        assert await harness.types(job_id) == [b"queued", b"running", b"partial", b"released"]
+        before = await harness.snapshot()
     finally:
-        let_go.set()
-    await asyncio.wait_for(ended.wait(), 5)
-    await eventually(lambda: not rigged.executor._running)
-    assert await rigged.snapshot() == before
+        stubborn.released.set()
+    await eventually(lambda: stubborn.ended)
+    await eventually(lambda: not harness.executor._running)
+    assert await harness.snapshot() == before
 
 
+@pytest.mark.fakeredis_only
 async def test_many_releases_without_redis_run_concurrently(
-    fake_rig: RigMaker, monkeypatch: pytest.MonkeyPatch
+    make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each release is tried for a while; all of them at the same time."""
     monkeypatch.setattr("worker.queue.slots.CANCEL_TIMEOUT_S", 0.05)
     monkeypatch.setattr("worker.execution.executor.RELEASE_TIMEOUT_S", 60.0)
-    let_go, begun = asyncio.Event(), 0
-    tried, all_tried = 0, asyncio.Event()
+    stubborn, tried, all_tried = Stubborn(), 0, asyncio.Event()
 
-    async def handler(context: Any, payload: Any) -> None:
-        nonlocal begun
-        begun += 1
-        while not let_go.is_set():
-            try:
-                await let_go.wait()
-            except asyncio.CancelledError:
-                continue
+    async def away(*args: Any, **rest: Any) -> Any:
+        nonlocal tried
+        tried += 1
+        if tried == 8:
+            all_tried.set()
+        await all_tried.wait()  # not one after the other
+        raise StoreUnavailable("away")
 
-    rigged = fake_rig(handler, max_inflight=8)
-    rigged.start()
+    harness = make_worker(stubborn, max_inflight=8)
+    harness.start()
     try:
-        await rigged.post(8)
-        await eventually(lambda: begun == 8)
-
-        async def away(*args: Any, **rest: Any) -> Any:
-            nonlocal tried
-            tried += 1
-            if tried == 8:
-                all_tried.set()
-            await all_tried.wait()  # not one after the other
-            raise StoreUnavailable("away")
-
-        rigged.executor._store.release = away  # type: ignore[method-assign]
-        await within(15, rigged.stop(0.0))
+        await harness.post(8)
+        await eventually(lambda: len(stubborn.begun) == 8)
+        harness.executor._store.release = away  # type: ignore[method-assign]
+        await stop(harness)
         assert tried == 8
     finally:
-        let_go.set()
+        stubborn.released.set()
 
 
-async def test_waiting_messages_are_released_at_once(rig: RigMaker) -> None:
-    """Messages in the wait queue, and retries that are not due: another worker takes them."""
-    held = Held()
+@pytest.mark.parametrize("grace_s", [0.0, 60.0])
+async def test_waiting_messages_are_released_at_once(
+    make_worker: MakeWorker, gate: Gate, grace_s: float
+) -> None:
+    """Messages in the wait queue, and retries that are not due: another worker takes them. The
+    grace period is for running jobs."""
 
     async def flaky(context: Any, payload: Any) -> None:
         if context.attempt == 1:
             raise TransientError("once", retry_after_s=0.5)
 
-    registry = registry_of(held.handle, "chat")
-    registry.add("plan", flaky)
-    limits = {"chat": 1}
-    rigged = rig(registry=registry, max_inflight=3, task_limits=limits)
-    heir = rig(registry=registry, identity=HEIR, max_inflight=3, task_limits=limits)
-    rigged.start()
-    chats, [plan] = await rigged.post(4, task="chat"), await rigged.post(task="plan")
+    registry, others = registry_of(gate, "chat"), registry_of(Gate(), "chat")
+    for each in (registry, others):
+        each.add("plan", flaky)
+    harness = make_worker(registry=registry, max_inflight=3, task_limits={"chat": 1})
+    heir = make_worker(registry=others, identity=HEIR, max_inflight=3)
+    harness.start()
+    [first, *chats], [plan] = await harness.post(4, task="chat"), await harness.post(task="plan")
     await eventually(
-        lambda: rigged.consumer.waiting.total == 3 and len(rigged.consumer.deferred) == 1
+        lambda: harness.consumer.waiting.total == 3 and len(harness.consumer.deferred) == 1
     )
-    await within(15, rigged.stop(0.0))
-    held.let_go.set()
-    heir.start(recover=True)
-    before = time.monotonic()
-    assert await heir.ended([*chats, plan]) == {b"done"}
-    assert time.monotonic() - before < SOON_S
+    stopping = asyncio.create_task(harness.stop(grace_s))
+    try:
+        heir.start(recover=True)
+        before = time.monotonic()
+        assert await heir.ended([*chats, plan]) == {b"done"}
+        assert time.monotonic() - before < SOON_S
+        if grace_s:
+            assert (await heir.job(first))[b"status"] == b"running"
+    finally:
+        gate.open.set()
+        await within(15, stopping)  # type: ignore[arg-type]
+    assert await heir.settled(first) == b"done"
     await heir.all_acked()
 
 
-async def test_waiting_messages_need_not_wait_for_running_jobs(rig: RigMaker) -> None:
-    """The grace period is for running jobs; waiting messages are released at once."""
-    held = Held()
-    registry = registry_of(held.handle, "chat")
-    rigged = rig(registry=registry, max_inflight=3, task_limits={"chat": 1})
-    other = rig(lambda context, payload: 1, identity=HEIR)
-    rigged.start()
-    first, *parked = await rigged.post(3)
-    await eventually(lambda: rigged.consumer.waiting.total == 2)
-    stopping = asyncio.create_task(rigged.stop(60))
-    try:
-        other.start(recover=True)
-        assert await other.ended(parked) == {b"done"}
-        assert (await other.job(first))[b"status"] == b"running"
-    finally:
-        held.let_go.set()
-        await within(15, stopping)  # type: ignore[arg-type]
-    assert await other.settled(first) == b"done"
-
-
-async def test_a_job_that_fails_during_the_shutdown_is_retried(
-    rig: RigMaker,
+async def test_a_job_whose_begin_is_in_progress_is_not_left_running(
+    make_worker: MakeWorker,
 ) -> None:
-    held = Held()
-
-    async def handler(context: Any, payload: Any) -> int:
-        await held.handle(context, payload)
-        if context.attempt == 1:
-            raise TransientError("once", retry_after_s=0.1)
-        return int(context.attempt)
-
-    rigged, heir = rig(handler), rig(handler, identity=HEIR)
-    rigged.start()
-    [job_id] = await rigged.post()
-    await eventually(lambda: held.begun)
-    stopping = asyncio.create_task(rigged.stop(60))
-    await eventually(lambda: rigged.slots.interrupted)
-    held.let_go.set()
-    await within(15, stopping)  # type: ignore[arg-type]
-    assert (await rigged.types(job_id))[-1] == b"retry"
-    heir.start(recover=True)
-    before = time.monotonic()
-    assert await heir.settled(job_id) == b"done"
-    assert time.monotonic() - before < SOON_S
-
-
-async def test_a_job_whose_begin_is_in_progress_is_not_left_running(rig: RigMaker) -> None:
     """Redis has begun it and the reply is missing: otherwise it would wait for a whole lease."""
-    ran: list[str] = []
-    rigged = rig(lambda context, payload: ran.append(context.job_id))
-    await rigged.group()
-    begin, begun, held = rigged.claimer._store.begin, asyncio.Event(), asyncio.Event()
+    harness = make_worker(lambda context, payload: None)
+    begin, begun, held = harness.claimer._store.begin, asyncio.Event(), asyncio.Event()
 
     async def slow(*args: Any, **rest: Any) -> Any:
         outcomes = await begin(*args, **rest)
@@ -314,97 +246,93 @@ async def test_a_job_whose_begin_is_in_progress_is_not_left_running(rig: RigMake
         await held.wait()
         return outcomes
 
-    rigged.claimer._store.begin = slow  # type: ignore[method-assign]
-    rigged.start()
-    [job_id] = await rigged.post(max_attempts=1)
+    harness.claimer._store.begin = slow  # type: ignore[method-assign]
+    harness.start()
+    [job_id] = await harness.post(max_attempts=1)
     await asyncio.wait_for(begun.wait(), 10)
-    stopping = asyncio.create_task(rigged.stop(0.0))
+    stopping = asyncio.create_task(harness.stop(0.0))
     asyncio.get_running_loop().call_later(0.2, held.set)
     await within(15, stopping)  # type: ignore[arg-type]
-    assert (await rigged.job(job_id))[b"status"] in (b"queued", b"done")
+    assert (await harness.job(job_id))[b"status"] in (b"queued", b"done")
 
 
-async def test_a_job_that_has_begun_but_not_started_is_released(fake_rig: RigMaker) -> None:
+@pytest.mark.fakeredis_only
+async def test_a_job_that_has_begun_but_not_started_is_released(
+    make_worker: MakeWorker, gate: Gate
+) -> None:
     """Its task is canceled before its first step."""
-    rigged = fake_rig(Held().handle)
-    attempt = await rigged.attempt()
-    rigged.slots.start(rigged.executor.run(attempt))
+    harness = make_worker(gate)
+    attempt = await harness.attempt()
+    harness.slots.start(harness.executor.run(attempt))
     reading = asyncio.create_task(asyncio.sleep(0))
-    rigged.executor.begin_shutdown()
-    await rigged.slots.cancel()
-    await rigged.executor.release_remaining()
-    await drain(rigged.consumers, reading, 0.0)
-    assert (await rigged.types(attempt.lease.job_id))[-1] == b"released"
+    harness.executor.begin_shutdown()
+    await harness.slots.cancel()
+    await harness.executor.release_remaining()
+    await drain(harness.consumers, reading, 0.0)
+    assert (await harness.types(attempt.lease.job_id))[-1] == b"released"
 
 
+@pytest.mark.real_redis
 async def test_an_abandoned_read_keeps_no_message(
-    real_rig: RigMaker, real_backend: Backend, monkeypatch: pytest.MonkeyPatch
+    make_worker: MakeWorker, backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may block in Redis for longer than the worker lives, and be delivered a message."""
     monkeypatch.setattr(worker.monitoring.shutdown, "LAST_READ_S", 0.1)
-    rigged = real_rig(block_ms=60_000, reading=real_backend.wire(block_s=60.0))
-    heir = real_rig(identity=HEIR)
-    rigged.start()
+    harness = make_worker(block_ms=60_000, reading=backend.wire(block_s=60.0))
+    heir = make_worker(identity=HEIR)
+    harness.start()
 
     async def blocked() -> bool:
-        return any(c["cmd"].startswith("xreadgroup") for c in await rigged.client.client_list())
+        return any(c["cmd"].startswith("xreadgroup") for c in await harness.client.client_list())
 
     await eventually(blocked)
-    await within(15, rigged.stop(0.05))
+    await stop(harness, 0.05)
     [job_id] = await heir.post()
     heir.start(recover=True)
     assert await heir.ended([job_id]) == {b"done"}
 
 
+@pytest.mark.fakeredis_only
 async def test_draining_does_not_wait_for_an_abandoned_handler(
-    fake_rig: RigMaker, monkeypatch: pytest.MonkeyPatch
+    make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("worker.execution.attempt.HARD_KILL_S", 0.05)
-    begun, let_go = asyncio.Event(), asyncio.Event()
-
-    async def handler(context: Any, payload: Any) -> None:
-        begun.set()
-        while not let_go.is_set():
-            try:
-                await let_go.wait()
-            except asyncio.CancelledError:
-                continue
-
-    rigged = fake_rig(handler)
-    rigged.start()
+    stubborn = Stubborn()
+    harness = make_worker(stubborn)
     try:
-        [job_id] = await rigged.post(options=job_options(0.3))
-        await asyncio.wait_for(begun.wait(), 10)
-        await within(15, rigged.stop(60))  # it times out meanwhile, and is abandoned
+        job_id = await running(harness, options=job_options(0.3))
+        await stop(harness, 60)  # it times out meanwhile, and is abandoned
     finally:
-        let_go.set()
-    assert await rigged.settled(job_id) == b"error"
+        stubborn.released.set()
+    assert await harness.settled(job_id) == b"error"
 
 
+@pytest.mark.fakeredis_only
 async def test_an_unreported_job_is_released_if_redis_does_not_answer(
-    fake_rig: RigMaker, monkeypatch: pytest.MonkeyPatch
+    make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("worker.execution.executor.RELEASE_TIMEOUT_S", 0.1)
-    rigged = fake_rig(lambda context, payload: 1)
-    attempt = await rigged.attempt()
+    harness = make_worker(lambda context, payload: 1)
+    attempt = await harness.attempt()
 
     async def hang(*args: Any, **rest: Any) -> Any:
         await asyncio.Event().wait()
 
-    rigged.executor._store.finish = hang  # type: ignore[method-assign]
-    rigged.executor._store.release = hang  # type: ignore[method-assign]
-    working = asyncio.create_task(rigged.executor.run(attempt))
-    await eventually(lambda: rigged.executor._running)
+    harness.executor._store.finish = hang  # type: ignore[method-assign]
+    harness.executor._store.release = hang  # type: ignore[method-assign]
+    working = asyncio.create_task(harness.executor.run(attempt))
+    await eventually(lambda: harness.executor._running)
     await asyncio.sleep(0)
-    rigged.executor.begin_shutdown()
+    harness.executor.begin_shutdown()
     working.cancel()
     assert await asyncio.wait_for(working, 5) is Outcome.LEFT
 
 
+@pytest.mark.real_redis
 @pytest.mark.one_server
 @pytest.mark.parametrize("how", ["silent", "gone"])
 async def test_a_worker_stops_even_if_redis_is_unavailable(
-    real_backend: Backend,
+    backend: Backend,
     keys: JobKeys,
     worker: WorkerIdentity,
     how: str,
@@ -412,42 +340,41 @@ async def test_a_worker_stops_even_if_redis_is_unavailable(
 ) -> None:
     monkeypatch.setattr("worker.execution.executor.RELEASE_TIMEOUT_S", 0.3)
     monkeypatch.setattr("worker.monitoring.shutdown.RELEASE_MESSAGES_S", 0.3)
-    held = Held()
-    async with Proxy(real_backend.url or "") as proxy:
+    gate = Gate(closed=True)
+    async with Proxy(backend.url or "") as proxy:
         behind = Backend("proxy", proxy.url)
-        rigged = Rig(behind, keys, worker, registry_of(held.handle), max_inflight=4)
+        harness = WorkerHarness(behind, keys, worker, registry_of(gate), max_inflight=4)
         try:
-            rigged.start()
-            await rigged.post(4)
-            await eventually(lambda: len(held.begun) == 4)
+            harness.start()
+            await harness.post(4)
+            await eventually(lambda: gate.now == 4)
             proxy.silent = True
             if how == "gone":
                 assert proxy._server is not None
                 proxy._server.close()
                 proxy.hang_up()
-            await within(15, rigged.stop(0.1))
+            await stop(harness, 0.1)
         finally:
-            held.let_go.set()
+            gate.open.set()
             proxy.hang_up()
-            await rigged.close()
+            await harness.close()
             await behind.close()
 
 
 # -- signals ----------------------------------------------------------------------------------
 
 
-async def test_the_first_signal_drains_and_the_second_forces(fake_rig: RigMaker) -> None:
-    held = Held()
-    rigged = fake_rig(held.handle)
-    rigged.start()
-    [job_id] = await rigged.post()
-    await eventually(lambda: held.begun)
+@pytest.mark.fakeredis_only
+async def test_the_first_signal_drains_and_the_second_forces(make_worker: MakeWorker) -> None:
+    gate = Gate(closed=True)
+    harness = make_worker(gate)
+    job_id = await running(harness)
     signals = StopSignals()
-    for taker in rigged._takers:
+    for taker in harness._takers:
         taker.cancel()
-    reading, rigged._reading = rigged._reading, None
+    reading, harness._reading = harness._reading, None
     assert reading is not None
-    draining = asyncio.create_task(drain(rigged.consumers, reading, 60.0, signals))
+    draining = asyncio.create_task(drain(harness.consumers, reading, 60.0, signals))
     signals._on_signal(signal.SIGTERM)
     await eventually(lambda: reading.done())
     assert not draining.done()
@@ -455,7 +382,7 @@ async def test_the_first_signal_drains_and_the_second_forces(fake_rig: RigMaker)
     assert not signals.force_requested.is_set()
     signals._on_signal(signal.SIGTERM)
     await within(15, draining)  # type: ignore[arg-type]
-    assert (await rigged.types(job_id))[-1] == b"released"
+    assert (await harness.types(job_id))[-1] == b"released"
 
 
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT], ids=["the same", "another"])

@@ -7,6 +7,7 @@ import contextlib
 import subprocess
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,9 +17,9 @@ from common.aio import cancel
 from common.contracts.jobs import JobKeys
 from common.jobs.store import WorkerIdentity
 from common.redis.pipelined import PipelinedConnection
-from tests.conftest import eventually
-from tests.support.backends import REAL, Backend, RealServer, require_binary
-from tests.worker.kit import Rig, RigMaker, registry_of
+from tests.support.servers import REAL, Backend, RealServer, require_binary
+from tests.support.waiting import eventually
+from tests.support.worker.harness import MakeWorker, WorkerHarness, registry_of
 from worker.errors import TransientError
 from worker.monitoring.cleanup import QueueCleaner
 
@@ -74,122 +75,118 @@ class Busy:
         return registry
 
 
-async def fill(rigged: Rig, busy: Busy) -> dict[str, list[str]]:
+async def fill(harness: WorkerHarness, busy: Busy) -> dict[str, list[str]]:
     """Start a worker with jobs in all these states."""
-    await rigged.group()
+    await harness.group()
     jobs = {
-        "chat": await rigged.post(4, task="chat"),
-        "plan": await rigged.post(2, task="plan", payload=b'{"wait_s":2}'),
-        "tool": await rigged.post(1, task="tool", delay_ms=900, schedule_limit=10),
+        "chat": await harness.post(4, task="chat"),
+        "plan": await harness.post(2, task="plan", payload=b'{"wait_s":2}'),
+        "tool": await harness.post(1, task="tool", delay_ms=900, schedule_limit=10),
     }
-    rigged.start(recover=True)
+    harness.start(recover=True)
     await eventually(lambda: busy.begun)
     await eventually(
-        lambda: rigged.consumer.waiting.total >= 3 and len(rigged.consumer.deferred) >= 2
+        lambda: harness.consumer.waiting.total >= 3 and len(harness.consumer.deferred) >= 2
     )
     return jobs
 
 
-async def assert_serves(rigged: Rig, busy: Busy, timeout_s: float = 8.0) -> None:
+async def assert_serves(harness: WorkerHarness, busy: Busy, timeout_s: float = 8.0) -> None:
     """New jobs of every kind run."""
     busy.let_go.set()
 
-    async def posted(**job: Any) -> list[str]:
-        with contextlib.suppress(RedisError):
-            return await rigged.post(**job)
-        return []
-
     jobs = [
-        *(await posted(task="chat")),
-        *(await posted(task="plan")),
-        *(await posted(task="tool", delay_ms=50, schedule_limit=10)),
+        *(await harness.post(task="chat")),
+        *(await harness.post(task="plan")),
+        *(await harness.post(task="tool", delay_ms=50, schedule_limit=10)),
     ]
-    assert len(jobs) == 3
-    assert await rigged.ended(jobs, timeout_s) == {b"done"}
+    assert await harness.ended(jobs, timeout_s) == {b"done"}
     # And cancels work again.
     busy.let_go.clear()
     busy.begun.clear()
-    [held] = await rigged.post(task="chat")
+    [held] = await harness.post(task="chat")
     await eventually(lambda: held in busy.begun)
-    await rigged.cancel(held)
-    assert await rigged.ended([held], 5) == {b"canceled"}
+    await harness.cancel(held)
+    assert await harness.ended([held], 5) == {b"canceled"}
     busy.let_go.set()
-    await rigged.all_acked()
-    await eventually(lambda: rigged.slots.free == 3)
-    await eventually(lambda: rigged.consumer.waiting.total == 0)
+    await harness.all_acked()
+    await eventually(lambda: harness.slots.free == 3)
+    await eventually(lambda: harness.consumer.waiting.total == 0)
 
 
-def build_rig(backend: Backend, keys: JobKeys, busy: Busy) -> Rig:
-    return Rig(backend, keys, SHORT, busy.registry(), max_inflight=3, task_limits={"chat": 1})
+@pytest.fixture
+async def busy() -> Busy:
+    return Busy()
 
 
-async def test_a_flush_while_jobs_run(real_rig: RigMaker, commands: Commands) -> None:
-    busy = Busy()
-    rigged = real_rig(
+@pytest.fixture
+def harness(make_worker: MakeWorker, busy: Busy) -> WorkerHarness:
+    return make_worker(
         registry=busy.registry(), identity=SHORT, max_inflight=3, task_limits={"chat": 1}
     )
-    await fill(rigged, busy)
-    await rigged.client.flushall()
+
+
+@pytest.mark.real_redis
+async def test_a_flush_while_jobs_run(
+    harness: WorkerHarness, busy: Busy, commands: Commands
+) -> None:
+    await fill(harness, busy)
+    await harness.client.flushall()
     before = commands.total
-    rigged.leases.wake()
+    harness.leases.wake()
     await eventually(
-        lambda: rigged.slots.busy == 0
+        lambda: harness.slots.busy == 0
     )  # the jobs are gone, and their handlers were stopped
-    await assert_serves(rigged, busy)
+    await assert_serves(harness, busy)
     assert commands.total - before < 600
-    assert await rigged.without_ttl() == []
+    assert await harness.without_ttl() == []
 
 
+@pytest.mark.real_redis
 async def test_a_group_that_is_destroyed_while_jobs_run(
-    real_rig: RigMaker, commands: Commands
+    harness: WorkerHarness, busy: Busy, commands: Commands
 ) -> None:
     """Every message is delivered again, and every job still ends once."""
-    busy = Busy()
-    rigged = real_rig(
-        registry=busy.registry(), identity=SHORT, max_inflight=3, task_limits={"chat": 1}
-    )
-    jobs = await fill(rigged, busy)
-    await rigged.client.xgroup_destroy(rigged.keys.queue, "workers")
-    await assert_serves(rigged, busy)
+    jobs = await fill(harness, busy)
+    await harness.client.xgroup_destroy(harness.keys.queue, "workers")
+    await assert_serves(harness, busy)
     every = [job_id for kind in jobs.values() for job_id in kind]
-    assert await rigged.ended(every) == {b"done"}
+    assert await harness.ended(every) == {b"done"}
     for job_id in every:
-        types = await rigged.types(job_id)
+        types = await harness.types(job_id)
         assert types[-1] == b"done"
         assert types.count(b"done") == 1
     assert commands.total < 1500
 
 
+@pytest.mark.slow("counts commands for a second")
+@pytest.mark.real_redis
 @pytest.mark.parametrize("spoilt", ["queue", "schedule"])
 async def test_a_corrupt_key_causes_no_busy_loop(
-    real_rig: RigMaker, commands: Commands, spoilt: str
+    harness: WorkerHarness, busy: Busy, commands: Commands, spoilt: str
 ) -> None:
-    busy = Busy()
-    rigged = real_rig(
-        registry=busy.registry(), identity=SHORT, max_inflight=3, task_limits={"chat": 1}
-    )
-    await fill(rigged, busy)
-    key = rigged.keys.queue if spoilt == "queue" else rigged.keys.scheduled
-    await rigged.client.set(key, "a string")
+    await fill(harness, busy)
+    key = harness.keys.queue if spoilt == "queue" else harness.keys.scheduled
+    await harness.client.set(key, "a string")
     busy.let_go.set()
     before = commands.total
     await asyncio.sleep(1.2)  # no event to wait for: the time in which commands are counted
     assert commands.total - before < 120, commands.sent
-    await rigged.client.delete(key)
-    await assert_serves(rigged, busy, 12)
+    await harness.client.delete(key)
+    await assert_serves(harness, busy, 12)
 
 
-async def test_scripts_and_connections_that_are_lost_repeatedly(real_rig: RigMaker) -> None:
-    busy = Busy()
+@pytest.mark.slow("disturbs connections for a second")
+@pytest.mark.real_redis
+async def test_scripts_and_connections_that_are_lost_repeatedly(
+    harness: WorkerHarness, busy: Busy
+) -> None:
     busy.let_go.set()
-    rigged = real_rig(
-        registry=busy.registry(), identity=SHORT, max_inflight=3, task_limits={"chat": 1}
-    )
-    rigged.start(recover=True)
-    jobs = await rigged.post(30, task="chat") + await rigged.post(20, task="plan")
+    harness.start(recover=True)
+    jobs = await harness.post(30, task="chat") + await harness.post(20, task="plan")
 
     async def disturb() -> None:
-        client = rigged.backend.client()
+        client = harness.backend.client()
         for number in range(20):
             with contextlib.suppress(RedisError):
                 await client.script_flush()
@@ -201,13 +198,13 @@ async def test_scripts_and_connections_that_are_lost_repeatedly(real_rig: RigMak
             await asyncio.sleep(0.03)
 
     await disturb()
-    rigged.client = rigged.backend.client()  # the test's own connection was closed, too
-    assert await rigged.ended(jobs) == {b"done"}
+    harness.client = harness.backend.client()  # the test's own connection was closed, too
+    assert await harness.ended(jobs) == {b"done"}
     for job_id in jobs:
-        types = await rigged.types(job_id)
+        types = await harness.types(job_id)
         assert types.count(b"done") == 1
         assert types[-1] == b"done"
-    await rigged.all_acked()
+    await harness.all_acked()
 
 
 # -- restarts ---------------------------------------------------------------------------------
@@ -239,13 +236,15 @@ def restart(server: RealServer) -> None:
     )
 
 
+@pytest.mark.slow("restarts a server")
 async def test_a_restart_of_redis_while_jobs_run(
-    own_server: RealServer, own_backend: Backend, keys: JobKeys, commands: Commands
+    own_server: RealServer, own_backend: Backend, keys: JobKeys, busy: Busy, commands: Commands
 ) -> None:
-    busy = Busy()
-    rigged = build_rig(own_backend, keys, busy)
+    harness = WorkerHarness(
+        own_backend, keys, SHORT, busy.registry(), max_inflight=3, task_limits={"chat": 1}
+    )
     try:
-        jobs = await fill(rigged, busy)
+        jobs = await fill(harness, busy)
         kill(own_server)
         busy.let_go.set()
         before = commands.total
@@ -255,18 +254,18 @@ async def test_a_restart_of_redis_while_jobs_run(
 
         async def answers() -> bool:
             with contextlib.suppress(RedisError, OSError):
-                return bool(await rigged.client.ping())
+                return bool(await harness.client.ping())
             return False
 
         await eventually(answers)
         every = [job_id for kind in jobs.values() for job_id in kind]
-        assert await rigged.ended(every) == {b"done"}
+        assert await harness.ended(every) == {b"done"}
         for job_id in every:
-            assert (await rigged.types(job_id)).count(b"done") == 1
-        await assert_serves(rigged, busy)
+            assert (await harness.types(job_id)).count(b"done") == 1
+        await assert_serves(harness, busy)
     finally:
         busy.let_go.set()
-        await rigged.close()
+        await harness.close()
 
 
 # -- background loops -------------------------------------------------------------------------
@@ -286,31 +285,32 @@ class Breaks:
         return await self._real(*args)
 
 
+@pytest.mark.fakeredis_only
 @pytest.mark.parametrize("role", ["recovery", "deferred", "cleaner", "promoter"])
 async def test_background_loops_survive_unexpected_errors(
-    fake_rig: RigMaker, role: str, monkeypatch: pytest.MonkeyPatch
+    make_worker: MakeWorker, role: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A loop that ended would be noticed only when jobs hang."""
     monkeypatch.setattr("worker.queue.recovery.LONGEST_WAIT_S", 0.01)
     monkeypatch.setattr("worker.queue.deferred._BACKOFF_S", 0.01)
     monkeypatch.setattr("common.jobs.queue.LONGEST_WAIT_S", 0.01)
-    rigged = fake_rig()
-    await rigged.group()
-    consumer = rigged.consumer
-    breaks: Breaks
-    if role == "recovery":
-        breaks = consumer.recovery.run_once = Breaks(consumer.recovery.run_once)  # type: ignore[assignment, method-assign]
-        running = asyncio.create_task(consumer.recovery.run())
-    elif role == "deferred":
-        breaks = consumer.deferred.run_once = Breaks(consumer.deferred.run_once)  # type: ignore[assignment, method-assign]
-        running = asyncio.create_task(consumer.deferred.run(consumer.admission.offer))
-    elif role == "cleaner":
-        cleaner = QueueCleaner(consumer.queue, "workers", every_s=0.01)
-        breaks = consumer.queue.trim = Breaks(consumer.queue.trim)  # type: ignore[assignment, method-assign]
-        running = asyncio.create_task(cleaner.run())
-    else:
-        breaks = consumer.queue.due_jobs = Breaks(consumer.queue.due_jobs)  # type: ignore[assignment, method-assign]
-        running = asyncio.create_task(consumer.promoter.run())
+    harness = make_worker()
+    await harness.group()
+    consumer = harness.consumer
+    cleaner = QueueCleaner(consumer.queue, "workers", every_s=0.01)
+    owner, name, run = {
+        "recovery": (consumer.recovery, "run_once", consumer.recovery.run),
+        "deferred": (
+            consumer.deferred,
+            "run_once",
+            partial(consumer.deferred.run, consumer.admission.offer),
+        ),
+        "cleaner": (consumer.queue, "trim", cleaner.run),
+        "promoter": (consumer.queue, "due_jobs", consumer.promoter.run),
+    }[role]
+    breaks = Breaks(getattr(owner, name))
+    monkeypatch.setattr(owner, name, breaks)
+    running = asyncio.create_task(run())
     try:
         await eventually(lambda: breaks.calls > 2 or running.done())
         assert not running.done()
@@ -318,12 +318,13 @@ async def test_background_loops_survive_unexpected_errors(
         await cancel(running)
 
 
+@pytest.mark.fakeredis_only
 async def test_idle_consumers_are_removed_first_and_then_rarely(
-    fake_rig: RigMaker, monkeypatch: pytest.MonkeyPatch
+    make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("worker.monitoring.cleanup.FORGET_EVERY", 3)
-    rigged = fake_rig()
-    await rigged.group()
+    harness = make_worker()
+    await harness.group()
     rounds: list[int] = []
     looked: list[int] = []
 
@@ -332,8 +333,8 @@ async def test_idle_consumers_are_removed_first_and_then_rarely(
         looked.append(rounds[-1])
         return 1
 
-    rigged.consumer.queue.remove_idle_consumers = remove_idle  # type: ignore[method-assign]
+    harness.consumer.queue.remove_idle_consumers = remove_idle  # type: ignore[method-assign]
     for number in range(7):
         rounds.append(number)
-        await rigged.consumer.cleaner.run_once()
+        await harness.consumer.cleaner.run_once()
     assert looked == [0, 3, 6]

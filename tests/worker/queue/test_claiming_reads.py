@@ -8,8 +8,8 @@ import pytest
 from redis import exceptions
 from redis.exceptions import NoPermissionError, ResponseError
 
-from tests.conftest import eventually
-from tests.worker.kit import Rig, RigMaker
+from tests.support.waiting import eventually
+from tests.support.worker.harness import MakeWorker, WorkerHarness
 
 
 class NewerServer:
@@ -49,9 +49,9 @@ class NewerServer:
         await self._connection.aclose()
 
 
-def connect_reader(rigged: Rig, info: bytes | Exception) -> NewerServer:
-    server = NewerServer(rigged.reader._connection, info)
-    rigged.reader._connection = server
+def connect_reader(worker: WorkerHarness, info: bytes | Exception) -> NewerServer:
+    server = NewerServer(worker.reader._connection, info)
+    worker.reader._connection = server
     return server
 
 
@@ -59,51 +59,30 @@ def version(text: str) -> bytes:
     return f"# Server\r\nredis_version:{text}\r\nredis_mode:standalone\r\n".encode()
 
 
+@pytest.mark.fakeredis_only
 @pytest.mark.parametrize("number", ["8.4.0", "8.4.1", "8.10.0", "9.0.0", "10.0.255"])
-async def test_a_newer_server_claims_with_a_read(fake_rig: RigMaker, number: str) -> None:
-    rigged = fake_rig()
-    server = connect_reader(rigged, version(number))
-    await rigged.group()
-    jobs = await rigged.post(3)
-    rigged.start()
-    assert await rigged.ended(jobs) == {b"done"}
+async def test_a_newer_server_claims_with_a_read(make_worker: MakeWorker, number: str) -> None:
+    """Claimed messages run; a claimed entry that was deleted is skipped."""
+    worker = make_worker()
+    server = connect_reader(worker, version(number))
+    await worker.group()
+    left = await worker.post(2)
+    server.claimable = [[b"1-1", None, 31_000, 7]]
+    for delivery, message in enumerate(await worker.messages(), 1):  # of a worker that died
+        fields = [item for pair in message.fields.items() for item in pair]
+        server.claimable.append([message.id.encode(), fields, 31_000, delivery])
+    jobs = left + await worker.post(2)
+    worker.start()
+    assert await worker.ended(jobs) == {b"done"}
+    await worker.all_acked()
     read = server.reads[0]
-    assert read[read.index("CLAIM") + 1] == rigged.worker.lease_ms
+    assert read[read.index("CLAIM") + 1] == worker.worker.lease_ms
     assert read.index("BLOCK") < read.index("CLAIM") < read.index("STREAMS")
     for job_id in jobs:
-        assert await rigged.types(job_id) == [b"queued", b"running", b"message", b"done"]
+        assert await worker.types(job_id) == [b"queued", b"running", b"message", b"done"]
 
 
-async def test_messages_claimed_by_a_read_are_run(fake_rig: RigMaker) -> None:
-    rigged = fake_rig()
-    server = connect_reader(rigged, version("8.4.0"))
-    await rigged.group()
-    left = await rigged.post(2)
-    messages = await rigged.messages()  # a worker that died
-    server.claimable = [
-        [
-            message.id.encode(),
-            [item for pair in message.fields.items() for item in pair],
-            31_000,
-            number + 1,
-        ]
-        for number, message in enumerate(messages)
-    ]
-    fresh = await rigged.post(2)
-    rigged.start()
-    assert await rigged.ended([*left, *fresh]) == {b"done"}
-    await rigged.all_acked()
-
-
-async def test_a_claimed_entry_that_was_deleted_is_skipped(fake_rig: RigMaker) -> None:
-    rigged = fake_rig()
-    server = connect_reader(rigged, version("8.4.0"))
-    server.claimable = [[b"1-1", None, 31_000, 7]]
-    [job_id] = await rigged.post()
-    rigged.start()
-    assert await rigged.settled(job_id) == b"done"
-
-
+@pytest.mark.fakeredis_only
 @pytest.mark.parametrize(
     "info",
     [
@@ -118,36 +97,88 @@ async def test_a_claimed_entry_that_was_deleted_is_skipped(fake_rig: RigMaker) -
     ],
     ids=["7.0", "8.3", "valkey", "odd", "empty", "junk", "forbidden", "unknown"],
 )
-async def test_an_older_server_does_not(fake_rig: RigMaker, info: bytes | Exception) -> None:
-    rigged = fake_rig()
-    server = connect_reader(rigged, info)
-    [job_id] = await rigged.post()
-    rigged.start()
-    assert await rigged.settled(job_id) == b"done"
+async def test_an_older_server_does_not(make_worker: MakeWorker, info: bytes | Exception) -> None:
+    worker = make_worker()
+    server = connect_reader(worker, info)
+    await worker.run_job()
     await eventually(lambda: len(server.reads) > 2)
     assert not any("CLAIM" in read for read in server.reads)
     assert server.asked == 1
 
 
-async def test_the_reader_works_with_every_server_of_the_tests(real_rig: RigMaker) -> None:
-    """The reader detects the version, and jobs run."""
-    rigged = real_rig()
-    rigged.start()
-    [job_id] = await rigged.post()
-    assert await rigged.settled(job_id) == b"done"
-    info = await rigged.client.info("server")
-    is_new = tuple(map(int, info["redis_version"].split(".")[:2])) >= (8, 4)
-    assert bool(rigged.reader._claim) == is_new
+async def reads_can_claim(worker: WorkerHarness) -> bool:
+    """Tries the option, on a stream of its own."""
+    client, stream = worker.client, f"{worker.keys.queue}:try"
+    await client.xgroup_create(stream, "group", mkstream=True)
+    command = ("XREADGROUP", "GROUP", "group", "me", "CLAIM", 1, "STREAMS", stream, ">")
+    try:
+        await client.execute_command(*command)
+    except ResponseError:
+        return False
+    return True
 
 
+async def expire_messages(worker: WorkerHarness, ids: list[str], consumer: str = "dead") -> None:
+    """Makes messages older than the lease."""
+    idle_ms = worker.worker.lease_ms * 2
+    await worker.client.xclaim(
+        *(worker.keys.queue, worker.worker.group, consumer, 0, ids), idle=idle_ms, justid=True
+    )
+
+
+@pytest.mark.real_redis
+async def test_expired_messages_are_claimed_on_every_server(make_worker: MakeWorker) -> None:
+    """By a read if the server can do that, as Redis 8.4, else by the scan for expired leases."""
+    worker = make_worker()
+    await worker.group()
+    left = await worker.post(3)
+    await expire_messages(worker, await worker.take(3, "dead"))
+    busy = await worker.post(1)
+    await worker.take(1, "busy")  # its lease has not expired
+    fresh = await worker.post(2)
+    worker.start()
+    assert await worker.ended(fresh) == {b"done"}
+    can_claim = await reads_can_claim(worker)
+    assert bool(worker.reader._claim) == can_claim
+    if not can_claim:
+        assert {(await worker.job(job_id))[b"status"] for job_id in left} == {b"queued"}
+        assert await worker.consumer.recovery.run_once() == 3
+    assert await worker.ended(left) == {b"done"}
+    assert worker.consumer.counters.for_task("chat").reclaimed == 3
+    assert (await worker.job(busy[0]))[b"status"] == b"queued"
+    for job_id in left:
+        assert await worker.types(job_id) == [b"queued", b"running", b"message", b"done"]
+
+
+@pytest.mark.real_redis
+async def test_a_deleted_message_does_not_stop_reads(make_worker: MakeWorker) -> None:
+    """Redis 8.6 leaves it in the pending list; the scan for expired leases removes it."""
+    worker = make_worker()
+    await worker.group()
+    [lost, left] = await worker.post(2)
+    ids = await worker.take(2, "dead")
+    await expire_messages(worker, ids)
+    await worker.client.xdel(worker.keys.queue, ids[0])
+    worker.start(recover=True)
+    fresh = await worker.post(2)
+    assert await worker.ended([left, *fresh]) == {b"done"}
+    assert (await worker.job(lost))[b"status"] == b"queued"
+
+    async def only_the_deleted() -> bool:
+        return await worker.pending() <= 1  # Redis 6.2 keeps a deleted entry pending
+
+    await eventually(only_the_deleted)
+
+
+@pytest.mark.fakeredis_only
 async def test_the_version_is_read_again_after_an_error(
-    fake_rig: RigMaker, monkeypatch: pytest.MonkeyPatch
+    make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After an error the server may be another one, such as an older replica."""
     monkeypatch.setattr("worker.queue.reader._FIRST_BACKOFF_S", 0.01)
-    rigged = fake_rig()
-    server = connect_reader(rigged, version("8.4.0"))
-    rigged.start()
+    worker = make_worker()
+    server = connect_reader(worker, version("8.4.0"))
+    worker.start()
     await eventually(lambda: any("CLAIM" in read for read in server.reads))
     server.info = version("7.0.15")
     execute = server.execute_command
@@ -158,19 +189,19 @@ async def test_the_version_is_read_again_after_an_error(
         return await execute(*args)
 
     server.execute_command = refuse  # type: ignore[method-assign]
-    [job_id] = await rigged.post()
-    assert await rigged.settled(job_id) == b"done"
+    await worker.run_job()
 
 
+@pytest.mark.fakeredis_only
 async def test_an_error_while_reading_the_version_is_retried(
-    fake_rig: RigMaker, monkeypatch: pytest.MonkeyPatch
+    make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("worker.queue.reader._FIRST_BACKOFF_S", 0.01)
-    rigged = fake_rig()
-    server = connect_reader(rigged, exceptions.ConnectionError("away"))
-    rigged.start()
-    [job_id] = await rigged.post()
+    worker = make_worker()
+    server = connect_reader(worker, exceptions.ConnectionError("away"))
+    worker.start()
+    [job_id] = await worker.post()
     await eventually(lambda: server.asked > 1)
     server.info = version("8.4.0")
-    assert await rigged.settled(job_id) == b"done"
+    assert await worker.settled(job_id) == b"done"
     assert "CLAIM" in server.reads[0]

@@ -9,116 +9,157 @@ from typing import Any
 import pytest
 
 from common.jobs.store import WorkerIdentity
-from tests.conftest import eventually
-from tests.worker.kit import RigMaker
+from tests.support.waiting import eventually
+from tests.support.worker.handlers import Gate
+from tests.support.worker.harness import MakeWorker
 from worker.errors import TransientError
 
 LIMIT = 3
 
 
-class RunningCount:
-    """A handler that counts how many jobs run at the same time."""
+class FlakyGate(Gate):
+    """A handler that counts its jobs; flaky ones fail twice."""
 
-    def __init__(self) -> None:
-        self.inside = 0
-        self.most = 0
-        self.tries: dict[str, int] = {}
-
-    async def handle(self, context: Any, payload: Any) -> None:
-        self.inside += 1
-        self.most = max(self.most, self.inside)
-        self.tries[context.job_id] = self.tries.get(context.job_id, 0) + 1
-        try:
-            await asyncio.sleep(random.uniform(0, 0.004))
-        finally:
-            self.inside -= 1
-        if payload.get("flaky") and self.tries[context.job_id] < 3:
+    async def __call__(self, context: Any, payload: Any) -> int:
+        self.seconds = random.uniform(0, 0.004)
+        await super().__call__(context, payload)
+        if payload.get("flaky") and self.attempts[context.job_id] < 3:
             raise TransientError("again", retry_after_s=random.uniform(0, 0.01))
+        return 1
 
 
 async def test_new_recovered_and_deferred_jobs_share_one_limit(
-    rig: RigMaker, monkeypatch: pytest.MonkeyPatch
+    make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("worker.queue.recovery.LONGEST_WAIT_S", 0.03)
-    crowd = RunningCount()
-    rigged = rig(crowd.handle, max_inflight=LIMIT, count=16)
-    await rigged.group()
-    left = await rigged.post(25)
-    ids = await rigged.take(25, "dead")  # taken over by the recovery: idle for long
-    await rigged.client.xclaim(
-        rigged.keys.queue, "workers", "dead", 0, ids, idle=60_000, justid=True
+    gate = FlakyGate()
+    worker = make_worker(gate, max_inflight=LIMIT, count=16)
+    await worker.group()
+    left = await worker.post(25)
+    ids = await worker.take(25, "dead")  # taken over by the recovery: idle for long
+    await worker.client.xclaim(
+        worker.keys.queue, "workers", "dead", 0, ids, idle=60_000, justid=True
     )
-    own = await rigged.post(15)
-    await rigged.take(15, "c1")  # pending of an earlier process with the same name
-    flaky = await rigged.post(15, payload=b'{"flaky":1}')  # deferred
-    fresh = await rigged.post(25)  # read by the reader
-    rigged.start(recover=True)
-    fresh += await rigged.post(10)
-    assert await rigged.ended([*left, *own, *flaky, *fresh]) == {b"done"}
-    assert crowd.most <= LIMIT
-    assert crowd.most == LIMIT
-    await rigged.all_acked()
-    assert {crowd.tries[job_id] for job_id in flaky} == {3}
-    assert {crowd.tries[job_id] for job_id in [*left, *own, *fresh]} == {1}
-    await eventually(lambda: rigged.slots.free == LIMIT)
-    assert rigged.slots._reserved == 0
+    own = await worker.post(15)
+    await worker.take(15, "c1")  # pending of an earlier process with the same name
+    flaky = await worker.post(15, payload=b'{"flaky":1}')  # deferred
+    fresh = await worker.post(25)  # read by the reader
+    worker.start(recover=True)
+    fresh += await worker.post(10)
+    assert await worker.ended([*left, *own, *flaky, *fresh]) == {b"done"}
+    assert gate.most == LIMIT
+    await worker.all_acked()
+    assert {gate.attempts[job_id] for job_id in flaky} == {3}
+    assert {gate.attempts[job_id] for job_id in [*left, *own, *fresh]} == {1}
+    await eventually(lambda: worker.slots.free == LIMIT)
+    assert worker.slots._reserved == 0
 
 
-async def test_an_offer_beyond_the_free_slots_waits(rig: RigMaker) -> None:
-    """Reader and recovery may both have counted on the same slot."""
-    crowd = RunningCount()
-    rigged = rig(crowd.handle, max_inflight=2)
-    await rigged.group()
-    jobs = await rigged.post(6)
-    messages = await rigged.messages()
-    rigged.start()
-    rigged.consumer.admission.offer(messages[:4])
-    rigged.consumer.admission.offer(messages[4:])
-    assert len(rigged.consumer.deferred) == 4
-    assert await rigged.ended(jobs) == {b"done"}
-    assert crowd.most <= 2
-    await rigged.all_acked()
-
-
-async def test_the_same_message_offered_twice_runs_once(rig: RigMaker) -> None:
-    crowd = RunningCount()
-    rigged = rig(crowd.handle, max_inflight=4)
-    await rigged.group()
-    jobs = await rigged.post(2)
-    messages = await rigged.messages()
-    rigged.start()
-    rigged.consumer.admission.offer(messages)
-    rigged.consumer.admission.offer(messages)
-    for message in messages:
-        rigged.consumer.deferred.add(message.id)
-        rigged.consumer.deferred.add(message.id)
-    assert await rigged.ended(jobs) == {b"done"}
-    await rigged.all_acked()
-    await eventually(lambda: rigged.slots.free == 4)
-    assert set(crowd.tries.values()) == {1}
+@pytest.mark.parametrize("twice", [False, True])
+async def test_an_offer_beyond_the_free_slots_waits(make_worker: MakeWorker, twice: bool) -> None:
+    """Reader and recovery may both have counted on the same slot, or offer the same message."""
+    gate = FlakyGate()
+    worker = make_worker(gate, max_inflight=2)
+    await worker.group()
+    jobs = await worker.post(6)
+    messages = await worker.messages()
+    worker.start()
+    worker.consumer.admission.offer(messages[:4])
+    worker.consumer.admission.offer(messages[4:])
+    assert len(worker.consumer.deferred) == 4
+    if twice:
+        worker.consumer.admission.offer(messages)
+        for message in messages:
+            worker.consumer.deferred.add(message.id)
+            worker.consumer.deferred.add(message.id)
+    assert await worker.ended(jobs) == {b"done"}
+    assert gate.most <= 2
+    await worker.all_acked()
+    await eventually(lambda: worker.slots.free == 2)
+    assert set(gate.attempts.values()) == {1}
     for job_id in jobs:
-        assert await rigged.types(job_id) == [b"queued", b"running", b"done"]
+        assert await worker.types(job_id) == [b"queued", b"running", b"done"]
 
 
-async def test_three_workers_share_the_jobs_and_none_exceeds_its_limit(real_rig: RigMaker) -> None:
-    crowds = [RunningCount() for _ in range(3)]
+@pytest.mark.real_redis
+async def test_three_workers_share_the_jobs_and_none_exceeds_its_limit(
+    make_worker: MakeWorker,
+) -> None:
+    gates = [FlakyGate() for _ in range(3)]
     workers = [
-        real_rig(
-            crowd.handle,
+        make_worker(
+            gate,
             identity=WorkerIdentity("workers", f"c{number}", 30_000, 600),
             max_inflight=2,
         )
-        for number, crowd in enumerate(crowds)
+        for number, gate in enumerate(gates)
     ]
-    await workers[0].group()
     for each in workers:
         each.start(recover=True)
     jobs = await workers[0].post(60) + await workers[0].post(20, payload=b'{"flaky":1}')
     assert await workers[0].ended(jobs) <= {b"done", b"error"}
-    assert all(crowd.most <= 2 for crowd in crowds)
-    assert sum(bool(crowd.tries) for crowd in crowds) > 1
+    assert all(gate.most <= 2 for gate in gates)
+    assert sum(bool(gate.attempts) for gate in gates) > 1
     await workers[0].all_acked()
     for job_id in jobs:
         types = await workers[0].types(job_id)
         assert sum(kind in (b"done", b"error") for kind in types) == 1
         assert types.count(b"running") == types.count(b"retry") + 1
+
+
+@pytest.mark.fakeredis_only
+async def test_a_job_whose_reserved_slot_was_taken_is_released(make_worker: MakeWorker) -> None:
+    worker = make_worker(max_inflight=1)
+    attempt = await worker.attempt()
+    late = worker.slots.reserve(1)
+    late.expired = True
+    worker.slots.add_reserved(1)
+    await worker.consumer.admission.start([attempt], late)
+    assert await worker.types(attempt.lease.job_id) == [b"queued", b"running", b"released"]
+
+
+@pytest.mark.fakeredis_only
+async def test_deferred_messages_are_kept_after_an_error(
+    make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.queue.deferred._BACKOFF_S", 0.01)
+    worker = make_worker()
+    await worker.group()
+    jobs = await worker.post(3)
+    deferred, claim = worker.consumer.deferred, worker.consumer.deferred._claim
+    errors: list[Exception] = [ConnectionError("away"), KeyError("unexpected")]
+
+    async def fail_twice(*args: Any, **rest: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return await claim(*args, **rest)
+
+    monkeypatch.setattr(deferred, "_claim", fail_twice)
+    for message_id in await worker.take(3):
+        deferred.add(message_id)
+    worker.start()
+    assert await worker.ended(jobs) == {b"done"}
+    assert not errors
+
+
+@pytest.mark.fakeredis_only
+@pytest.mark.parametrize("free", [False, True], ids=["no-slot", "slot"])
+async def test_messages_that_wait_for_a_shared_slot_survive_a_cancel(
+    make_worker: MakeWorker, free: bool
+) -> None:
+    worker = make_worker(max_inflight=1)
+    await worker.group()
+    await worker.post(1)
+    [message_id] = await worker.take(1)
+    deferred = worker.consumer.deferred
+    worker.slots.reservation_ttl_s = 60.0  # as if several queues shared the slots
+    worker.slots.add_reserved(1)
+    deferred.add(message_id)
+    waiting = asyncio.create_task(deferred._wait_for_slots())
+    await eventually(lambda: worker.slots.urgent == 1)
+    if free:
+        worker.slots.remove_reserved(1)
+    waiting.cancel()
+    await asyncio.wait({waiting})
+    await eventually(lambda: len(deferred) == 1)
+    assert worker.slots.free == int(free)

@@ -15,11 +15,11 @@ from common.jobs.queue import DeadLetterRedrive, QueueStore
 from common.jobs.scripts import CORE_SCRIPT
 from common.jobs.store import JobStore, WorkerIdentity
 from common.redis.batching import ScriptBatcher
-from tests.common.kit import new_job
-from tests.conftest import eventually
-from tests.support.backends import Backend
-from tests.worker.partition_kit import Fleet
-from tests.worker.queue.test_partitions import Gate
+from tests.support.servers import Backend
+from tests.support.store.jobs import new_job
+from tests.support.waiting import eventually
+from tests.support.worker.handlers import Gate
+from tests.support.worker.partitions import PartitionedWorker
 
 LANES = ("high", "low")
 
@@ -36,7 +36,7 @@ class Laned:
     ) -> None:
         self.keys = keys
         names = [self.keys, *(self.keys.for_lane(lane) for lane in LANES)]
-        self.fleet = Fleet(
+        self.worker = PartitionedWorker(
             [backend] * 3, handler, worker=worker, keys=names, weights=[4, 8, 1], lanes=LANES
         )
         self.client = backend.client()
@@ -57,10 +57,10 @@ class Laned:
         return [job.job_id for job in jobs]
 
     async def ended(self, jobs: list[str]) -> bool:
-        return await self.fleet.ended(0, jobs) == len(jobs)
+        return await self.worker.ended(0, jobs) == len(jobs)
 
     async def close(self) -> None:
-        await self.fleet.close()
+        await self.worker.close()
         for batcher in self._batchers.values():
             await batcher.close()
 
@@ -96,59 +96,50 @@ async def test_a_message_is_added_to_its_lane_and_run_from_there(laned: Any) -> 
     for lane in ("", "high", "low"):
         [(_, fields)] = await here.client.xrange(here.keys.for_lane(lane).stream)
         assert set(fields) == {b"job_id", b"task", b"payload"}
-    here.fleet.start()
+    here.worker.start()
     await eventually(lambda: here.ended(jobs))
     assert await here.client.hget(here.keys.counts, "done") == b"3"
-    await eventually(here.fleet.pending_none)
+    await eventually(here.worker.pending_none)
 
 
+@pytest.mark.real_redis
 async def test_urgent_jobs_overtake_while_others_continue(laned: Any) -> None:
     gate = Gate(0.02)
     here = laned(gate)
-    low, normal, high = [set(await here.post(lane, 150)) for lane in ("low", "", "high")]
-    here.fleet.start()
+    low, normal, high = [set(await here.post(lane, 140)) for lane in ("low", "", "high")]
+    here.worker.start()
     await eventually(lambda: len(gate.begun) >= 130)
     first = set(gate.begun[:130])
     assert len(first & high) > len(first & normal) > len(first & low) > 3
 
 
-async def test_a_backlog_is_counted_by_lane(laned: Any) -> None:
+@pytest.mark.parametrize(("lane", "lanes"), [("high", True), ("", True), ("high", False)])
+async def test_a_scheduled_job_is_added_to_its_lane(
+    laned: Any, backend: Backend, lane: str, lanes: bool
+) -> None:
+    """A worker without lanes adds it to the normal queue."""
+    here = laned(Gate())
+    [job_id] = await here.post(lane, delay_ms=1, schedule_limit=10)
+    await asyncio.sleep(0.01)
+    batcher = ScriptBatcher(backend.wire(), here.keys, CORE_SCRIPT, 5.0)
+    without = QueueStore(here.client, here.keys, batcher)
+    await (here.queue if lanes else without).promote([job_id])
+    await batcher.close()
+    assert await here.client.xlen(here.keys.for_lane(lane if lanes else "").stream) == 1
+
+
+async def test_new_and_redriven_jobs_are_added_to_their_lane(laned: Any) -> None:
+    """The backlog is counted by lane."""
     here = laned(Gate())
     await here.post("low", 5)
     job = new_job(lane="high", options=JobOptions(lane="high").to_json())
     await here.store.enqueue(job, here.group, 3)
     assert await here.client.xlen(here.keys.for_lane("high").stream) == 1
-
-
-@pytest.mark.parametrize("lane", ["high", ""])
-async def test_a_scheduled_job_is_added_to_its_lane(laned: Any, lane: str) -> None:
-    here = laned(Gate())
-    [job_id] = await here.post(lane, delay_ms=1, schedule_limit=10)
-    await asyncio.sleep(0.01)
-    await here.queue.promote([job_id])
-    assert await here.client.xlen(here.keys.for_lane(lane).stream) == 1
-
-
-async def test_a_worker_without_lanes_adds_the_job_to_the_normal_queue(
-    laned: Any, backend: Backend
-) -> None:
-    here = laned(Gate())
-    [job_id] = await here.post("high", delay_ms=1, schedule_limit=10)
-    await asyncio.sleep(0.01)
-    batcher = ScriptBatcher(backend.wire(), here.keys, CORE_SCRIPT, 5.0)
-    await QueueStore(here.client, here.keys, batcher).promote([job_id])
-    await batcher.close()
-    assert await here.client.xlen(here.keys.stream) == 1
-
-
-async def test_a_redriven_job_is_added_to_its_lane(laned: Any) -> None:
-    here = laned(Gate())
     letter = await here.client.xadd(here.keys.dead_letters, {"reason": "x"})
-    [like] = [new_job()]
     options = JobOptions(lane="low").to_json()
-    wanted = DeadLetterRedrive(letter.decode(), like.job_id, "chat", "{}", 600, 0, options)
-    await here.queue.redrive(wanted, 10)
-    assert await here.client.xlen(here.keys.for_lane("low").stream) == 1
+    redrive = DeadLetterRedrive(letter.decode(), new_job().job_id, "chat", "{}", 600, 0, options)
+    await here.queue.redrive(redrive, 10)
+    assert await here.client.xlen(here.keys.for_lane("low").stream) == 6
 
 
 async def test_a_cancel_between_attempts_acks_only_its_own_message(laned: Any) -> None:
@@ -179,30 +170,30 @@ async def test_an_audit_finds_jobs_of_lanes_on_their_queue(laned: Any) -> None:
     assert (report.jobs_checked, report.violations_total) == (9, 0)
 
 
+@pytest.mark.real_redis
 async def test_few_jobs_do_not_wait_for_the_backlog_of_another_tenant(
     backend: Backend, keys: JobKeys, worker: WorkerIdentity
 ) -> None:
     names = [keys, *(keys.for_lane(f"tenants.{number}") for number in range(3))]
     gate = Gate(0.005)
-    fleet = Fleet([backend] * 4, gate, worker=worker, keys=names)
+    partitioned = PartitionedWorker([backend] * 4, gate, worker=worker, keys=names)
     try:
-        await fleet.post(1, 300)
-        fleet.start()
+        await partitioned.post(1, 300)
+        partitioned.start()
         await eventually(lambda: len(gate.begun) >= 20)
         before = len(gate.begun)
-        few = await fleet.post(3, 10)
-        await fleet.all_ended(3, few)
+        few = await partitioned.post(3, 10)
+        await partitioned.all_ended(3, few)
         assert gate.begun.index(few[-1]) - before < 150
     finally:
-        await fleet.close()
+        await partitioned.close()
 
 
 async def test_a_cancel_reaches_every_lane(laned: Any) -> None:
-    gate = Gate()
-    gate.open.clear()
+    gate = Gate(closed=True)
     here = laned(gate)
-    [listener] = here.fleet.listeners
-    here.fleet.start()
+    [listener] = here.worker.listeners
+    here.worker.start()
     jobs = [*await here.post("high"), *await here.post("low")]
     await eventually(lambda: gate.now == 2)
     for job_id in jobs:

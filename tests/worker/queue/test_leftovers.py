@@ -11,102 +11,92 @@ from typing import Any
 import pytest
 
 from common.jobs.store import WorkerIdentity
-from tests.conftest import eventually
-from tests.worker.kit import Rig, RigMaker
+from tests.support.waiting import eventually
+from tests.support.worker.harness import MakeWorker
 
 NAME = "c1"
 #: Less than a third of a lease, however slow this machine is.
 SOON_MS = 9000
 
 
-def identity(lease_ms: int) -> WorkerIdentity:
-    return WorkerIdentity("workers", NAME, lease_ms, 600)
+IDENTITY = WorkerIdentity("workers", NAME, 30_000, 600)
 
 
-async def owner_of(rigged: Rig) -> set[bytes]:
-    entries = await rigged.client.xpending_range(rigged.keys.queue, "workers", "-", "+", 1000)
-    return {entry["consumer"] for entry in entries}
-
-
-async def test_messages_that_were_read_but_not_begun_run_at_once(rig: RigMaker) -> None:
-    rigged = rig(identity=identity(30_000))
-    await rigged.group()
-    jobs = await rigged.post(5)
-    await rigged.take(5, NAME)
-    rigged.start(recover=True)
+async def test_messages_that_were_read_but_not_begun_run_at_once(
+    make_worker: MakeWorker, monkeypatch: Any
+) -> None:
+    """More than a page and than slots; messages of another consumer are not taken."""
+    monkeypatch.setattr("worker.queue.recovery.PAGE", 7)
+    worker = make_worker(identity=IDENTITY, max_inflight=3)
+    await worker.group()
+    jobs = await worker.post(20)
+    await worker.take(20, NAME)
+    others = await worker.post(2)
+    await worker.take(2, "other")
     before = time.monotonic()
-    assert await rigged.ended(jobs) == {b"done"}
+    assert await worker.consumer.recovery.reclaim_own() == 20
+    worker.start()
+    assert await worker.ended(jobs) == {b"done"}
     assert (time.monotonic() - before) * 1000 < SOON_MS
     for job_id in jobs:
-        assert (await rigged.types(job_id)).count(b"running") == 1
-    await rigged.all_acked()
+        assert (await worker.types(job_id)).count(b"running") == 1
+    assert {(await worker.job(job_id))[b"status"] for job_id in others} == {b"queued"}
+    left = await worker.client.xpending_range(worker.keys.queue, "workers", "-", "+", 1000)
+    assert {entry["consumer"] for entry in left} == {b"other"}
 
 
-async def test_a_job_that_was_begun_runs_when_the_old_lease_expires(rig: RigMaker) -> None:
+async def test_a_job_that_was_begun_runs_when_the_old_lease_expires(
+    make_worker: MakeWorker,
+) -> None:
     """Not a whole lease after it was claimed."""
-    rigged = rig(identity=identity(30_000))
-    lease = await rigged.running()
-    began_at = int((await rigged.events(lease.job_id))[-1][b"ts"])
+    worker = make_worker(identity=IDENTITY)
+    lease = await worker.running()
+    began_at = int((await worker.events(lease.job_id))[-1][b"ts"])
     ends_at = began_at + 1200  # it was last renewed long ago
-    client: Any = rigged.client
-    await client.hset(rigged.keys.lease(lease.job_id), "deadline_ms", str(ends_at))
-    rigged.start(recover=True)
-    assert await rigged.settled(lease.job_id) == b"done"
-    story = await rigged.events(lease.job_id)
+    client: Any = worker.client
+    await client.hset(worker.keys.lease(lease.job_id), "deadline_ms", str(ends_at))
+    worker.start(recover=True)
+    assert await worker.settled(lease.job_id) == b"done"
+    story = await worker.events(lease.job_id)
     [first, second] = [int(event[b"ts"]) for event in story if event[b"type"] == b"running"]
     assert first == began_at
     assert ends_at <= second < ends_at + SOON_MS
     assert json.loads(story[2][b"data"]) == {"attempt": 2}
-    await rigged.all_acked()
+    await worker.all_acked()
 
 
-async def test_more_pending_messages_than_a_page_and_than_slots(
-    rig: RigMaker, monkeypatch: Any
+async def test_pending_messages_that_were_deleted_or_ended_are_skipped(
+    make_worker: MakeWorker,
 ) -> None:
-    monkeypatch.setattr("worker.queue.recovery.PAGE", 7)
-    rigged = rig(identity=identity(30_000), max_inflight=3)
-    await rigged.group()
-    jobs = await rigged.post(30)
-    await rigged.take(30, NAME)
-    foreign = await rigged.post(2)
-    await rigged.take(2, "other")  # messages of another consumer are not taken
-    assert await rigged.consumer.recovery.reclaim_own() == 30
-    rigged.start()
-    assert await rigged.ended(jobs) == {b"done"}
-    assert {(await rigged.job(job_id))[b"status"] for job_id in foreign} == {b"queued"}
-    assert await owner_of(rigged) == {b"other"}
-
-
-async def test_pending_messages_that_were_deleted_or_ended_are_skipped(rig: RigMaker) -> None:
-    rigged = rig(identity=identity(30_000))
-    await rigged.group()
-    ended, _, expired, good = await rigged.post(4)
-    ids = await rigged.take(4, NAME)
-    await rigged.client.hset(rigged.keys.job(ended), "status", "done")
-    await rigged.client.xdel(rigged.keys.queue, ids[1])
-    await rigged.client.delete(rigged.keys.job(expired), rigged.keys.events(expired))
-    rigged.start(recover=True)
-    assert await rigged.settled(good) == b"done"
+    worker = make_worker(identity=IDENTITY)
+    await worker.group()
+    ended, _, expired, good = await worker.post(4)
+    ids = await worker.take(4, NAME)
+    await worker.client.hset(worker.keys.job(ended), "status", "done")
+    await worker.client.xdel(worker.keys.queue, ids[1])
+    await worker.client.delete(worker.keys.job(expired), worker.keys.events(expired))
+    worker.start(recover=True)
+    assert await worker.settled(good) == b"done"
 
     async def only_the_deleted() -> bool:
-        return await rigged.pending() <= 1  # Redis 6.2 keeps a deleted entry pending
+        return await worker.pending() <= 1  # Redis 6.2 keeps a deleted entry pending
 
     await eventually(only_the_deleted)
-    assert (await rigged.types(ended))[-1] == b"done"
+    assert (await worker.types(ended))[-1] == b"done"
 
 
-async def test_a_delayed_retry_of_the_old_process_keeps_its_time(rig: RigMaker) -> None:
-    rigged = rig(identity=identity(30_000))
-    lease = await rigged.running()
-    await rigged.store.retry(lease, rigged.worker, 500, b'{"kind":"x"}', b"{}")
-    rigged.start(recover=True)
-    assert await rigged.settled(lease.job_id) == b"done"
-    events = await rigged.events(lease.job_id)
+async def test_a_delayed_retry_of_the_old_process_keeps_its_time(make_worker: MakeWorker) -> None:
+    worker = make_worker(identity=IDENTITY)
+    lease = await worker.running()
+    await worker.store.retry(lease, worker.worker, 500, b'{"kind":"x"}', b"{}")
+    worker.start(recover=True)
+    assert await worker.settled(lease.job_id) == b"done"
+    events = await worker.events(lease.job_id)
     [failed_at, begun_at] = [int(event[b"ts"]) for event in events[2:4]]
     assert 500 <= begun_at - failed_at < SOON_MS
 
 
-async def test_two_workers_with_the_same_name_run_nothing_twice(rig: RigMaker) -> None:
+async def test_two_workers_with_the_same_name_run_nothing_twice(make_worker: MakeWorker) -> None:
     runs: Counter[tuple[str, int]] = Counter()
     inside: Counter[str] = Counter()
     twice: list[str] = []
@@ -119,8 +109,7 @@ async def test_two_workers_with_the_same_name_run_nothing_twice(rig: RigMaker) -
         await asyncio.sleep(0.05)
         inside[context.job_id] -= 1
 
-    twins = [rig(handler, identity=identity(30_000), max_inflight=3) for _ in range(2)]
-    await twins[0].group()
+    twins = [make_worker(handler, identity=IDENTITY, max_inflight=3) for _ in range(2)]
     jobs = await twins[0].post(20)
     twins[0].start(recover=True)
     await eventually(lambda: len(runs) >= 3)
@@ -136,7 +125,7 @@ async def test_two_workers_with_the_same_name_run_nothing_twice(rig: RigMaker) -
 
 
 async def test_stopping_a_worker_keeps_the_jobs_of_its_namesake(
-    rig: RigMaker,
+    make_worker: MakeWorker,
 ) -> None:
     """It releases all messages of its name, also those of the other one: the lease decides."""
     begun, let_go = [], asyncio.Event()
@@ -146,7 +135,7 @@ async def test_stopping_a_worker_keeps_the_jobs_of_its_namesake(
         await let_go.wait()
 
     first, second, heir = (
-        rig(handler, identity=identity(30_000)._replace(consumer=name))
+        make_worker(handler, identity=IDENTITY._replace(consumer=name))
         for name in (NAME, NAME, "heir")
     )
     # Nothing takes the message back before the third worker has tried: neither the recovery nor a
@@ -176,30 +165,27 @@ async def test_stopping_a_worker_keeps_the_jobs_of_its_namesake(
     await first.all_acked()
 
 
+@pytest.mark.fakeredis_only
 async def test_own_pending_messages_are_taken_back_once(
-    fake_rig: RigMaker, monkeypatch: pytest.MonkeyPatch
+    make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("worker.queue.recovery.LONGEST_WAIT_S", 0.01)
-    rigged = fake_rig()
-    scans: list[int] = []
-    take_back = rigged.consumer.recovery.reclaim_own
+    recovery = make_worker().consumer.recovery
+    calls: Counter[str] = Counter()
 
-    async def counting() -> int:
-        scans.append(1)
-        if len(scans) == 1:
+    async def reclaim_own() -> int:
+        calls["own"] += 1
+        if calls["own"] == 1:
             raise ConnectionError("away")
-        return await take_back()
+        return 0
 
-    rigged.consumer.recovery.reclaim_own = counting  # type: ignore[method-assign]
-    rounds: list[int] = []
-    run_once = rigged.consumer.recovery.run_once
+    async def run_once() -> int:
+        calls["scan"] += 1
+        return 0
 
-    async def noting() -> int:
-        rounds.append(1)
-        return await run_once()
-
-    rigged.consumer.recovery.run_once = noting  # type: ignore[method-assign]
-    await rigged.group()
-    rigged.start(recover=True)
-    await eventually(lambda: len(rounds) > 3)
-    assert len(scans) == 2  # the first one failed
+    monkeypatch.setattr(recovery, "reclaim_own", reclaim_own)
+    monkeypatch.setattr(recovery, "run_once", run_once)
+    running = asyncio.create_task(recovery.run())
+    await eventually(lambda: calls["scan"] > 3)
+    running.cancel()
+    assert calls["own"] == 2  # the first one failed

@@ -11,64 +11,49 @@ from common.contracts.jobs import JobKeys
 from common.jobs.store import WorkerIdentity
 from common.redis.pipelined import PipelinedConnection
 from common.redis.scripts import Record
-from tests.common.kit import Proxy
-from tests.conftest import eventually
-from tests.support.backends import Backend
-from tests.worker.kit import Rig, RigMaker, registry_of, within
+from tests.support.servers import Backend
+from tests.support.store.jobs import Proxy
+from tests.support.waiting import eventually
+from tests.support.worker.handlers import Gate
+from tests.support.worker.harness import MakeWorker, WorkerHarness, registry_of, within
+from tests.support.worker.partitions import FaultyConnection
 from worker.errors import TransientError
 
 
-class Counting:
-    """A handler that takes one tick of the loop, and counts runs and concurrent runs."""
-
-    def __init__(self) -> None:
-        self.inside = self.most = 0
-        self.begun: list[str] = []
-
-    async def run(self, context: Any, payload: Any) -> dict[str, int]:
-        self.inside += 1
-        self.most = max(self.most, self.inside)
-        self.begun.append(context.job_id)
-        await asyncio.sleep(0)
-        self.inside -= 1
-        return {"attempt": context.attempt}
-
-
-def reads_of(rig: Rig) -> list[int]:
+def reads_of(worker: WorkerHarness) -> list[int]:
     """The number of messages of each read from now on, without empty reads."""
     counts: list[int] = []
-    read = rig.reader._read
+    read = worker.reader._read
 
     async def spy(count: int, **how: Any) -> Any:
         messages = await read(count, **how)
         counts.extend([len(messages)] if messages else [])
         return messages
 
-    rig.reader._read = spy  # type: ignore[method-assign]
+    worker.reader._read = spy  # type: ignore[method-assign]
     return counts
 
 
-async def test_a_backlog_is_processed_with_few_reads(rig: RigMaker) -> None:
-    handler = Counting()
-    worker = rig(handler.run, max_inflight=4)
-    await worker.group()
-    jobs = await worker.post(200)
+async def test_a_backlog_is_processed_with_few_reads(make_worker: MakeWorker) -> None:
+    handler = Gate()
+    worker = make_worker(handler, max_inflight=4)
+    jobs = await worker.post(100)
     reads = reads_of(worker)
     worker.start()
     assert await worker.ended(jobs) == {b"done"}
     await worker.all_acked()
-    assert len(reads) < 20  # without prefetch it would be 50
+    assert len(reads) < 12  # without prefetch it would be 25
     assert handler.most <= 4
     assert sorted(handler.begun) == sorted(jobs)
-    for job_id in (jobs[0], jobs[100], jobs[-1]):
+    for job_id in (jobs[0], jobs[50], jobs[-1]):
         assert await worker.types(job_id) == [b"queued", b"running", b"done"]
 
 
-async def test_never_more_messages_are_pending_than_slots(rig: RigMaker) -> None:
-    handler = Counting()
-    worker = rig(handler.run, max_inflight=5, count=3)
+async def test_never_more_messages_are_pending_than_slots(make_worker: MakeWorker) -> None:
+    handler = Gate()
+    worker = make_worker(handler, max_inflight=5, count=3)
     await worker.group()
-    jobs = await worker.post(100)
+    jobs = await worker.post(50)
     pending: list[int] = []
     worker.start()
 
@@ -83,10 +68,9 @@ async def test_never_more_messages_are_pending_than_slots(rig: RigMaker) -> None
     assert len(worker.consumer.deferred) == 0
 
 
-async def test_a_new_message_after_the_backlog_does_not_wait(rig: RigMaker) -> None:
-    worker = rig(Counting().run, max_inflight=4, block_ms=5000)
-    await worker.group()
-    jobs = await worker.post(50)
+async def test_a_new_message_after_the_backlog_does_not_wait(make_worker: MakeWorker) -> None:
+    worker = make_worker(Gate(), max_inflight=4, block_ms=5000)
+    jobs = await worker.post(20)
     worker.start()
     assert await worker.ended(jobs) == {b"done"}
     for _ in range(3):
@@ -94,15 +78,9 @@ async def test_a_new_message_after_the_backlog_does_not_wait(rig: RigMaker) -> N
         assert await within(4, worker.settled(late)) == b"done"
 
 
-async def test_slots_for_messages_read_before_are_not_used(rig: RigMaker) -> None:
-    begun: list[str] = []
-    go_on = asyncio.Event()
-
-    async def handler(context: Any, payload: Any) -> None:
-        begun.append(context.job_id)
-        await go_on.wait()
-
-    worker = rig(handler, max_inflight=3)
+async def test_slots_for_messages_read_before_are_not_used(make_worker: MakeWorker) -> None:
+    gate = Gate(closed=True)
+    worker = make_worker(gate, max_inflight=3)
     await worker.group()
     jobs = await worker.post(3)
     worker.consumer.prefetch.active = True
@@ -112,20 +90,20 @@ async def test_slots_for_messages_read_before_are_not_used(rig: RigMaker) -> Non
     worker.slots.remove_reserved(3)
     await worker.consumer.queue.trim()  # any call fetches messages
     places = await within(5, wanting)
-    await eventually(lambda: begun == jobs[:2])
+    await eventually(lambda: gate.begun == jobs[:2])
     assert places.count == 1
     assert await worker.pending() == 2
     places.release()
-    go_on.set()
+    gate.open.set()
     assert await worker.ended(jobs) == {b"done"}
 
 
 async def test_a_busy_worker_still_recovers_expired_leases(
-    rig: RigMaker, worker: WorkerIdentity
+    make_worker: MakeWorker, worker: WorkerIdentity
 ) -> None:
     """Its slots are never free for longer than it takes to send a report."""
-    handler = Counting()
-    busy = rig(handler.run, identity=worker._replace(lease_ms=300), max_inflight=2)
+    handler = Gate()
+    busy = make_worker(handler, identity=worker._replace(lease_ms=300), max_inflight=2)
     await busy.group()
     left = await busy.post(2)
     await busy.take(2, "dead")
@@ -145,7 +123,8 @@ async def test_a_busy_worker_still_recovers_expired_leases(
         await filling
 
 
-async def test_a_retry_is_not_delayed_by_newer_messages(rig: RigMaker) -> None:
+@pytest.mark.real_redis
+async def test_a_retry_is_not_delayed_by_newer_messages(make_worker: MakeWorker) -> None:
     tried: list[int] = []
 
     async def handler(context: Any, payload: Any) -> None:
@@ -153,8 +132,7 @@ async def test_a_retry_is_not_delayed_by_newer_messages(rig: RigMaker) -> None:
             raise TransientError("once")
         tried.append(context.attempt)
 
-    worker = rig(handler, max_inflight=1)
-    await worker.group()
+    worker = make_worker(handler, max_inflight=1)
     [failing] = await worker.post(payload=b'{"fail":1}')
     jobs = await worker.post(300)
     worker.start()
@@ -163,109 +141,67 @@ async def test_a_retry_is_not_delayed_by_newer_messages(rig: RigMaker) -> None:
     assert await worker.ended(jobs) == {b"done"}
 
 
-async def test_messages_of_limited_tasks_are_claimed_the_usual_way(rig: RigMaker) -> None:
-    handler = Counting()
-    limited = Counting()
-    registry = registry_of(handler.run)
-    registry.add("embed", limited.run)
-    worker = rig(registry=registry, max_inflight=4, task_limits={"embed": 1})
-    await worker.group()
+async def test_messages_of_limited_tasks_are_claimed_the_usual_way(make_worker: MakeWorker) -> None:
+    """Also if the limit is set at runtime."""
+    gate = Gate()
+    registry = registry_of(gate, "chat", "embed")
+    worker = make_worker(registry=registry, max_inflight=4, task_limits={"embed": 1})
     jobs = []
-    for _ in range(30):
-        jobs += await worker.post(2, task="chat")
-        jobs += await worker.post(1, task="embed")
+    for _ in range(10):
+        jobs += await worker.post(2, task="chat") + await worker.post(1, task="embed")
     worker.start()
     assert await worker.ended(jobs) == {b"done"}
-    assert limited.most == 1
-    assert handler.most <= 4
-    assert sorted(handler.begun + limited.begun) == sorted(jobs)
-
-
-async def test_limits_set_at_runtime_are_respected(rig: RigMaker) -> None:
-    handler = Counting()
-    worker = rig(handler.run, max_inflight=4)
-    await worker.group()
-    jobs = await worker.post(40)
-    worker.start()
-    assert await worker.ended(jobs) == {b"done"}
+    assert gate.most_by_task["embed"] == 1
+    assert gate.most <= 4
     worker.consumer.limits.set_limit(["chat"], 1)
-    handler.most = 0
-    jobs = await worker.post(40)
-    assert await worker.ended(jobs) == {b"done"}
-    assert handler.most == 1
-
-
-async def test_invalid_messages_in_a_fetch_are_dead_lettered(rig: RigMaker) -> None:
-    worker = rig(Counting().run, max_inflight=2)
-    await worker.group()
-    jobs = await worker.post(20)
-    await worker.client.xadd(worker.keys.queue, {"nothing": "of ours"})
-    gone = (await worker.post(1))[0]
-    await worker.client.delete(worker.keys.job(gone))
+    gate.most_by_task.clear()
     jobs += await worker.post(20)
-    worker.start()
     assert await worker.ended(jobs) == {b"done"}
-    await worker.all_acked()
-    reasons = {letter[b"reason"] for letter in await worker.dead_letters()}
-    assert reasons == {b"message_without_job_id", b"job_missing_or_expired"}
+    assert gate.most_by_task["chat"] == 1
+    assert sorted(gate.begun) == sorted(jobs)
 
 
-async def test_a_corrupt_lease_occupies_no_slot(rig: RigMaker) -> None:
-    """Its number of attempts is not a number: the job stays pending, the others run."""
-    worker = rig(Counting().run, max_inflight=2)
-    await worker.group()
+async def test_invalid_messages_in_a_fetch_do_not_stop_others(make_worker: MakeWorker) -> None:
+    """They are dead-lettered; a job with a corrupt lease stays pending, and occupies no slot."""
+    worker = make_worker(Gate(), max_inflight=2)
     jobs = await worker.post(8)
-    [spoilt] = await worker.post()
+    await worker.client.xadd(worker.keys.queue, {"nothing": "of ours"})
+    gone, corrupt = await worker.post(2)
+    await worker.client.delete(worker.keys.job(gone))
     lease = {"attempt": "nan", "token": "t", "deadline_ms": "0"}
-    await worker.client.hset(worker.keys.lease(spoilt), mapping=lease)
+    await worker.client.hset(worker.keys.lease(corrupt), mapping=lease)
     jobs += await worker.post(8)
     worker.start()
     assert await worker.ended(jobs) == {b"done"}
     await eventually(lambda: worker.slots.free == 2)
+    reasons = {letter[b"reason"] for letter in await worker.dead_letters()}
+    assert reasons == {b"message_without_job_id", b"job_missing_or_expired"}
+    assert await worker.pending() == 1
 
 
 async def test_a_fetch_whose_caller_was_canceled_is_not_repeated(
-    rig: RigMaker,
+    make_worker: MakeWorker,
 ) -> None:
-    worker = rig(Counting().run)
+    worker = make_worker(Gate())
     await worker.group()
     await worker.post(3)
     _, record = worker.claimer.fetch_record(2, "", {})
     batcher = worker.consumer.batcher
-    wire: Any = FlakyConnection(batcher._wire)
+    wire: Any = FaultyConnection(batcher._wire, hangs=False)
     batcher._wire = wire
     left = batcher.submit([record])
     other = batcher.submit([Record("trim", (), ())])
     await eventually(lambda: wire.asked)
     left.cancel()
-    wire.away = False
+    wire.open = True
     await within(5, other)
     assert await worker.pending() == 0
 
 
-class FlakyConnection:
-    """A connection to a server that is unavailable for a while."""
-
-    ready = False
-
-    def __init__(self, wire: Any) -> None:
-        self._wire = wire
-        self.away = True
-        self.asked = 0
-
-    async def execute_command(self, *args: Any) -> Any:
-        self.asked += 1
-        if self.away:
-            raise ConnectionError("away")
-        return await self._wire.execute_command(*args)
-
-    async def aclose(self) -> None:
-        await self._wire.aclose()
-
-
-async def test_a_deleted_group_is_created_again(rig: RigMaker) -> None:
-    handler = Counting()
-    worker = rig(handler.run, max_inflight=2)
+@pytest.mark.real_redis
+async def test_a_deleted_group_is_created_again(make_worker: MakeWorker) -> None:
+    handler = Gate()
+    worker = make_worker(handler, max_inflight=2)
     await worker.group()
     jobs = await worker.post(300)
     worker.start()
@@ -277,10 +213,10 @@ async def test_a_deleted_group_is_created_again(rig: RigMaker) -> None:
     assert len(handler.begun) == len(set(handler.begun))
 
 
-async def test_a_stopping_worker_prefetches_nothing(rig: RigMaker) -> None:
-    handler = Counting()
-    worker = rig(handler.run, max_inflight=4)
-    await worker.group()
+@pytest.mark.real_redis
+async def test_a_stopping_worker_prefetches_nothing(make_worker: MakeWorker) -> None:
+    handler = Gate()
+    worker = make_worker(handler, max_inflight=4)
     jobs = await worker.post(500)
     worker.start()
     await eventually(lambda: len(handler.begun) >= 50)
@@ -292,15 +228,15 @@ async def test_a_stopping_worker_prefetches_nothing(rig: RigMaker) -> None:
     assert statuses.count(b"queued") == len(jobs) - begun
 
 
+@pytest.mark.real_redis
 @pytest.mark.one_server
 async def test_a_lost_reply_begins_nothing_twice_and_loses_nothing(
-    real_rig: RigMaker, real_backend: Backend, keys: JobKeys
+    make_worker: MakeWorker, backend: Backend, keys: JobKeys
 ) -> None:
-    handler = Counting()
-    worker = real_rig(handler.run, max_inflight=4)
-    await worker.group()
+    handler = Gate()
+    worker = make_worker(handler, max_inflight=4)
     jobs = await worker.post(400)
-    async with Proxy(str(real_backend.url)) as proxy:
+    async with Proxy(str(backend.url)) as proxy:
         connection = PipelinedConnection(proxy.url)
         worker.consumer.batcher._wire = connection
         worker.start()

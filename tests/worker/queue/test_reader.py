@@ -10,8 +10,9 @@ from redis import exceptions
 from redis.exceptions import ResponseError
 
 import worker.queue.reader
-from tests.conftest import eventually
-from tests.worker.kit import Rig, RigMaker, within
+from tests.support.waiting import eventually
+from tests.support.worker.handlers import Gate
+from tests.support.worker.harness import MakeWorker, WorkerHarness, within
 from worker.monitoring.shutdown import drain
 from worker.queue.slots import Slots
 
@@ -37,40 +38,13 @@ class SpyConnection:
         await self._connection.aclose()
 
 
-class Gate:
-    """A handler that waits until it is released, and counts the waiting jobs."""
-
-    def __init__(self) -> None:
-        self.inside = 0
-        self.most = 0
-        self.open = asyncio.Event()
-
-    async def __call__(self, context: Any, payload: Any) -> None:
-        self.inside += 1
-        self.most = max(self.most, self.inside)
-        try:
-            await self.open.wait()
-        finally:
-            self.inside -= 1
-
-
-def gated() -> tuple[Gate, Any]:
-    gate = Gate()
-
-    async def handler(context: Any, payload: Any) -> None:
-        await gate(context, payload)
-
-    return gate, handler
-
-
-async def test_never_more_messages_than_free_slots_are_read(rig: RigMaker) -> None:
-    gate, handler = gated()
-    worker = rig(handler, max_inflight=5, count=3)
+async def test_never_more_messages_than_free_slots_are_read(make_worker: MakeWorker) -> None:
+    gate = Gate(closed=True)
+    worker = make_worker(gate, max_inflight=5, count=3)
     spy = worker.reader._connection = SpyConnection(worker.reader._connection)
-    await worker.group()
     await worker.post(20)
     worker.start()
-    await eventually(lambda: gate.inside == 5)
+    await eventually(lambda: gate.now == 5)
     assert spy.counts == [3, 2]
     assert await worker.pending() == 5
     gate.open.set()
@@ -85,35 +59,28 @@ async def test_never_more_messages_than_free_slots_are_read(rig: RigMaker) -> No
     assert await worker.pending() == 0
 
 
-async def test_messages_older_than_the_group_are_read(rig: RigMaker) -> None:
-    worker = rig()
-    jobs = await worker.post(3)
-    worker.start()
-    for job_id in jobs:
-        assert await worker.settled(job_id) == b"done"
-
-
-async def test_a_deleted_group_is_created_again_from_the_beginning(
-    rig: RigMaker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def short_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker.queue.reader, "_FIRST_BACKOFF_S", 0.01)
-    taker = rig()
-    taker.start()
-    [first] = await taker.post()
-    await taker.settled(first)
-    await taker.client.delete(taker.keys.queue)
-    [second] = await taker.post()
-    assert await taker.settled(second) == b"done"
-    await taker.client.flushdb()
-    [third] = await taker.post()
-    assert await taker.settled(third) == b"done"
-    assert await taker.pending() == 0
+    monkeypatch.setattr(worker.queue.reader, "MAX_BACKOFF_S", 0.05)
 
 
-async def test_errors_of_redis_are_retried(rig: RigMaker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker.queue.reader, "_FIRST_BACKOFF_S", 0.001)
-    taker = rig()
-    spy = taker.reader._connection = SpyConnection(taker.reader._connection)
+@pytest.mark.usefixtures("short_backoff")
+async def test_a_deleted_group_is_created_again_from_the_beginning(make_worker: MakeWorker) -> None:
+    harness = make_worker()
+    await harness.post(3)  # older than the group
+    await harness.run_job()
+    await harness.client.delete(harness.keys.queue)
+    await harness.run_job()
+    await harness.client.flushdb()
+    await harness.run_job()
+    assert await harness.pending() == 0
+
+
+@pytest.mark.usefixtures("short_backoff")
+async def test_errors_of_redis_are_retried(make_worker: MakeWorker) -> None:
+    harness = make_worker()
+    spy = harness.reader._connection = SpyConnection(harness.reader._connection)
     spy.faults = [
         exceptions.ConnectionError("away"),
         ResponseError("LOADING"),
@@ -121,64 +88,20 @@ async def test_errors_of_redis_are_retried(rig: RigMaker, monkeypatch: pytest.Mo
         ResponseError("WRONGTYPE"),
         ResponseError("BUSY"),
     ]
-    taker.start()
-    [job_id] = await taker.post()
-    assert await taker.settled(job_id) == b"done"
+    await harness.run_job()
     assert not spy.faults
+    before = spy.commands
+    await harness.client.delete(harness.keys.queue)
+    await harness.client.set(harness.keys.queue, "a string")
+    await eventually(lambda: spy.commands > before + 3)
+    await harness.client.delete(harness.keys.queue)
+    await harness.run_job()
 
 
-async def test_a_queue_of_another_type_is_retried(
-    rig: RigMaker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(worker.queue.reader, "_FIRST_BACKOFF_S", 0.01)
-    monkeypatch.setattr(worker.queue.reader, "MAX_BACKOFF_S", 0.05)
-    taker = rig()
-    spy = taker.reader._connection = SpyConnection(taker.reader._connection)
-    await taker.client.set(taker.keys.queue, "a string")
-    taker.start()
-    await eventually(lambda: spy.commands > 3)
-    await taker.client.delete(taker.keys.queue)
-    [job_id] = await taker.post()
-    assert await taker.settled(job_id) == b"done"
-
-
-async def test_stop_lets_running_jobs_finish(rig: RigMaker) -> None:
-    gate, handler = gated()
-    worker = rig(handler, max_inflight=2)
-    worker.start()
-    jobs = await worker.post(2)
-    await eventually(lambda: gate.inside == 2)
-    stopping = asyncio.create_task(worker.stop(10))
-    await asyncio.sleep(0)
-    await worker.post()
-    gate.open.set()
-    await asyncio.wait_for(stopping, 10)
-    for job_id in jobs:
-        assert (await worker.job(job_id))[b"status"] == b"done"
-
-
-@pytest.mark.parametrize("max_inflight", [1, 2], ids=["all-busy", "one-free"])
-async def test_stop_releases_jobs_that_do_not_finish_in_time(
-    rig: RigMaker, max_inflight: int
-) -> None:
-    """Also when every slot is busy and the reader waits for one."""
-    gate, handler = gated()
-    worker = rig(handler, max_inflight=max_inflight)
-    worker.start()
-    [job_id] = await worker.post()
-    await eventually(lambda: gate.inside == 1)
-    try:
-        await within(15, worker.stop(0.1))
-    finally:
-        gate.open.set()
-    assert (await worker.job(job_id))[b"status"] == b"queued"
-    assert await worker.types(job_id) == [b"queued", b"running", b"released"]
-    assert await worker.pending() == 1
-
-
-async def test_stop_does_not_wait_for_ever_for_a_claim_that_hangs(fake_rig: RigMaker) -> None:
+@pytest.mark.fakeredis_only
+async def test_stop_does_not_wait_for_ever_for_a_claim_that_hangs(make_worker: MakeWorker) -> None:
     """Redis is unavailable during a claim: BEGIN is retried for ever, but not after SIGTERM."""
-    worker = fake_rig()
+    worker = make_worker()
     await worker.group()
     entered = asyncio.Event()
 
@@ -194,9 +117,10 @@ async def test_stop_does_not_wait_for_ever_for_a_claim_that_hangs(fake_rig: RigM
     await within(15, stopping)
 
 
-async def test_a_reader_that_fails_is_not_a_clean_stop(fake_rig: RigMaker) -> None:
+@pytest.mark.fakeredis_only
+async def test_a_reader_that_fails_is_not_a_clean_stop(make_worker: MakeWorker) -> None:
     """Otherwise the process would exit with 0 and would not be restarted."""
-    worker = fake_rig()
+    worker = make_worker()
 
     async def breaks() -> None:
         raise UnicodeError("a name that cannot be sent")
@@ -207,9 +131,8 @@ async def test_a_reader_that_fails_is_not_a_clean_stop(fake_rig: RigMaker) -> No
         await drain(worker.consumers, reading, 0.1)
 
 
-async def test_a_claim_that_fails_frees_its_slots(rig: RigMaker) -> None:
-    worker: Rig = rig(max_inflight=1)
-    await worker.group()
+async def test_a_claim_that_fails_frees_its_slots(make_worker: MakeWorker) -> None:
+    worker: WorkerHarness = make_worker(max_inflight=1)
     admit = worker.claimer.claim
 
     async def fail_once(messages: Any) -> Any:
@@ -242,19 +165,17 @@ async def test_slots_count_running_and_reserved() -> None:
     assert slots.free == 2
 
 
-async def test_slots_wait_idle_returns_false_after_the_timeout() -> None:
+async def test_slots_wait_idle_and_cancel() -> None:
     slots = Slots(1)
+    slots.mark_finishing(asyncio.current_task())  # an unknown task changes nothing
+    assert slots.free == 1
     assert await slots.wait_idle(0)
     slots.start(asyncio.Event().wait())
     assert not await slots.wait_idle(0.01)
     await slots.cancel()
     assert slots.busy == 0
-
-
-async def test_slots_cancel_tasks_that_have_not_started() -> None:
-    slots = Slots(1)
     slots.start(asyncio.sleep(0))
-    await slots.cancel()
+    await slots.cancel()  # it has not started
     assert (slots.busy, slots.free) == (0, 1)
 
 
@@ -278,17 +199,12 @@ async def test_a_slot_is_free_while_its_job_is_being_reported() -> None:
     assert slots.free == 1
 
 
-async def test_marking_an_unknown_task_as_finishing_changes_nothing() -> None:
-    slots = Slots(1)
-    slots.mark_finishing(asyncio.current_task())
-    assert slots.free == 1
-
-
+@pytest.mark.fakeredis_only
 async def test_the_next_message_is_read_before_a_report_is_answered(
-    fake_rig: RigMaker,
+    make_worker: MakeWorker,
 ) -> None:
     """Otherwise Redis and the worker would wait for each other in turn."""
-    worker = fake_rig(max_inflight=1)
+    worker = make_worker(max_inflight=1)
     finish, held = worker.executor._store.finish, asyncio.Event()
 
     async def slow(*args: Any, **rest: Any) -> Any:

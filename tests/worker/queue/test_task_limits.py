@@ -10,8 +10,8 @@ import pytest
 import worker.queue.limits
 from common.contracts.jobs import JobKeys
 from common.jobs.limits import TaskLimit
-from tests.conftest import eventually
-from tests.worker.kit import limits_of
+from tests.support.waiting import eventually
+from tests.support.worker.harness import limits_of
 from worker.queue.limits import UNLIMITED, TaskLimits
 from worker.queue.messages import Message
 
@@ -64,6 +64,7 @@ def test_without_limits_nothing_is_counted() -> None:
 
 def test_a_slot_belongs_to_one_message_until_it_is_released() -> None:
     one, bell = limits({"chat": 1})
+    one.on_refused("chat", "1-0")  # without a global limit it changes nothing
     assert one.acquire(message(1))
     assert one.holds(message(1))
     assert not one.acquire(message(1))  # the same message runs once
@@ -110,6 +111,9 @@ def test_the_number_of_slots_can_change() -> None:
     assert moving.closed == dict.fromkeys(sorted(MODEL), "the model server does not answer")
     assert not moving.acquire(message(1, "plan"))
     assert moving.acquire(message(2, "rag"))
+    moving.set_limit(MODEL, -3)  # counts as 0
+    assert set(moving.closed) == MODEL
+    assert moving.capacity("chat") == 0
     moving.set_limit(MODEL, 2)
     assert moving.closed == {}
     assert moving.acquire(message(1, "plan"))
@@ -124,7 +128,7 @@ def test_the_number_of_slots_can_change() -> None:
     moving.set_limit(MODEL, None)
     assert not moving
     assert moving.capacity("chat") == UNLIMITED
-    assert bell.calls == 6
+    assert bell.calls == 7
 
 
 def test_a_new_limit_counts_running_jobs() -> None:
@@ -148,13 +152,6 @@ def test_configured_and_dynamic_limits_both_apply() -> None:
     assert not both.acquire(message(4, "chat"))
     assert both.acquire(message(5, "plan"))
     assert [each.limit.slots for each in both.here] == [2, 5]
-
-
-def test_a_negative_number_of_slots_counts_as_0() -> None:
-    moving, _ = limits()
-    moving.set_limit(MODEL, -3)
-    assert set(moving.closed) == MODEL
-    assert moving.capacity("chat") == 0
 
 
 # -- limits across workers ---------------------------------------------------------------------
@@ -194,9 +191,3 @@ async def test_a_released_global_slot_can_be_used_at_once() -> None:
     shared.release("chat", "1-0")
     assert shared.acquire(message(3))
     await asyncio.sleep(0)
-
-
-async def test_a_refusal_without_a_global_limit_changes_nothing() -> None:
-    one, _ = limits({"chat": 1})
-    one.on_refused("chat", "1-0")
-    assert one.acquire(message(1))

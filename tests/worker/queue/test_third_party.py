@@ -9,14 +9,18 @@ import uuid
 from typing import Any
 
 import pytest
+from redis.exceptions import ResponseError
 
 from common.aio import cancel
 from common.jobs.store import WorkerIdentity
-from tests.conftest import eventually
-from tests.worker.kit import Rig, RigMaker
+from tests.support.worker.harness import MakeWorker, WorkerHarness
+
+pytestmark = pytest.mark.plain_names
 
 
-async def third_party_post(rig: Rig, payload: str = '{"text":"hello"}', ttl_s: str = "60") -> str:
+async def third_party_post(
+    rig: WorkerHarness, payload: str = '{"text":"hello"}', ttl_s: str = "60"
+) -> str:
     """A producer that follows the contract, in plain redis-py."""
     client, job_id, now = rig.client, str(uuid.uuid4()), str(int(time.time() * 1000))
     await client.hset(
@@ -63,9 +67,8 @@ async def third_party_work(client: Any, consumer: str, finished: asyncio.Queue[s
             finished.put_nowait(job_id)
 
 
-@pytest.mark.plain_names
-async def test_jobs_of_a_third_party_producer_run(rig: RigMaker) -> None:
-    worker = rig()
+async def test_jobs_of_a_third_party_producer_run(make_worker: MakeWorker) -> None:
+    worker = make_worker()
     job_id = await third_party_post(worker)
     worker.start()
     assert await worker.settled(job_id) == b"done"
@@ -78,9 +81,10 @@ async def test_jobs_of_a_third_party_producer_run(rig: RigMaker) -> None:
     assert await worker.pending() == 0
 
 
-@pytest.mark.plain_names
-async def test_a_job_of_a_third_party_producer_without_ttl_gets_one(rig: RigMaker) -> None:
-    worker = rig()
+async def test_a_job_of_a_third_party_producer_without_ttl_gets_one(
+    make_worker: MakeWorker,
+) -> None:
+    worker = make_worker()
     jobs = [await third_party_post(worker, ttl_s=ttl_s) for ttl_s in ("", "0", "-1", "forever")]
     for job_id in jobs:
         await worker.client.persist(worker.keys.job(job_id))
@@ -91,25 +95,10 @@ async def test_a_job_of_a_third_party_producer_without_ttl_gets_one(rig: RigMake
     assert await worker.without_ttl() == []
 
 
-@pytest.mark.plain_names
-async def test_a_message_enqueued_before_its_hash_is_dead_lettered(
-    rig: RigMaker,
+async def test_a_third_party_worker_shares_the_group(
+    make_worker: MakeWorker, worker: WorkerIdentity
 ) -> None:
-    """Whether the hash will be written later is unknown, so the message is dead-lettered."""
-    worker = rig()
-    worker.start()
-    await worker.client.xadd("jobs:stream", {"job_id": "early", "task": "chat", "payload": "{}"})
-
-    async def dead_letters() -> Any:
-        return await worker.client.xrange(worker.keys.dead_letters)
-
-    [(_, letter)] = await eventually(dead_letters)
-    assert letter[b"reason"] == b"expired_before_start"
-
-
-@pytest.mark.plain_names
-async def test_a_third_party_worker_shares_the_group(rig: RigMaker, worker: WorkerIdentity) -> None:
-    ours = rig(max_inflight=1, count=1)
+    ours = make_worker(max_inflight=1, count=1)
     await ours.group()
     finished: asyncio.Queue[str] = asyncio.Queue()
     foreign = asyncio.create_task(third_party_work(ours.backend.client(), "foreign", finished))
@@ -118,14 +107,9 @@ async def test_a_third_party_worker_shares_the_group(rig: RigMaker, worker: Work
         for _ in jobs:
             await asyncio.wait_for(finished.get(), 10)
         ours.start()
-        jobs += await ours.post(30)
-        for job_id in jobs:
-            assert await ours.settled(job_id) == b"done"
-
-        async def all_acked() -> bool:
-            return await ours.pending() == 0
-
-        await eventually(all_acked)
+        jobs += await ours.post(20)
+        assert await ours.ended(jobs) == {b"done"}
+        await ours.all_acked()
     finally:
         await cancel(foreign)
     await ours.stop()
@@ -134,27 +118,37 @@ async def test_a_third_party_worker_shares_the_group(rig: RigMaker, worker: Work
     assert await ours.without_ttl() == []
 
 
-@pytest.mark.plain_names
-async def test_a_running_job_of_a_third_party_worker_is_taken_over(rig: RigMaker) -> None:
-    """It has no lease, so the idle time of the message decides."""
-    worker = rig()
-    await worker.group()
-    job_id = await third_party_post(worker)
-    await worker.client.hset(worker.keys.job(job_id), "status", "running")
+async def test_a_third_party_job_without_a_lease_is_run_or_acked(make_worker: MakeWorker) -> None:
+    """A running one is taken over when its message is; an ended one gets its event and its ack."""
+    worker = make_worker()
+    running, ended = await third_party_post(worker), await third_party_post(worker)
+    await worker.client.hset(worker.keys.job(running), "status", "running")
+    await worker.client.hset(worker.keys.job(ended), mapping={"status": "done", "result": "1"})
     worker.start()
-    assert await worker.settled(job_id) == b"done"
+    assert await worker.settled(running) == b"done"
+    await worker.last_event(ended, b"done")
+    await worker.all_acked()
+    assert await worker.result(ended) == 1
+    assert await worker.types(ended) == [b"queued", b"done"]
 
 
-@pytest.mark.plain_names
-async def test_a_job_finished_by_a_third_party_gets_event_and_ack(rig: RigMaker) -> None:
-    worker = rig()
-    job_id = await third_party_post(worker)
-    await worker.client.hset(worker.keys.job(job_id), mapping={"status": "done", "result": "1"})
-    worker.start()
-
-    async def ended() -> bool:
-        return (await worker.types(job_id))[-1] == b"done" and await worker.pending() == 0
-
-    await eventually(ended)
-    assert (await worker.job(job_id))[b"result"] == b"1"
-    assert await worker.types(job_id) == [b"queued", b"done"]
+async def test_a_third_party_worker_may_delete_its_messages(make_worker: MakeWorker) -> None:
+    """With XACKDEL, which Redis has since 8.2, or with XACK and XDEL."""
+    ours = make_worker()
+    await ours.group()
+    job_id = await third_party_post(ours)
+    [message_id] = await ours.take(1, "foreign")
+    await ours.client.hset(ours.keys.job(job_id), mapping={"status": "done", "result": "1"})
+    try:
+        command = ("XACKDEL", "jobs:stream", "workers", "IDS", 1, message_id)
+        assert await ours.client.execute_command(*command) == [1]
+    except ResponseError:  # unknown command
+        await ours.client.xack("jobs:stream", "workers", message_id)
+        await ours.client.xdel("jobs:stream", message_id)
+    assert await ours.client.xlen("jobs:stream") == await ours.pending() == 0
+    ours.start(recover=True)
+    [last] = await ours.post()
+    assert await ours.settled(last) == b"done"
+    await ours.all_acked()
+    assert (await ours.job(job_id))[b"result"] == b"1"
+    assert await ours.letters() == []

@@ -7,30 +7,22 @@ from collections.abc import AsyncIterator
 import pytest
 
 from common.contracts.jobs import JobKeys
-from tests.common.features.images.kit import Gallery
-from tests.common.features.workflows.kit import Doubting
-from tests.support.backends import Backend
+from tests.support.servers import Backend
+from tests.support.store.images import ImageHarness
+from tests.support.store.workflows import Doubting
 
 
 @pytest.fixture
-async def gallery(backend: Backend, keys: JobKeys) -> AsyncIterator[Gallery]:
+async def images(backend: Backend, keys: JobKeys) -> AsyncIterator[ImageHarness]:
     """An image store on an empty Redis of every kind."""
-    gallery = Gallery(backend, keys)
-    yield gallery
-    await gallery.close()
+    images = ImageHarness(backend, keys)
+    yield images
+    await images.close()
 
 
 @pytest.fixture
-async def real_gallery(real_backend: Backend, keys: JobKeys) -> AsyncIterator[Gallery]:
-    """The same, on real servers only."""
-    gallery = Gallery(real_backend, keys)
-    yield gallery
-    await gallery.close()
-
-
-@pytest.fixture
-async def doubting(backend: Backend, keys: JobKeys) -> AsyncIterator[Gallery]:
+async def doubting(backend: Backend, keys: JobKeys) -> AsyncIterator[ImageHarness]:
     """The same, where every reply except the second is lost."""
-    gallery = Gallery(backend, keys, Doubting)
-    yield gallery
-    await gallery.close()
+    images = ImageHarness(backend, keys, Doubting)
+    yield images
+    await images.close()

@@ -7,29 +7,21 @@ from collections.abc import AsyncIterator
 import pytest
 
 from common.contracts.jobs import JobKeys
-from tests.common.features.workflows.kit import Doubting, Flow
-from tests.support.backends import Backend
+from tests.support.servers import Backend
+from tests.support.store.workflows import Doubting, WorkflowHarness
 
 
 @pytest.fixture
-async def flow(backend: Backend, keys: JobKeys) -> AsyncIterator[Flow]:
+async def workflow(backend: Backend, keys: JobKeys) -> AsyncIterator[WorkflowHarness]:
     """A workflow store on an empty Redis of every kind."""
-    flow = Flow(backend, keys)
-    yield flow
-    await flow.close()
+    workflow = WorkflowHarness(backend, keys)
+    yield workflow
+    await workflow.close()
 
 
 @pytest.fixture
-async def real_flow(real_backend: Backend, keys: JobKeys) -> AsyncIterator[Flow]:
-    """The same, on real servers only."""
-    flow = Flow(real_backend, keys)
-    yield flow
-    await flow.close()
-
-
-@pytest.fixture
-async def doubting(backend: Backend, keys: JobKeys) -> AsyncIterator[Flow]:
+async def doubting(backend: Backend, keys: JobKeys) -> AsyncIterator[WorkflowHarness]:
     """The same, where every reply except the second is lost."""
-    flow = Flow(backend, keys, Doubting)
-    yield flow
-    await flow.close()
+    workflow = WorkflowHarness(backend, keys, Doubting)
+    yield workflow
+    await workflow.close()

@@ -1,4 +1,4 @@
-"""Effects: recorded together with their undo data; changes of others are not touched."""
+"""Effects and claims: recorded with their undo data; changes of others are not touched."""
 
 from __future__ import annotations
 
@@ -18,270 +18,362 @@ from common.features.workflows.effects import (
     TermChange,
     undo_token_for,
 )
-from common.features.workflows.scripts import render_script
 from common.features.workflows.types import (
     StepExecution,
     StepResult,
-    WorkflowAnswer,
     WorkflowOutcome,
 )
-from tests.common.features.workflows.kit import Flow, once, proposals
+from tests.support.store.workflows import (
+    ALREADY,
+    LOST,
+    MISSING,
+    OK,
+    REFUSED,
+    WorkflowHarness,
+    once,
+    proposals,
+)
 
 
 def change(field: str, after: str, before: str = "") -> TermChange:
     return TermChange(field, before.encode(), after.encode())
 
 
-async def applying(flow: Flow, count: int = 0, job_id: str = "") -> StepExecution:
+async def applying(workflow: WorkflowHarness, count: int = 0, job_id: str = "") -> StepExecution:
     """A job with the step `apply` running."""
-    job_id = job_id or await flow.create()
-    await flow.run(job_id, "first")
-    await flow.run(job_id, "second", proposals(count))
-    await flow.execute(job_id, "review")
-    return await flow.start(job_id, "apply")
+    job_id = job_id or await workflow.create()
+    await workflow.run(job_id, "first")
+    await workflow.run(job_id, "second", proposals(count))
+    await workflow.execute(job_id, "review")
+    return await workflow.start(job_id, "apply")
 
 
-async def store_document(flow: Flow, document_id: str, revision: str, tenant: str = "") -> None:
+async def store_document(
+    workflow: WorkflowHarness, document_id: str, revision: str, tenant: str = ""
+) -> None:
     """Store a document as a worker does."""
-    keys = replace(flow.rag, tenant=tenant)
+    keys = replace(workflow.rag, tenant=tenant)
     record = {DocumentField.ID: document_id, DocumentField.REVISION: revision}
-    await flow.client.hset(keys.documents, document_id, codec.dumps(record))
+    await workflow.client.hset(keys.documents, document_id, codec.dumps(record))
     for name in (keys.text(document_id), keys.chunks(document_id), keys.vectors(document_id)):
-        await flow.client.set(name, b"x")
-    version = await flow.client.incr(keys.version)
-    await flow.client.zadd(keys.order, {document_id: version})
-    await flow.client.sadd(keys.namespaces, keys.namespace)
+        await workflow.client.set(name, b"x")
+    version = await workflow.client.incr(keys.version)
+    await workflow.client.zadd(keys.order, {document_id: version})
+    await workflow.client.sadd(keys.namespaces, keys.namespace)
 
 
-async def terms(flow: Flow) -> dict[str, str]:
-    stored = await flow.client.hgetall(flow.rag.ontology)
+async def terms(workflow: WorkflowHarness) -> dict[str, str]:
+    stored = await workflow.client.hgetall(workflow.rag.ontology)
     return {name.decode(): value.decode() for name, value in stored.items()}
 
 
-async def version(flow: Flow) -> int:
-    return int(await flow.client.get(flow.rag.version) or 0)
+async def version(workflow: WorkflowHarness) -> int:
+    return int(await workflow.client.get(workflow.rag.version) or 0)
 
 
-def effects_of(flow: Flow) -> EffectStore:
-    return EffectStore(flow.client, flow.store)
+def effects_of(workflow: WorkflowHarness) -> EffectStore:
+    return EffectStore(workflow.client, workflow.store)
 
 
-async def rag_keys(flow: Flow) -> list[bytes]:
-    return sorted(await flow.client.keys(f"{flow.keys.tag}rag*"))
+async def rag_keys(workflow: WorkflowHarness) -> list[bytes]:
+    return sorted(await workflow.client.keys(f"{workflow.keys.tag}rag*"))
 
 
-async def reverted(flow: Flow, running: StepExecution) -> list[str]:
+async def reverted(workflow: WorkflowHarness, running: StepExecution) -> list[str]:
     """Fail the execution, and revert its effects."""
-    await flow.store.fail(running, b"[]")
-    return await effects_of(flow).revert(running.job_id)
+    await workflow.store.fail(running, b"[]")
+    return await effects_of(workflow).revert(running.job_id)
 
 
 def refused(outcome: WorkflowOutcome) -> tuple[str, Any]:
-    assert outcome.answer is WorkflowAnswer.REFUSED, outcome
+    assert outcome.answer is REFUSED, outcome
     return outcome.facts["code"], outcome.facts.get("items")
 
 
-async def test_terms_are_changed_and_their_old_values_kept(flow: Flow) -> None:
-    effects, running = effects_of(flow), await applying(flow)
-    await flow.client.hset(flow.rag.ontology, "queue", "old")
+async def test_terms_are_changed_and_their_old_values_kept(workflow: WorkflowHarness) -> None:
+    effects, running = effects_of(workflow), await applying(workflow)
+    await workflow.client.hset(workflow.rag.ontology, "queue", "old")
     changes = [change("dlq", "new"), change("queue", "newer", "old")]
-    assert (await effects.change_terms(running, flow.rag, changes)).answer is WorkflowAnswer.OK
-    assert await terms(flow) == {"dlq": "new", "queue": "newer"}
+    assert (await effects.change_terms(running, workflow.rag, changes)).answer is OK
+    assert await terms(workflow) == {"dlq": "new", "queue": "newer"}
     assert await effects.for_execution(running) == Effects(
         {"dlq": (b"", b"new"), "queue": (b"old", b"newer")}, namespace="notes"
     )
-    versions = await flow.client.mget(flow.rag.ontology_version, flow.rag.version)
+    versions = await workflow.client.mget(workflow.rag.ontology_version, workflow.rag.version)
     assert len(set(versions)) == 1
-    assert await flow.client.smembers(flow.rag.namespaces) == {b"notes"}
+    assert await workflow.client.smembers(workflow.rag.namespaces) == {b"notes"}
     assert await effects.jobs_with_effects() == [running.job_id]
-    assert await flow.without_ttl() == []
+    assert await workflow.without_ttl() == []
 
 
-async def test_a_repeated_call_changes_nothing(flow: Flow) -> None:
-    effects, running = effects_of(flow), await applying(flow)
+async def test_the_version_of_the_namespace_changes(workflow: WorkflowHarness) -> None:
+    effects, running = effects_of(workflow), await applying(workflow)
+    await store_document(workflow, "d1", "r1")
+    before = await version(workflow)
+    await effects.record_documents(running, workflow.rag, {"d2": "r2"})
+    assert await version(workflow) == before
     changes = [change("dlq", "new")]
-    await effects.change_terms(running, flow.rag, changes)
-    made, at = await effects.for_execution(running), await version(flow)
-    assert (await effects.change_terms(running, flow.rag, changes)).answer is WorkflowAnswer.OK
-    assert await version(flow) == at
+    await effects.change_terms(running, workflow.rag, changes)
+    assert await version(workflow) == before + 1
+    made = await effects.for_execution(running)
+    assert (await effects.change_terms(running, workflow.rag, changes)).answer is OK  # a repeat
+    assert await version(workflow) == before + 1
     assert await effects.for_execution(running) == made
+    await reverted(workflow, running)
+    assert await version(workflow) == before + 2
+    assert await workflow.client.get(workflow.rag.ontology_version) is None
 
 
-async def test_the_version_of_the_namespace_changes(flow: Flow) -> None:
-    effects, running = effects_of(flow), await applying(flow)
-    await store_document(flow, "d1", "r1")
-    before = await version(flow)
-    await effects.record_documents(running, flow.rag, {"d2": "r2"})
-    assert await version(flow) == before
-    await effects.change_terms(running, flow.rag, [change("dlq", "new")])
-    assert await version(flow) == before + 1
-    await reverted(flow, running)
-    assert await version(flow) == before + 2
-    assert await flow.client.get(flow.rag.ontology_version) is None
+async def test_a_conflicting_term_fails_the_whole_call(workflow: WorkflowHarness) -> None:
+    effects, running = effects_of(workflow), await applying(workflow)
+    await workflow.client.hset(workflow.rag.ontology, "queue", "another's")
+    async with workflow.unchanged():
+        changes = [change("dlq", "new"), change("queue", "mine")]
+        outcome = await effects.change_terms(running, workflow.rag, changes)
+        assert refused(outcome) == (WorkflowError.VERSION_CONFLICT.value, ["queue"])
 
 
-async def test_a_conflicting_term_fails_the_whole_call(flow: Flow) -> None:
-    effects, running = effects_of(flow), await applying(flow)
-    await flow.client.hset(flow.rag.ontology, "queue", "another's")
-    before = await flow.snapshot()
-    changes = [change("dlq", "new"), change("queue", "mine")]
-    outcome = await effects.change_terms(running, flow.rag, changes)
-    assert refused(outcome) == (WorkflowError.VERSION_CONFLICT.value, ["queue"])
-    assert await flow.snapshot() == before
+async def test_the_first_old_value_is_restored(workflow: WorkflowHarness) -> None:
+    """But a value that was written in between is newer."""
+    effects, running = effects_of(workflow), await applying(workflow)
+    await workflow.client.hset(workflow.rag.ontology, "queue", "at first")
+    changes = [change("dlq", "one"), change("queue", "mine", "at first")]
+    await effects.change_terms(running, workflow.rag, changes)
+    await workflow.client.hset(workflow.rag.ontology, "queue", "theirs")
+    changes = [change("dlq", "two", "one"), change("queue", "mine again", "theirs")]
+    await effects.change_terms(running, workflow.rag, changes)
+    assert (await effects.for_execution(running)).terms["dlq"] == (b"", b"two")
+    await reverted(workflow, running)
+    assert await terms(workflow) == {"queue": "theirs"}
 
 
-async def test_the_first_old_value_is_kept(flow: Flow) -> None:
-    effects, running = effects_of(flow), await applying(flow)
-    await effects.change_terms(running, flow.rag, [change("dlq", "one")])
-    await effects.change_terms(running, flow.rag, [change("dlq", "two", "one")])
-    assert (await effects.for_execution(running)).terms == {"dlq": (b"", b"two")}
-    await reverted(flow, running)
-    assert await terms(flow) == {}
-
-
-async def test_a_revert_restores_a_value_written_in_between(flow: Flow) -> None:
-    effects, running = effects_of(flow), await applying(flow)
-    await flow.client.hset(flow.rag.ontology, "dlq", "at first")
-    await effects.change_terms(running, flow.rag, [change("dlq", "mine", "at first")])
-    await flow.client.hset(flow.rag.ontology, "dlq", "theirs")
-    await effects.change_terms(running, flow.rag, [change("dlq", "mine again", "theirs")])
-    await reverted(flow, running)
-    assert await terms(flow) == {"dlq": "theirs"}
-
-
-async def test_incomplete_effects_are_reverted(flow: Flow) -> None:
-    effects, running = effects_of(flow), await applying(flow)
-    await flow.client.hset(flow.rag.ontology, mapping={"queue": "old", "gone": "there"})
-    await store_document(flow, "theirs", "r0")
-    await effects.record_documents(running, flow.rag, {"d1": "r1", "never": "r2"})
-    await store_document(flow, "d1", "r1")
+async def test_incomplete_effects_are_reverted(workflow: WorkflowHarness) -> None:
+    effects, running = effects_of(workflow), await applying(workflow)
+    await workflow.client.hset(workflow.rag.ontology, mapping={"queue": "old", "gone": "there"})
+    await store_document(workflow, "theirs", "r0")
+    await effects.record_documents(running, workflow.rag, {"d1": "r1", "never": "r2"})
+    await store_document(workflow, "d1", "r1")
     changes = [change("dlq", "new"), change("queue", "newer", "old"), change("gone", "", "there")]
-    await effects.change_terms(running, flow.rag, changes)
-    assert await terms(flow) == {"dlq": "new", "queue": "newer"}
+    await effects.change_terms(running, workflow.rag, changes)
+    assert await terms(workflow) == {"dlq": "new", "queue": "newer"}
     assert await effects.revert(running.job_id) == []  # it is still running
     assert await effects.jobs_with_effects() == [running.job_id]
-    assert await reverted(flow, running) == [undo_token_for(running.execution)]
-    assert await terms(flow) == {"queue": "old", "gone": "there"}
-    assert await flow.client.hkeys(flow.rag.documents) == [b"theirs"]
-    assert await flow.client.zrange(flow.rag.order, 0, -1) == [b"theirs"]
-    own = (flow.rag.text("d1"), flow.rag.chunks("d1"), flow.rag.vectors("d1"))
-    assert not await flow.client.exists(*own)
+    assert await reverted(workflow, running) == [undo_token_for(running.execution)]
+    assert await terms(workflow) == {"queue": "old", "gone": "there"}
+    assert await workflow.client.hkeys(workflow.rag.documents) == [b"theirs"]
+    assert await workflow.client.zrange(workflow.rag.order, 0, -1) == [b"theirs"]
+    own = (workflow.rag.text("d1"), workflow.rag.chunks("d1"), workflow.rag.vectors("d1"))
+    assert not await workflow.client.exists(*own)
     assert await effects.jobs_with_effects() == []
     assert await effects.revert(running.job_id) == []
 
 
-async def test_a_document_stored_by_another_is_removed_from_the_record(flow: Flow) -> None:
-    effects, running = effects_of(flow), await applying(flow)
-    await effects.record_documents(running, flow.rag, {"d1": "r1", "d2": "r2"})
-    await effects.record_documents(running, flow.rag, {"d1": ""})
+async def test_an_execution_may_revert_its_own_effects(workflow: WorkflowHarness) -> None:
+    effects, running = effects_of(workflow), await applying(workflow)
+    await effects.record_documents(running, workflow.rag, {"d1": "r1", "d2": "r2"})
+    await effects.record_documents(running, workflow.rag, {"d1": ""})  # stored by another
     assert (await effects.for_execution(running)).documents == {"d2": "r2"}
-
-
-async def test_an_execution_may_revert_its_own_effects(flow: Flow) -> None:
-    effects, running = effects_of(flow), await applying(flow)
-    await effects.change_terms(running, flow.rag, [change("dlq", "new")])
+    await effects.change_terms(running, workflow.rag, [change("dlq", "new")])
     assert await effects.revert(running.job_id, running)
-    assert await terms(flow) == {}
+    assert await terms(workflow) == {}
     assert not await effects.for_execution(running)
 
 
-async def test_a_cancelled_job_leaves_no_effects(flow: Flow) -> None:
-    effects, running = effects_of(flow), await applying(flow)
-    await effects.change_terms(running, flow.rag, [change("dlq", "new")])
-    await flow.store.cancel(running.job_id, once())
+async def test_a_cancelled_job_leaves_no_effects(workflow: WorkflowHarness) -> None:
+    effects, running = effects_of(workflow), await applying(workflow)
+    await effects.change_terms(running, workflow.rag, [change("dlq", "new")])
+    await workflow.store.cancel(running.job_id, once())
     for job_id in await effects.jobs_with_effects():
         await effects.revert(job_id)
-    assert await rag_keys(flow) == []
+    assert await rag_keys(workflow) == []
 
 
-async def test_an_empty_namespace_is_removed(flow: Flow) -> None:
-    effects, running = effects_of(flow), await applying(flow)
-    keys = replace(flow.rag, tenant="acme")
+async def test_an_empty_namespace_is_removed(workflow: WorkflowHarness) -> None:
+    effects, running = effects_of(workflow), await applying(workflow)
+    keys = replace(workflow.rag, tenant="acme")
     await effects.record_documents(running, keys, {"d1": "r1"})
-    await store_document(flow, "d1", "r1", keys.tenant)
+    await store_document(workflow, "d1", "r1", keys.tenant)
     await effects.change_terms(running, keys, [change("dlq", "new")])
-    assert await flow.client.smembers(keys.namespaces) == {b"notes"}
-    await reverted(flow, running)
-    assert await rag_keys(flow) == []
+    assert await workflow.client.smembers(keys.namespaces) == {b"notes"}
+    await reverted(workflow, running)
+    assert await rag_keys(workflow) == []
 
 
-async def test_later_changes_of_others_are_kept(flow: Flow) -> None:
-    effects, running = effects_of(flow), await applying(flow)
-    await effects.record_documents(running, flow.rag, {"d1": "r1", "d2": "r2"})
-    await store_document(flow, "d1", "r1")
-    await store_document(flow, "d2", "other")
-    await effects.change_terms(running, flow.rag, [change("dlq", "new"), change("queue", "new")])
-    await flow.client.hset(flow.rag.ontology, "queue", "a person's")
-    await reverted(flow, running)
-    assert await terms(flow) == {"queue": "a person's"}
-    assert await flow.client.hkeys(flow.rag.documents) == [b"d2"]
+async def test_later_changes_of_others_are_kept(workflow: WorkflowHarness) -> None:
+    effects, running = effects_of(workflow), await applying(workflow)
+    await effects.record_documents(running, workflow.rag, {"d1": "r1", "d2": "r2"})
+    await store_document(workflow, "d1", "r1")
+    await store_document(workflow, "d2", "other")
+    await effects.change_terms(
+        running, workflow.rag, [change("dlq", "new"), change("queue", "new")]
+    )
+    await workflow.client.hset(workflow.rag.ontology, "queue", "a person's")
+    await reverted(workflow, running)
+    assert await terms(workflow) == {"queue": "a person's"}
+    assert await workflow.client.hkeys(workflow.rag.documents) == [b"d2"]
 
 
-async def test_only_the_current_execution_may_apply(flow: Flow) -> None:
-    effects, running = effects_of(flow), await applying(flow)
+async def test_only_the_current_execution_may_apply(workflow: WorkflowHarness) -> None:
+    effects, running = effects_of(workflow), await applying(workflow)
     late = running._replace(execution="ex_00000000")
-    before = await flow.snapshot()
-    changes = [change("dlq", "new")]
-    assert (await effects.change_terms(late, flow.rag, changes)).answer is WorkflowAnswer.LOST
-    nowhere = running._replace(job_id="wf_20260214_999")
-    assert (await effects.change_terms(nowhere, flow.rag, changes)).answer is WorkflowAnswer.MISSING
-    assert await flow.snapshot() == before
-    await flow.store.fail(running, b"[]")
-    assert (await effects.change_terms(running, flow.rag, changes)).answer is WorkflowAnswer.ALREADY
-    assert await rag_keys(flow) == []
+    async with workflow.unchanged():
+        changes = [change("dlq", "new")]
+        assert (await effects.change_terms(late, workflow.rag, changes)).answer is LOST
+        nowhere = running._replace(job_id="wf_20260214_999")
+        assert (await effects.change_terms(nowhere, workflow.rag, changes)).answer is MISSING
+    await workflow.store.fail(running, b"[]")
+    assert (await effects.change_terms(running, workflow.rag, changes)).answer is ALREADY
+    assert await rag_keys(workflow) == []
 
 
-async def test_a_completed_step_keeps_its_effects(flow: Flow) -> None:
-    effects, running = effects_of(flow), await applying(flow)
-    await effects.change_terms(running, flow.rag, [change("dlq", "new")])
+async def test_a_completed_step_keeps_its_effects(workflow: WorkflowHarness) -> None:
+    effects, running = effects_of(workflow), await applying(workflow)
+    await effects.change_terms(running, workflow.rag, [change("dlq", "new")])
     token = undo_token_for(running.execution)
-    done = await flow.complete(running, StepResult("applied", undo_token=token))
+    done = await workflow.complete(running, StepResult("applied", undo_token=token))
     assert done.facts["undo_token"] == token
     assert await effects.revert(running.job_id) == []
     assert await effects.jobs_with_effects() == []
-    assert await terms(flow) == {"dlq": "new"}
-    assert await flow.client.lrange(flow.keys.undo(running.job_id), 0, -1) == [token.encode()]
+    assert await terms(workflow) == {"dlq": "new"}
+    assert await workflow.client.lrange(workflow.keys.undo(running.job_id), 0, -1) == [
+        token.encode()
+    ]
 
 
-async def test_namespaces_and_terms_are_limited(flow: Flow) -> None:
-    effects, running = effects_of(flow), await applying(flow)
+async def test_namespaces_and_terms_are_limited(workflow: WorkflowHarness) -> None:
+    effects, running = effects_of(workflow), await applying(workflow)
     too_many = [change(str(n), "x") for n in range(MOST_PER_CALL + 1)]
     with pytest.raises(ValueError, match="at most"):
-        await effects.change_terms(running, flow.rag, too_many)
-    await flow.client.hset(flow.rag.ontology, mapping={f"t{n}": "x" for n in range(MOST_TERMS)})
-    outcome = await effects.change_terms(running, flow.rag, [change("dlq", "new")])
+        await effects.change_terms(running, workflow.rag, too_many)
+    await workflow.client.hset(
+        workflow.rag.ontology, mapping={f"t{n}": "x" for n in range(MOST_TERMS)}
+    )
+    outcome = await effects.change_terms(running, workflow.rag, [change("dlq", "new")])
     assert refused(outcome)[0] == WorkflowError.NAMESPACE_FULL.value
-    assert (await effects.change_terms(running, flow.rag, [change("t1", "y", "x")])).facts == {}
+    assert (await effects.change_terms(running, workflow.rag, [change("t1", "y", "x")])).facts == {}
     names = [f"n{number}" for number in range(1000)]
-    await flow.client.delete(flow.rag.ontology, flow.rag.namespaces)
-    await flow.client.sadd(flow.rag.namespaces, *names)
-    outcome = await effects.change_terms(running, flow.rag, [change("dlq", "new")])
+    await workflow.client.delete(workflow.rag.ontology, workflow.rag.namespaces)
+    await workflow.client.sadd(workflow.rag.namespaces, *names)
+    outcome = await effects.change_terms(running, workflow.rag, [change("dlq", "new")])
     assert refused(outcome)[0] == WorkflowError.TOO_MANY_NAMESPACES.value
 
 
-@pytest.mark.parametrize("name", ["ontology", "documents", "version", "namespaces"])
-async def test_a_key_of_the_wrong_type_fails_before_any_write(flow: Flow, name: str) -> None:
-    effects, running = effects_of(flow), await applying(flow)
-    key = getattr(flow.rag, name)
-    await flow.client.delete(key)
-    await flow.client.rpush(key, "foreign")
-    before = await flow.snapshot()
-    with pytest.raises(CorruptKey):
-        await effects.change_terms(running, flow.rag, [change("dlq", "new")])
-    assert await flow.snapshot() == before
+async def test_a_key_of_the_wrong_type_fails_before_any_write(workflow: WorkflowHarness) -> None:
+    effects, running = effects_of(workflow), await applying(workflow)
+    rag = workflow.rag
+    for key in (rag.ontology, rag.documents, rag.version, rag.namespaces):
+        await workflow.client.rpush(key, "foreign")
+        async with workflow.unchanged():
+            with pytest.raises(CorruptKey):
+                await effects.change_terms(running, rag, [change("dlq", "new")])
+        await workflow.client.delete(key)
+    assert (await effects.change_terms(running, rag, [change("dlq", "new")])).answer is OK
 
 
-async def test_any_text_is_restored_exactly(flow: Flow) -> None:
-    effects, running = effects_of(flow), await applying(flow)
+async def test_any_text_is_restored_exactly(workflow: WorkflowHarness) -> None:
+    effects, running = effects_of(workflow), await applying(workflow)
     odd = 'a "quoted" \\ / é 東京 \u2028 \x01'
-    await flow.client.hset(flow.rag.ontology, 'é/"', odd)
-    await effects.change_terms(running, flow.rag, [change('é/"', odd + "!", odd)])
-    await reverted(flow, running)
-    assert await terms(flow) == {'é/"': odd}
+    await workflow.client.hset(workflow.rag.ontology, 'é/"', odd)
+    await effects.change_terms(running, workflow.rag, [change('é/"', odd + "!", odd)])
+    await reverted(workflow, running)
+    assert await terms(workflow) == {'é/"': odd}
 
 
-def test_the_script_stays_within_the_limit_of_locals() -> None:
-    """Lua allows 200 local variables in a chunk."""
-    source = render_script()
-    names = [line for line in source.splitlines() if line.startswith("local ")]
-    assert len(names) < 190
+# -- Claims: what an operation found present and relies on is not reverted by its creator ---------
+
+
+async def making(workflow: WorkflowHarness) -> StepExecution:
+    """An execution that has created a document and a term."""
+    effects, running = effects_of(workflow), await applying(workflow)
+    await effects.record_documents(running, workflow.rag, {"d1": "r1"})
+    await store_document(workflow, "d1", "r1")
+    await effects.change_terms(running, workflow.rag, [change("dlq", "new")])
+    return running
+
+
+async def claiming(workflow: WorkflowHarness) -> StepExecution:
+    """An execution that has claimed both."""
+    effects, running = effects_of(workflow), await applying(workflow)
+    assert (await effects.claim_documents(running, workflow.rag, {"d1": "r1"})).answer is OK
+    same = [change("dlq", "new", "new")]
+    assert (await effects.change_terms(running, workflow.rag, same)).answer is OK
+    return running
+
+
+async def test_a_claimed_document_passes_to_the_next_claim(workflow: WorkflowHarness) -> None:
+    effects = effects_of(workflow)
+    first, second, third = [
+        await making(workflow),
+        await claiming(workflow),
+        await claiming(workflow),
+    ]
+    made = await effects.for_execution(second)
+    assert (made.terms, made.documents, len(made.claims)) == ({}, {}, 2)
+    for running in (first, second):
+        await reverted(workflow, running)
+        assert await terms(workflow) == {"dlq": "new"}
+        assert await workflow.client.hkeys(workflow.rag.documents) == [b"d1"]
+    made = await effects.for_execution(third)
+    assert (made.terms, made.documents) == ({"dlq": (b"", b"new")}, {"d1": "r1"})
+    assert await workflow.without_ttl() == []
+    await reverted(workflow, third)
+    assert await rag_keys(workflow) == []
+
+
+async def test_a_reverted_claim_protects_nothing(workflow: WorkflowHarness) -> None:
+    first, second = await making(workflow), await claiming(workflow)
+    await reverted(workflow, second)
+    assert not await workflow.client.exists(workflow.rag.claims)
+    await reverted(workflow, first)
+    assert await rag_keys(workflow) == []
+
+
+async def test_a_repeated_claim_counts_once(workflow: WorkflowHarness) -> None:
+    await making(workflow)
+    second, effects = await claiming(workflow), effects_of(workflow)
+    before = await workflow.client.hgetall(workflow.rag.claims), await effects.for_execution(second)
+    await effects.claim_documents(second, workflow.rag, {"d1": "r1"})
+    assert (
+        await workflow.client.hgetall(workflow.rag.claims),
+        await effects.for_execution(second),
+    ) == before
+
+
+async def test_only_existing_documents_and_terms_can_be_claimed(workflow: WorkflowHarness) -> None:
+    effects, running = effects_of(workflow), await applying(workflow)
+    await store_document(workflow, "d1", "other")
+    async with workflow.unchanged():
+        outcome = await effects.claim_documents(running, workflow.rag, {"d1": "r1", "d2": "r2"})
+        assert refused(outcome) == (WorkflowError.VERSION_CONFLICT.value, ["d1", "d2"])
+        outcome = await effects.change_terms(running, workflow.rag, [change("dlq", "new", "new")])
+        assert refused(outcome) == (WorkflowError.VERSION_CONFLICT.value, ["dlq"])
+
+
+@pytest.mark.real_redis
+async def test_claims_beyond_the_limit_are_permanent(workflow: WorkflowHarness) -> None:
+    """Claims beyond the maximum are not counted: the document stays for good."""
+    first = await making(workflow)
+    many = [await claiming(workflow) for _ in range(18)]
+    claims = await workflow.client.hvals(workflow.rag.claims)
+    assert [len(each.split(b",")) for each in claims] == [17, 17]
+    for running in (first, *many):
+        await reverted(workflow, running)
+    assert await terms(workflow) == {"dlq": "new"}
+    assert await workflow.client.hkeys(workflow.rag.documents) == [b"d1"]
+
+
+async def test_claims_of_the_wrong_type_fail_before_any_write(workflow: WorkflowHarness) -> None:
+    first = await making(workflow)
+    await workflow.client.rpush(workflow.rag.claims, "foreign")
+    await workflow.store.fail(first, b"[]")
+    async with workflow.unchanged():
+        with pytest.raises(CorruptKey):
+            await effects_of(workflow).revert(first.job_id)
+
+
+async def test_a_claim_by_a_corrupt_job_is_permanent(workflow: WorkflowHarness) -> None:
+    first, second = await making(workflow), await claiming(workflow)
+    await workflow.client.delete(workflow.keys.operations(second.job_id))
+    await workflow.client.set(workflow.keys.operations(second.job_id), "foreign")
+    await reverted(workflow, first)
+    assert await terms(workflow) == {"dlq": "new"}

@@ -1,97 +1,197 @@
-"""FAIL: a failed step fails the job, until it is executed again."""
+"""FAIL, CANCEL, PROGRESS and PUT: writes of a running step, and ends without a result."""
 
 from __future__ import annotations
 
-from common.features.workflows.types import StepResult, WorkflowAnswer
-from tests.common.features.workflows.kit import Flow, hooked
+from common.features.workflows.types import StepResult
+from tests.support.store.workflows import (
+    ALREADY,
+    LOST,
+    MISSING,
+    OK,
+    REFUSED,
+    WorkflowHarness,
+    approve,
+    hooked,
+    once,
+)
 
-OK, ALREADY, LOST = WorkflowAnswer.OK, WorkflowAnswer.ALREADY, WorkflowAnswer.LOST
 ERRORS = b'[{"code":"step_failed","message":"no \\"luck\\""}]'
 
 
-async def test_a_failure_ends_step_and_job(flow: Flow) -> None:
-    job_id = await flow.create(webhook=hooked("step.failed", "job.failed"))
-    running = await flow.start(job_id, "second")
-    assert (await flow.store.fail(running, ERRORS)).answer is OK
-    step = await flow.step(job_id, "first")
+async def test_a_failure_ends_step_and_job(workflow: WorkflowHarness) -> None:
+    job_id = await workflow.create(webhook=hooked("step.failed", "job.failed"))
+    running = await workflow.start(job_id, "second")
+    assert (await workflow.store.fail(running, ERRORS)).answer is OK
+    step = await workflow.step(job_id, "first")
     assert (step["status"], step["errors"]) == ("failed", ERRORS.decode())
-    record = await flow.record(job_id)
+    record = await workflow.record(job_id)
     assert (record["status"], record["draft_state"]) == ("failed", "failed")
     assert record["current_step"] == "first"
     assert record["target"] == ""
     assert record["completed_ms"] != ""
-    assert await flow.running() == {}
-    failed, ended = (await flow.events(job_id))[-2:]
+    assert await workflow.running() == {}
+    failed, ended = (await workflow.events(job_id))[-2:]
     errors = [{"code": "step_failed", "message": 'no "luck"'}]
     assert failed == ("step.failed", "first", {"step": "first", "errors": errors})
     assert (ended[0], list(ended[2])) == ("job.failed", ["counts"])
-    assert [entry["type"] for entry in await flow.outbox(job_id)] == ["step.failed", "job.failed"]
-    assert await flow.without_ttl() == []
+    delivered = [entry["type"] for entry in await workflow.outbox(job_id)]
+    assert delivered == ["step.failed", "job.failed"]
+    assert await workflow.without_ttl() == []
+    async with workflow.unchanged():
+        assert (await workflow.store.fail(running, ERRORS)).answer is ALREADY
+        assert (await workflow.complete(running)).answer is ALREADY
+        assert (await workflow.store.progress(running, 1, 2)).answer is ALREADY
+        assert (await workflow.store.put(running, "a", b"b")).answer is ALREADY
 
 
-async def test_a_repeated_failure_counts_once(flow: Flow) -> None:
-    job_id = await flow.create()
-    running = await flow.start(job_id, "first")
-    await flow.store.fail(running, ERRORS)
-    before = await flow.snapshot()
-    assert (await flow.store.fail(running, ERRORS)).answer is ALREADY
-    assert (await flow.complete(running)).answer is ALREADY
-    assert (await flow.store.progress(running, 1, 2)).answer is ALREADY
-    assert (await flow.store.put(running, "a", b"b")).answer is ALREADY
-    assert await flow.snapshot() == before
+async def test_a_cancelled_step_has_its_own_status(workflow: WorkflowHarness) -> None:
+    job_id = await workflow.create()
+    running = await workflow.start(job_id, "first")
+    await workflow.store.fail(running, b"", cancelled=True)
+    assert (await workflow.statuses(job_id))[0] == "cancelled"
+    assert (await workflow.record(job_id))["status"] == "failed"
+    assert (await workflow.events(job_id))[-2][2]["errors"] == []
+    assert (await workflow.execute(job_id, "first")).answer is OK
 
 
-async def test_a_cancelled_step_has_its_own_status(flow: Flow) -> None:
-    job_id = await flow.create()
-    running = await flow.start(job_id, "first")
-    await flow.store.fail(running, b"", cancelled=True)
-    assert (await flow.statuses(job_id))[0] == "cancelled"
-    assert (await flow.record(job_id))["status"] == "failed"
-    assert (await flow.events(job_id))[-2][2]["errors"] == []
-    assert (await flow.execute(job_id, "first")).answer is OK
+async def test_a_failed_step_restarts_with_its_draft_state(workflow: WorkflowHarness) -> None:
+    job_id = await workflow.create()
+    await workflow.run(job_id, "first")
+    await workflow.run(job_id, "second")
+    await workflow.execute(job_id, "review")
+    for step, state in (("apply", "saving"), ("last", "clean")):
+        await workflow.store.fail(await workflow.start(job_id, step), ERRORS)
+        assert (await workflow.record(job_id))["draft_state"] == "failed"
+        running = await workflow.start(job_id, step)
+        assert (await workflow.record(job_id))["draft_state"] == state
+        await workflow.complete(running, StepResult("nothing to apply"))
 
 
-async def test_restarting_a_failed_last_step_makes_the_draft_clean(flow: Flow) -> None:
-    job_id = await flow.create()
-    await flow.run(job_id, "first")
-    await flow.run(job_id, "second")
-    await flow.execute(job_id, "review")
-    await flow.run(job_id, "apply", StepResult("nothing to apply"))
-    await flow.store.fail(await flow.start(job_id, "last"), ERRORS)
-    assert (await flow.record(job_id))["draft_state"] == "failed"
-    await flow.start(job_id, "last")
-    assert (await flow.record(job_id))["draft_state"] == "clean"
-
-
-async def test_a_failed_apply_can_save_again(flow: Flow) -> None:
-    job_id = await flow.create()
-    await flow.run(job_id, "first")
-    await flow.run(job_id, "second")
-    await flow.execute(job_id, "review")
-    await flow.store.fail(await flow.start(job_id, "apply"), ERRORS)
-    await flow.start(job_id, "apply")
-    assert (await flow.record(job_id))["draft_state"] == "saving"
-
-
-async def test_a_step_of_a_missing_job_is_not_running(flow: Flow) -> None:
-    job_id = await flow.create()
-    running = await flow.start(job_id, "first")
-    await flow.client.delete(flow.keys.job(job_id))
-    [stranded] = await flow.store.running()
+async def test_stale_entries_of_running_steps_are_removed(workflow: WorkflowHarness) -> None:
+    job_id = await workflow.create()
+    running = await workflow.start(job_id, "first")
+    await workflow.complete(running)
+    await workflow.client.hset(workflow.keys.running, job_id, f"first {running.execution}")
+    assert (await workflow.store.fail(running, ERRORS)).answer is ALREADY
+    assert await workflow.running() == {}
+    assert (await workflow.record(job_id))["status"] == "running"
+    # A job that is missing has no running step either.
+    running = await workflow.start(job_id, "first")
+    await workflow.client.delete(workflow.keys.job(job_id))
+    [stranded] = await workflow.store.running()
     assert stranded.running == running
-    assert (await flow.store.fail(running._replace(execution="ex_other"), ERRORS)).answer is (
-        WorkflowAnswer.MISSING
-    )
-    assert len(await flow.running()) == 1
-    assert (await flow.store.fail(running, ERRORS)).answer is WorkflowAnswer.MISSING
-    assert await flow.running() == {}
+    other = running._replace(execution="ex_other")
+    assert (await workflow.store.fail(other, ERRORS)).answer is MISSING
+    assert len(await workflow.running()) == 1
+    assert (await workflow.store.fail(running, ERRORS)).answer is MISSING
+    assert await workflow.running() == {}
 
 
-async def test_a_stale_entry_of_a_running_step_is_removed(flow: Flow) -> None:
-    job_id = await flow.create()
-    running = await flow.start(job_id, "first")
-    await flow.complete(running)
-    await flow.client.hset(flow.keys.running, job_id, f"first {running.execution}")
-    assert (await flow.store.fail(running, ERRORS)).answer is ALREADY
-    assert await flow.running() == {}
-    assert (await flow.record(job_id))["status"] == "running"
+# -- CANCEL: ends a job for good ------------------------------------------------------------------
+
+
+async def test_a_new_job_can_be_cancelled(workflow: WorkflowHarness) -> None:
+    job_id = await workflow.create()
+    outcome = await workflow.store.cancel(job_id, once())
+    assert (outcome.answer, outcome.facts) == (OK, {"core_jobs": []})
+    record = await workflow.record(job_id)
+    assert (record["status"], record["draft_state"]) == ("cancelled", "clean")
+    assert record["completed_ms"] != ""
+    kind, _, data = (await workflow.events(job_id))[-1]
+    assert (kind, list(data)) == ("job.cancelled", ["counts"])
+    refused = await workflow.execute(job_id, "first")
+    assert (refused.answer, refused.facts) == (REFUSED, {"code": "job_terminal"})
+
+
+async def test_a_running_step_is_cancelled_with_the_job(workflow: WorkflowHarness) -> None:
+    job_id = await workflow.create()
+    running = await workflow.start(job_id, "second")
+    [(core_job, _)] = await workflow.queued()
+    outcome = await workflow.store.cancel(job_id, once(), "no longer wanted")
+    assert outcome.facts == {"core_jobs": [core_job]}
+    assert (await workflow.statuses(job_id))[:2] == ["cancelled", "not_started"]
+    record = await workflow.record(job_id)
+    assert (record["draft_state"], record["target"]) == ("dirty", "")
+    assert await workflow.running() == {}
+    assert (await workflow.events(job_id))[-1][2]["reason"] == "no longer wanted"
+    async with workflow.unchanged():
+        assert (await workflow.complete(running)).answer is ALREADY
+        assert (await workflow.store.progress(running, 1, 2)).answer is ALREADY
+        again = await workflow.store.cancel(job_id, once())  # it may still run
+        assert (again.answer, again.facts) == (ALREADY, outcome.facts)
+
+
+async def test_a_waiting_review_is_cancelled(workflow: WorkflowHarness) -> None:
+    job_id = await workflow.in_review(0.5)
+    assert await workflow.client.zcard(workflow.keys.reviews) == 1
+    outcome = await workflow.store.cancel(job_id, once())
+    assert outcome.facts == {"core_jobs": []}
+    assert (await workflow.statuses(job_id))[2] == "cancelled"
+    assert await workflow.client.zcard(workflow.keys.reviews) == 0
+    assert await workflow.store.expired_reviews() == []
+    assert (await workflow.record(job_id))["draft_state"] == "dirty"
+    assert (await workflow.decide(job_id, [approve("p_001")])).answer is REFUSED
+    job_id = await workflow.create()  # an unfinished save
+    await workflow.run(job_id, "first")
+    await workflow.run(job_id, "second")
+    await workflow.start(job_id, "apply")
+    await workflow.store.cancel(job_id, once())
+    assert (await workflow.record(job_id))["draft_state"] == "dirty"
+
+
+async def test_an_ended_job_cannot_be_cancelled(workflow: WorkflowHarness) -> None:
+    job_id = await workflow.create()
+    await workflow.store.fail(await workflow.start(job_id, "first"), b"[]")
+    refused = await workflow.store.cancel(job_id, once())
+    assert (refused.answer, refused.facts) == (REFUSED, {"code": "job_terminal"})
+    assert (await workflow.store.cancel("wf_20260214_999", once())).answer is MISSING
+
+
+# -- PROGRESS and PUT: progress and data of a running step ----------------------------------------
+
+
+async def test_progress_is_stored_and_published(workflow: WorkflowHarness) -> None:
+    job_id = await workflow.create()
+    running = await workflow.start(job_id, "first")
+    assert (await workflow.store.progress(running, 3, 10)).answer is OK
+    step = await workflow.step(job_id, "first")
+    assert (step["done"], step["total"]) == ("3", "10")
+    kind, name, data = (await workflow.events(job_id))[-1]
+    assert (kind, name) == ("step.progress", "first")
+    assert data == {"step": "first", "done": 3, "total": 10}
+
+
+async def test_progress_never_decreases_or_exceeds_the_total(workflow: WorkflowHarness) -> None:
+    job_id = await workflow.create()
+    running = await workflow.start(job_id, "first")
+    await workflow.store.progress(running, 3, 10)
+    for done, total in ((2, 10), (3, 10), (5, 20), (0, 0), (1, 0), (-1, 5)):
+        async with workflow.unchanged():
+            assert (await workflow.store.progress(running, done, total)).answer is OK
+    await workflow.store.progress(running, 12, 10)
+    assert (await workflow.step(job_id, "first"))["done"] == "10"
+
+
+async def test_a_new_execution_starts_at_zero(workflow: WorkflowHarness) -> None:
+    job_id = await workflow.create()
+    running = await workflow.start(job_id, "first")
+    await workflow.store.progress(running, 9, 10)
+    await workflow.store.fail(running, b"[]")
+    again = await workflow.start(job_id, "first")
+    step = await workflow.step(job_id, "first")
+    assert (step["done"], step["total"]) == ("0", "0")
+    await workflow.store.progress(again, 1, 10)
+    assert (await workflow.step(job_id, "first"))["done"] == "1"
+    assert (await workflow.store.progress(running, 10, 10)).answer is LOST
+
+
+async def test_data_is_stored_per_execution(workflow: WorkflowHarness) -> None:
+    job_id = await workflow.create()
+    running = await workflow.start(job_id, "first")
+    for value in (b"old", b"\x00\xff"):
+        assert (await workflow.store.put(running, "draft", value)).answer is OK
+    await workflow.complete(running)
+    field = f"{running.execution}:draft"
+    assert await workflow.client.hget(workflow.keys.data(job_id), field) == b"\x00\xff"
+    assert (await workflow.store.put(running, "draft", b"late")).answer is ALREADY
+    assert await workflow.without_ttl() == []

@@ -13,35 +13,35 @@ from common.features.workflows.effects import EffectStore, TermChange, undo_toke
 from common.features.workflows.types import (
     StepExecution,
     StepResult,
-    WorkflowAnswer,
     WorkflowOutcome,
 )
 from common.jobs.store import Fence
 from common.redis.batching import ScriptBatcher
-from tests.common.features.workflows.kit import Flow, fresh_ids
-from tests.support.backends import Backend
+from tests.support.servers import Backend
+from tests.support.store.workflows import LOST, OK, REFUSED, WorkflowHarness, fresh_ids
 
-OK, ALREADY, LOST = WorkflowAnswer.OK, WorkflowAnswer.ALREADY, WorkflowAnswer.LOST
 TERM = [TermChange("dlq", b"", b"new")]
-CALLS: dict[str, Callable[[Flow, StepExecution], Awaitable[WorkflowOutcome]]] = {
-    "progress": lambda flow, running: flow.store.progress(running, 1, 2),
-    "put": lambda flow, running: flow.store.put(running, "x", b"y"),
-    "split": lambda flow, running: flow.store.split(running, [fresh_ids().core_job], 600),
-    "complete": lambda flow, running: flow.complete(running),
-    "apply": lambda flow, running: effects_of(flow).change_terms(running, flow.rag, TERM),
+CALLS: dict[str, Callable[[WorkflowHarness, StepExecution], Awaitable[WorkflowOutcome]]] = {
+    "progress": lambda workflow, running: workflow.store.progress(running, 1, 2),
+    "put": lambda workflow, running: workflow.store.put(running, "x", b"y"),
+    "split": lambda workflow, running: workflow.store.split(running, [fresh_ids().core_job], 600),
+    "complete": lambda workflow, running: workflow.complete(running),
+    "apply": lambda workflow, running: effects_of(workflow).change_terms(
+        running, workflow.rag, TERM
+    ),
 }
 
 
-def effects_of(flow: Flow) -> EffectStore:
-    return EffectStore(flow.client, flow.store)
+def effects_of(workflow: WorkflowHarness) -> EffectStore:
+    return EffectStore(workflow.client, workflow.store)
 
 
-async def held(flow: Flow) -> tuple[StepExecution, StepExecution]:
+async def held(workflow: WorkflowHarness) -> tuple[StepExecution, StepExecution]:
     """A running step: as its superseded attempt has it, and as the current one does."""
-    running = await flow.start(await flow.create(), "first")
-    [(core_job, _)] = await flow.queued()
-    lease = flow.jobs.lease(core_job)
-    await flow.client.hset(lease, mapping={"attempt": "2", "token": "second"})
+    running = await workflow.start(await workflow.create(), "first")
+    [(core_job, _)] = await workflow.queued()
+    lease = workflow.jobs.lease(core_job)
+    await workflow.client.hset(lease, mapping={"attempt": "2", "token": "second"})
     first, second = (
         running._replace(fence=Fence(lease, attempt, token))
         for attempt, token in ((1, "first"), (2, "second"))
@@ -50,53 +50,55 @@ async def held(flow: Flow) -> tuple[StepExecution, StepExecution]:
 
 
 @pytest.mark.parametrize("call", CALLS)
-async def test_a_superseded_attempt_writes_nothing(flow: Flow, call: str) -> None:
-    stale, current = await held(flow)
-    before = await flow.snapshot()
-    assert (await CALLS[call](flow, stale)).answer is LOST
-    assert await flow.snapshot() == before
-    assert (await CALLS[call](flow, current)).answer is OK
-    assert await flow.snapshot() != before
+async def test_a_superseded_attempt_writes_nothing(workflow: WorkflowHarness, call: str) -> None:
+    stale, current = await held(workflow)
+    before = await workflow.snapshot()
+    assert (await CALLS[call](workflow, stale)).answer is LOST
+    assert await workflow.snapshot() == before
+    assert (await CALLS[call](workflow, current)).answer is OK
+    assert await workflow.snapshot() != before
 
 
-async def test_a_part_of_a_superseded_attempt_is_refused(flow: Flow) -> None:
-    stale, current = await held(flow)
-    await flow.store.split(current, [fresh_ids().core_job], 600)
-    before = await flow.snapshot()
-    assert (await flow.store.finish_part(stale, 0, b"x")).answer is LOST
-    assert await flow.snapshot() == before
-    assert (await flow.store.finish_part(current, 0, b"x")).answer is OK
+async def test_a_part_of_a_superseded_attempt_is_refused(workflow: WorkflowHarness) -> None:
+    stale, current = await held(workflow)
+    await workflow.store.split(current, [fresh_ids().core_job], 600)
+    async with workflow.unchanged():
+        assert (await workflow.store.finish_part(stale, 0, b"x")).answer is LOST
+    assert (await workflow.store.finish_part(current, 0, b"x")).answer is OK
 
 
-async def test_an_attempt_without_a_lease_is_lost(flow: Flow) -> None:
-    _, current = await held(flow)
+async def test_an_attempt_without_a_lease_is_lost(workflow: WorkflowHarness) -> None:
+    _, current = await held(workflow)
     assert current.fence is not None
-    await flow.client.delete(current.fence.lease_key)
-    assert (await flow.complete(current)).answer is LOST
+    await workflow.client.delete(current.fence.lease_key)
+    assert (await workflow.complete(current)).answer is LOST
 
 
-async def test_a_superseded_attempt_reverts_nothing(flow: Flow) -> None:
-    stale, current = await held(flow)
-    effects = effects_of(flow)
-    await effects.change_terms(current, flow.rag, TERM)
+async def test_a_superseded_attempt_reverts_nothing(workflow: WorkflowHarness) -> None:
+    stale, current = await held(workflow)
+    effects = effects_of(workflow)
+    await effects.change_terms(current, workflow.rag, TERM)
     assert await effects.revert(stale.job_id, stale) == []
-    assert await flow.client.hget(flow.rag.ontology, "dlq") == b"new"
+    assert await workflow.client.hget(workflow.rag.ontology, "dlq") == b"new"
     assert await effects.revert(stale.job_id, current) == [undo_token_for(stale.execution)]
-    assert await flow.client.hget(flow.rag.ontology, "dlq") is None
+    assert await workflow.client.hget(workflow.rag.ontology, "dlq") is None
 
 
 @pytest.mark.parametrize("named", [True, False])
-async def test_a_step_with_reverted_effects_cannot_complete(flow: Flow, named: bool) -> None:
-    _, current = await held(flow)
-    effects, token = effects_of(flow), undo_token_for(current.execution)
-    await effects.change_terms(current, flow.rag, TERM)
+async def test_a_step_with_reverted_effects_cannot_complete(
+    workflow: WorkflowHarness, named: bool
+) -> None:
+    _, current = await held(workflow)
+    effects, token = effects_of(workflow), undo_token_for(current.execution)
+    await effects.change_terms(current, workflow.rag, TERM)
     await effects.revert(current.job_id, current)
-    before = await flow.snapshot()
-    refused = await flow.complete(current, StepResult("x", undo_token=token if named else ""))
-    assert (refused.answer, refused.facts) == (WorkflowAnswer.REFUSED, {"code": "step_lost"})
-    assert await flow.snapshot() == before
-    await effects.change_terms(current, flow.rag, TERM)
-    assert (await flow.complete(current, StepResult("x", undo_token=token))).answer is OK
+    async with workflow.unchanged():
+        refused = await workflow.complete(
+            current, StepResult("x", undo_token=token if named else "")
+        )
+        assert (refused.answer, refused.facts) == (REFUSED, {"code": "step_lost"})
+    await effects.change_terms(current, workflow.rag, TERM)
+    assert (await workflow.complete(current, StepResult("x", undo_token=token))).answer is OK
 
 
 # -- memory ------------------------------------------------------------------------------------
@@ -110,33 +112,38 @@ class Impatient(ScriptBatcher):
 
 
 @pytest.fixture
-async def impatient(real_backend: Backend, keys: JobKeys) -> AsyncIterator[Flow]:
-    """A flow that fails soon, on real servers only; their memory limit is removed at the end."""
-    flow = Flow(real_backend, keys, Impatient)
-    yield flow
-    await flow.client.config_set("maxmemory", "0")
-    await flow.close()
+async def impatient(backend: Backend, keys: JobKeys) -> AsyncIterator[WorkflowHarness]:
+    """A workflow that fails soon, on real servers only; removes their memory limit at the end."""
+    workflow = WorkflowHarness(backend, keys, Impatient)
+    yield workflow
+    await workflow.client.config_set("maxmemory", "0")
+    await workflow.close()
 
 
+@pytest.mark.real_redis
 @pytest.mark.parametrize("call", ["put", "split"])
-async def test_operations_that_need_memory_wait_for_it(impatient: Flow, call: str) -> None:
-    flow = impatient
-    running = await flow.start(await flow.create(), "first")
-    before = await flow.snapshot()
-    await flow.client.config_set("maxmemory", "1")
-    with pytest.raises(StoreUnavailable):
-        await CALLS[call](flow, running)
-    await flow.client.config_set("maxmemory", "0")
-    assert await flow.snapshot() == before
-    assert (await CALLS[call](flow, running)).answer is OK
+async def test_operations_that_need_memory_wait_for_it(
+    impatient: WorkflowHarness, call: str
+) -> None:
+    workflow = impatient
+    running = await workflow.start(await workflow.create(), "first")
+    async with workflow.unchanged():
+        await workflow.client.config_set("maxmemory", "1")
+        with pytest.raises(StoreUnavailable):
+            await CALLS[call](workflow, running)
+        await workflow.client.config_set("maxmemory", "0")
+    assert (await CALLS[call](workflow, running)).answer is OK
 
 
-async def test_effects_are_reverted_without_memory(impatient: Flow) -> None:
-    flow = impatient
-    running = await flow.start(await flow.create(), "first")
-    await flow.client.hset(flow.rag.ontology, "dlq", "old")
-    await effects_of(flow).change_terms(running, flow.rag, [TermChange("dlq", b"old", b"new")])
-    await flow.client.config_set("maxmemory", "1")
-    assert (await flow.store.fail(running, b"[]")).answer is OK
-    assert await effects_of(flow).revert(running.job_id) == [undo_token_for(running.execution)]
-    assert await flow.client.hget(flow.rag.ontology, "dlq") == b"old"
+@pytest.mark.real_redis
+async def test_effects_are_reverted_without_memory(impatient: WorkflowHarness) -> None:
+    workflow = impatient
+    running = await workflow.start(await workflow.create(), "first")
+    await workflow.client.hset(workflow.rag.ontology, "dlq", "old")
+    await effects_of(workflow).change_terms(
+        running, workflow.rag, [TermChange("dlq", b"old", b"new")]
+    )
+    await workflow.client.config_set("maxmemory", "1")
+    assert (await workflow.store.fail(running, b"[]")).answer is OK
+    assert await effects_of(workflow).revert(running.job_id) == [undo_token_for(running.execution)]
+    assert await workflow.client.hget(workflow.rag.ontology, "dlq") == b"old"

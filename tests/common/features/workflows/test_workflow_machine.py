@@ -10,203 +10,137 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Any
+from typing import ClassVar
 
-import fakeredis
 import pytest
-import redis
-from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    rule,
-    run_state_machine_as_test,
-)
 
-from tests.common.features.workflows.history import STEPS
-from tests.common.features.workflows.walking import REVIEWS, Walk
-from tests.support.backends import ALL, FAKE, REAL, RealServer
+from common.features.workflows.types import StepExecution
+from tests.support.histories.machine import blocking_client, search, walk, walks
+from tests.support.histories.workflow_operations import REVIEWS, WorkflowOperations
+from tests.support.histories.workflows import STEPS
+from tests.support.servers import FAKE, REAL, RealServer
 
-SAID = ("progress", "put", "split", "part", "fail")
-PICK = st.integers(0, 99)
-SEED = st.integers(0, 2**32 - 1)
+REPORTS = ("progress", "put", "split", "part", "fail")
 
 
-class WorkflowHistory(RuleBasedStateMachine):
-    """A few rules with choices are drawn more evenly than many; details come from a seed."""
+def again(rng: random.Random) -> bool:
+    """Whether the reply is lost."""
+    return rng.random() < 0.3
 
-    def __init__(self, client: redis.Redis) -> None:
-        super().__init__()
-        self.walk = Walk(client)
 
-    def job(self, pick: int) -> str:
+class WorkflowHistory(WorkflowOperations):
+    """Operations that advance a job are chosen more often than those that end it."""
+
+    operations: ClassVar[dict[str, int]] = {
+        "a_client_executes": 9,
+        "a_client_continues": 18,
+        "a_reviewer_decides": 18,
+        "a_reviewer_edits": 9,
+        "a_reviewer_edits_often": 9,
+        "an_operation_is_undone": 18,
+        "a_worker_ends": 18,
+        "a_worker_reports": 9,
+        "a_client_creates": 4,
+        "everything_is_undone": 2,
+        "a_review_expires": 2,
+        "effects_are_reverted": 2,
+        "a_client_cancels": 2,
+    }
+
+    def job(self, rng: random.Random) -> str:
         """Preferably one that has not ended."""
-        walk = self.walk
-        alive = [job_id for job_id in walk.jobs if not walk.sights[job_id].ended]
-        some = walk.jobs if pick % 8 == 0 or not alive else alive
-        return some[pick // 8 % len(some)]
+        alive = [job_id for job_id in self.jobs if not self.views[job_id].ended]
+        return rng.choice(self.jobs if rng.random() < 0.125 or not alive else alive)
 
-    @initialize(pick=PICK, auto_advance=st.booleans())
-    def a_first_job(self, pick: int, auto_advance: bool) -> None:
-        """Start with a job: an empty history takes long to become interesting."""
-        rng = random.Random(pick)
-        job_id = self.walk.create(REVIEWS[pick % len(REVIEWS)], auto_advance, pick % 2 == 0)
-        self.walk.execute(job_id, "second", False, False, False)
+    def execution(self, job_id: str, rng: random.Random) -> StepExecution | None:
+        """Preferably the running one rather than an old one, which may be superseded."""
+        current = tuple(self.views[job_id].running.split(" "))
+        known = self.executions[job_id]
+        running = [each for each in known if each[1:3] == current]
+        some = running if running and rng.random() < 0.8 else known
+        return rng.choice(some) if some else None
+
+    def start(self, rng: random.Random) -> None:
+        job_id = self.create(rng.choice(REVIEWS), rng.random() < 0.5, rng.random() < 0.5)
+        self.execute(job_id, "second", False, False, False)
         for _ in range(3):
-            self.a_worker_ends(0, pick, False)
-        if pick % 3:
-            self.walk.execute(job_id, "review", False, False, False)
-        self.walk.decide(job_id, rng, False)
+            self.a_worker_ends(rng)
+        if rng.random() < 0.7:
+            self.execute(job_id, "review", False, False, False)
+        self.decide(job_id, rng, False)
 
-    @rule(pick=PICK, auto_advance=st.booleans())
-    def a_client_creates(self, pick: int, auto_advance: bool) -> None:
-        if sum(not sight.ended for sight in self.walk.sights.values()) < 3:
-            self.walk.create(REVIEWS[pick % len(REVIEWS)], auto_advance, pick % 2 == 0)
+    def a_client_creates(self, rng: random.Random) -> None:
+        if sum(not view.ended for view in self.views.values()) < 3:
+            self.create(rng.choice(REVIEWS), rng.random() < 0.5, rng.random() < 0.5)
 
-    @rule(pick=PICK, seed=SEED, again=st.booleans())
-    def a_client_executes(self, pick: int, seed: int, again: bool) -> None:
-        rng = random.Random(seed)
-        job_id = self.job(pick)
-        step = rng.choice(STEPS)
-        self.walk.execute(job_id, step, rng.random() < 0.2, rng.random() < 0.5, again)
+    def a_client_executes(self, rng: random.Random) -> None:
+        strict, discard = rng.random() < 0.2, rng.random() < 0.5
+        self.execute(self.job(rng), rng.choice(STEPS), strict, discard, again(rng))
 
-    @rule(pick=PICK, seed=SEED, again=st.booleans())
-    def a_client_goes_on(self, pick: int, seed: int, again: bool) -> None:
+    def a_client_continues(self, rng: random.Random) -> None:
         """Execute the next step, which random choices rarely do."""
-        job_id = self.job(pick)
-        left = [name for name in STEPS if self.walk.sights[job_id].step(name) != "complete"]
+        job_id = self.job(rng)
+        left = [name for name in STEPS if self.views[job_id].step(name) != "complete"]
         if left:
-            self.walk.execute(job_id, left[0], True, False, again)
-            self.a_worker_ends(pick, seed, again)
+            self.execute(job_id, left[0], True, False, again(rng))
+            self._complete_one(job_id, rng)
 
-    @rule(pick=PICK, seed=SEED, again=st.booleans())
-    def a_reviewer_decides(self, pick: int, seed: int, again: bool) -> None:
-        self.walk.decide(self.job(pick), random.Random(seed), again)
+    def a_client_cancels(self, rng: random.Random) -> None:
+        if rng.random() < 0.25:
+            self.cancel(self.job(rng), again(rng))
 
-    @rule(pick=PICK, seed=SEED)
-    def a_reviewer_cannot_decide(self, pick: int, seed: int) -> None:
+    def a_reviewer_decides(self, rng: random.Random) -> None:
+        self.decide(self.job(rng), rng, again(rng))
+
+    def a_reviewer_edits(self, rng: random.Random) -> None:
+        self.edit(self.job(rng), rng, again(rng))
+
+    def a_reviewer_edits_often(self, rng: random.Random) -> None:
         """Make more changes to one job than can be undone."""
-        rng = random.Random(seed)
+        job_id = self.job(rng)
         for _ in range(9):
-            self.walk.edit(self.job(pick), rng, False)
+            self.edit(job_id, rng, False)
 
-    @rule(pick=PICK, seed=SEED, again=st.booleans())
-    def a_reviewer_edits(self, pick: int, seed: int, again: bool) -> None:
-        self.walk.edit(self.job(pick), random.Random(seed), again)
+    def an_operation_is_undone(self, rng: random.Random) -> None:
+        job_id = self.job(rng)
+        view = self.views[job_id]
+        tokens = [*view.stack[:3], *(f"undo_{name}" for name in view.undoable)]
+        tokens += [rng.choice(self.old_tokens), *view.stack[3:]]
+        self.undo(job_id, rng.choice(tokens), rng.random() < 0.5, again(rng))
 
-    @rule(pick=PICK, seed=SEED, by_worker=st.booleans(), again=st.booleans())
-    def somebody_undoes(self, pick: int, seed: int, by_worker: bool, again: bool) -> None:
-        rng = random.Random(seed)
-        job_id = self.job(pick)
-        sight = self.walk.sights[job_id]
-        tokens = [*sight.stack[:3], *(f"undo_{name}" for name in sight.undoable)]
-        tokens += [rng.choice(self.walk.old_tokens), *sight.stack[3:]]
-        self.walk.undo(job_id, rng.choice(tokens), by_worker, again)
+    def everything_is_undone(self, rng: random.Random) -> None:
+        self.undo_everything(self.job(rng))
 
-    @rule(pick=PICK)
-    def somebody_undoes_everything(self, pick: int) -> None:
-        self.walk.undo_everything(self.job(pick))
+    def a_worker_ends(self, rng: random.Random) -> None:
+        self._complete_one(self.job(rng), rng)
 
-    @rule(pick=PICK, seed=SEED, again=st.booleans())
-    def a_worker_ends(self, pick: int, seed: int, again: bool) -> None:
-        """Preferably the newest execution rather than an old one, which may be superseded."""
-        known = self.walk.executions[self.job(pick)]
-        if known:
-            rng = random.Random(seed)
-            newest = self.running(self.job(pick))
-            running = newest if newest and rng.random() < 0.8 else rng.choice(known)
-            self.walk.complete(running, rng, again)
+    def _complete_one(self, job_id: str, rng: random.Random) -> None:
+        if running := self.execution(job_id, rng):
+            self.complete(running, rng, again(rng))
 
-    @rule(pick=PICK, seed=SEED, what=st.sampled_from(SAID), again=st.booleans())
-    def a_worker_speaks(self, pick: int, seed: int, what: str, again: bool) -> None:
-        known = self.walk.executions[self.job(pick)]
-        if known:
-            rng = random.Random(seed)
-            newest = self.running(self.job(pick))
-            running = newest if newest and rng.random() < 0.8 else rng.choice(known)
-            self.walk.work(running, what, rng, again)
+    def a_worker_reports(self, rng: random.Random) -> None:
+        if running := self.execution(self.job(rng), rng):
+            self.work(running, rng.choice(REPORTS), rng, again(rng))
 
-    def running(self, job_id: str) -> Any:
-        step_and_execution = tuple(self.walk.sights[job_id].running.split(" "))
-        known = self.walk.executions[job_id]
-        return next((each for each in known if each[1:] == step_and_execution), None)
+    def a_review_expires(self, rng: random.Random) -> None:
+        self.expire_review(self.job(rng), again(rng))
 
-    @rule(
-        pick=PICK, again=st.booleans(), what=st.sampled_from(["time", "time", "revert", "cancel"])
-    )
-    def something_else_happens(self, pick: int, again: bool, what: str) -> None:
-        job_id = self.job(pick)
-        if what == "time":
-            self.walk.expire_review(job_id, again)
-        elif what == "revert":
-            self.walk.take_back(job_id)
-        elif pick % 4 == 0:
-            self.walk.cancel(job_id, again)
+    def effects_are_reverted(self, rng: random.Random) -> None:
+        self.revert_effects(self.job(rng))
 
 
-def act(history: WorkflowHistory, rng: random.Random) -> None:
-    """Any rule; those that advance a job more often than those that end it."""
-    pick, seed, again = rng.randrange(100), rng.getrandbits(32), rng.random() < 0.3
-    acts: list[Callable[[], None]] = [
-        lambda: history.a_client_executes(pick, seed, again),
-        lambda: history.a_client_goes_on(pick, seed, again),
-        lambda: history.a_client_goes_on(pick, seed, again),
-        lambda: history.a_reviewer_decides(pick, seed, again),
-        lambda: history.a_reviewer_decides(pick, seed, again),
-        lambda: history.a_reviewer_edits(pick, seed, again),
-        lambda: history.a_reviewer_cannot_decide(pick, seed),
-        lambda: history.somebody_undoes(pick, seed, rng.random() < 0.5, again),
-        lambda: history.somebody_undoes(pick, seed, rng.random() < 0.5, again),
-        lambda: history.a_worker_ends(pick, seed, again),
-        lambda: history.a_worker_ends(pick, seed, again),
-        lambda: history.a_worker_speaks(pick, seed, rng.choice(SAID), again),
-    ]
-    if rng.random() < 0.1:
-        acts = [
-            lambda: history.a_client_creates(pick, again),
-            lambda: history.a_client_creates(pick, again),
-            lambda: history.somebody_undoes_everything(pick),
-            lambda: history.something_else_happens(pick, again, "time"),
-            lambda: history.something_else_happens(pick, again, "revert"),
-            lambda: history.something_else_happens(pick, again, "cancel"),
-        ]
-    rng.choice(acts)()
-
-
-@pytest.fixture
-def client(name: str, real_server: Callable[[str], RealServer]) -> redis.Redis:
-    if name == FAKE:
-        return fakeredis.FakeRedis(server=fakeredis.FakeServer(version=(7, 2)))
-    return real_server(name).client
-
-
-#: fakeredis takes thirty times as long for the same script.
-ACTS = {FAKE: 25}
-
-
-@pytest.mark.parametrize(
-    ("name", "seed"), [(name, seed) for name in ALL for seed in range(4 if name == FAKE else 8)]
-)
-def test_invariants_hold_on_a_long_walk(name: str, seed: int, client: redis.Redis) -> None:
-    """Hypothesis shrinks failures; a long walk covers more in the same time."""
-    rng = random.Random(seed)
-    history = WorkflowHistory(client)
-    history.a_first_job(rng.randrange(100), seed % 2 == 0)
-    for _ in range(ACTS.get(name, 150)):
-        act(history, rng)
+@walks(seeds=8, on_fakeredis=2)
+def test_invariants_hold_on_a_long_walk(
+    name: str, seed: int, real_server: Callable[[str], RealServer]
+) -> None:
+    """fakeredis takes thirty times as long for the same script."""
+    history = WorkflowHistory(blocking_client(name, real_server))
+    walk(history, seed, steps=25 if name == FAKE else 150)
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_invariants_hold_in_every_history(client: redis.Redis) -> None:
-    run_state_machine_as_test(
-        lambda: WorkflowHistory(client),
-        settings=settings(
-            max_examples=20,
-            stateful_step_count=30,
-            deadline=None,
-            database=None,
-            derandomize=True,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+def test_invariants_hold_in_every_history(
+    name: str, real_server: Callable[[str], RealServer]
+) -> None:
+    client, operations = real_server(name).client, WorkflowHistory.operations
+    search(lambda: WorkflowHistory(client), operations, max_examples=20, stateful_step_count=30)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import Any
 
@@ -11,8 +10,10 @@ import pytest
 from gateway.admin.dlq import listing
 from gateway.admin.dlq.listing import mask
 from gateway.admin.dlq.models import DeadLetterGroups
-from tests.gateway.conftest import Gateway, Make, check_problem
-from tests.gateway.dead_letters import EXHAUSTED, HOSTILE, NO_JOB, call, dead, left, put
+from tests.support.gateway.dead_letters import EXHAUSTED, HOSTILE, NO_JOB, call, dead, left, put
+from tests.support.gateway.harness import Gateway, Make, check_problem, partitioned
+
+pytestmark = pytest.mark.fakeredis_only
 
 UUID = "6f1c0f0e-8f0a-4a51-9a55-0d4a6c4f2b7e"
 NEVER = "0123456789abcdef"
@@ -32,15 +33,15 @@ async def timed_out(gateway: Gateway, number: int, kind: str = "timeout") -> str
     return await dead(gateway, number, error=error)
 
 
-async def test_no_dead_letters_give_no_groups(gateway: Gateway) -> None:
+@partitioned
+async def test_similar_failures_are_one_group(make: Make) -> None:
+    gateway, other = make(), make()
     nothing = {"groups": [], "total": 0, "looked_at": 0, "complete": True}
     assert await groups(gateway) == nothing
     assert await gateway.redis.dbsize() == 0
-
-
-async def test_similar_failures_are_one_group(gateway: Gateway) -> None:
     ids = [await timed_out(gateway, number) for number in range(40)]
     found = await groups(gateway)
+    assert found == await groups(other)
     assert (found["total"], found["looked_at"], found["complete"]) == (40, 40, True)
     [group] = found["groups"]
     assert len(group.pop("fingerprint")) == 16
@@ -64,20 +65,13 @@ async def test_different_failures_are_different_groups(gateway: Gateway) -> None
         await timed_out(gateway, number)
     await timed_out(gateway, 1, kind="refused")
     await dead(gateway, error={"kind": "timeout", "message": "no answer at all"})
-    await dead(gateway, error={"kind": "timeout", "message": f"no answer to {UUID} within 1.5 s"},
-               task="plan")  # fmt: skip
-    await dead(gateway, error={"kind": "timeout", "message": f"no answer to {UUID} within 1.5 s"},
-               reason=NO_JOB)  # fmt: skip
+    same = {"kind": "timeout", "message": f"no answer to {UUID} within 1.5 s"}
+    await dead(gateway, error=same, task="plan")
+    await dead(gateway, error=same, reason=NO_JOB)
     found = (await groups(gateway))["groups"]
     assert [group["count"] for group in found] == [2, 1, 1, 1, 1]
     assert len({group["fingerprint"] for group in found}) == 5
     assert [group["reason"] for group in found[1:]] == [NO_JOB, *[EXHAUSTED] * 3], "newest first"
-
-
-async def test_two_gateways_give_the_same_fingerprint(make: Make) -> None:
-    one, other = make(), make()
-    await timed_out(one, 1)
-    assert await groups(one) == await groups(other)
 
 
 @pytest.mark.parametrize(
@@ -109,46 +103,43 @@ def test_masking_long_messages_is_fast(unit: str) -> None:
     assert time.process_time() - begun < 0.5
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-async def test_an_invalid_dead_letter_is_grouped_and_purged(gateway: Gateway, name: str) -> None:
+async def test_invalid_dead_letters_are_grouped_and_purged(gateway: Gateway) -> None:
     """Invalid entries can be listed in a group and purged by its fingerprint."""
     await dead(gateway)
-    dead_letter_id = await put(gateway, HOSTILE[name])
-    found = (await groups(gateway))["groups"]
-    [group] = [group for group in found if group["newest_id"] == dead_letter_id]
-    assert group["count"] == 1
-    assert all(len(str(value)) <= 300 for value in group.values())
-    query = f"?fingerprint={group['fingerprint']}"
-    listed = (await call(gateway, "GET", query)).json()
-    assert [item["id"] for item in listed["items"]] == [dead_letter_id]
-    assert (await call(gateway, "DELETE", query)).json() == {"purged": 1}
-    assert len(await left(gateway)) == 1
+    for name, fields in HOSTILE.items():
+        dead_letter_id = await put(gateway, fields)
+        found = (await groups(gateway))["groups"]
+        [group] = [group for group in found if group["newest_id"] == dead_letter_id]
+        assert group["count"] == 1, name
+        assert all(len(str(value)) <= 300 for value in group.values())
+        query = f"?fingerprint={group['fingerprint']}"
+        listed = (await call(gateway, "GET", query)).json()
+        assert [item["id"] for item in listed["items"]] == [dead_letter_id]
+        assert (await call(gateway, "DELETE", query)).json() == {"purged": 1}
+        assert len(await left(gateway)) == 1
 
 
-@pytest.mark.parametrize(
-    ("error", "kind", "message"),
-    [
-        ("oops 7", None, '"oops #"'),
-        (["a"], None, '["a"]'),
-        ({}, None, "{}"),
-        ({"other": 1}, None, '{"other": #}'),
-        ({"kind": "k"}, "k", None),
-        ({"kind": 7, "message": ["x"]}, None, None),
-        ({"message": "m"}, None, "m"),
-        ({"kind": "k" * 1000, "message": "m"}, "k" * 100, "m"),
-    ],
-)
-async def test_errors_of_any_shape_are_grouped(
-    fake_gateway: Gateway, error: Any, kind: str | None, message: str | None
-) -> None:
-    await dead(fake_gateway, error=error)
-    [group] = (await groups(fake_gateway))["groups"]
-    assert (group["kind"], group["message"]) == (kind, message)
+ERRORS: list[tuple[Any, str | None, str | None]] = [
+    ("oops 7", None, '"oops #"'),
+    (["a"], None, '["a"]'),
+    ({}, None, "{}"),
+    ({"other": 1}, None, '{"other": #}'),
+    ({"kind": "k"}, "k", None),
+    ({"kind": 7, "message": ["x"]}, None, None),
+    ({"message": "m"}, None, "m"),
+    ({"kind": "k" * 1000, "message": "m"}, "k" * 100, "m"),
+]
 
 
-async def test_grouping_reads_a_limited_number_of_dead_letters(
-    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_errors_of_any_shape_are_grouped(gateway: Gateway) -> None:
+    for error, kind, message in ERRORS:
+        dead_letter_id = await dead(gateway, error=error)
+        [group] = (await groups(gateway))["groups"]
+        assert (group["kind"], group["message"]) == (kind, message)
+        await call(gateway, "DELETE", f"/{dead_letter_id}")
+
+
+async def test_grouping_is_limited(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listing, "GROUP_SCAN_MAX", 50)
     for number in range(50):
         await dead(gateway, number)
@@ -157,11 +148,6 @@ async def test_grouping_reads_a_limited_number_of_dead_letters(
     found = await groups(gateway)
     assert (found["total"], found["looked_at"], found["complete"]) == (51, 50, False)
     assert found["groups"][0]["count"] == 50
-
-
-async def test_grouping_reads_a_limited_number_of_bytes(
-    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setattr(listing, "GROUP_SCAN_BYTES_MAX", 100_000)
     for number in range(10):
         await dead(gateway, number, payload={"t": "x" * 30_000})
@@ -193,6 +179,7 @@ async def fingerprint_of(gateway: Gateway, kind: str) -> str:
     return name
 
 
+@partitioned
 async def test_a_group_is_listed_by_its_fingerprint(gateway: Gateway) -> None:
     ids = [await timed_out(gateway, n, "a" if n % 5 else "b") for n in range(40)]
     name = await fingerprint_of(gateway, "b")
@@ -243,49 +230,19 @@ async def test_the_audit_log_names_the_fingerprint(gateway: Gateway) -> None:
 BAD = ["", "x", NEVER.upper(), NEVER[1:], NEVER + "0", "*" * 16, NEVER[:15] + "%0A", "%FF" * 16]
 
 
-@pytest.mark.parametrize("bad", [*BAD, NEVER + "%0A"])
-async def test_invalid_fingerprints_in_queries_are_rejected(
-    fake_gateway: Gateway, bad: str
-) -> None:
-    await dead(fake_gateway)
-    before = await fake_gateway.snapshot()
-    for method in ("GET", "DELETE"):
-        problem = check_problem(
-            await call(fake_gateway, method, f"?fingerprint={bad}"), 422, "invalid_request"
-        )
+async def test_invalid_fingerprints_are_rejected(gateway: Gateway) -> None:
+    await dead(gateway)
+    before = await gateway.snapshot()
+    answers = [
+        await call(gateway, method, f"?fingerprint={bad}")
+        for method in ("GET", "DELETE")
+        for bad in (*BAD, NEVER + "%0A")
+    ]
+    for odd in ("", "x", NEVER.upper(), NEVER + "\n", 7, True, [NEVER], {}):
+        answers.append(await call(gateway, "POST", "/redrive", {"fingerprint": odd}))
+    for answer in answers:
+        problem = check_problem(answer, 422, "invalid_request")
         assert [fault["pointer"] for fault in problem["errors"]] == ["/fingerprint"]
-    assert await fake_gateway.snapshot() == before
-
-
-@pytest.mark.parametrize("bad", ["", "x", NEVER.upper(), NEVER + "\n", 7, True, [NEVER], {}])
-async def test_invalid_fingerprints_in_redrive_are_rejected(
-    fake_gateway: Gateway, bad: Any
-) -> None:
-    await dead(fake_gateway)
-    before = await fake_gateway.snapshot()
-    body = json.dumps({"fingerprint": bad}).encode()
-    problem = check_problem(
-        await call(fake_gateway, "POST", "/redrive", body), 422, "invalid_request"
-    )
-    assert [fault["pointer"] for fault in problem["errors"]] == ["/fingerprint"]
-    assert await fake_gateway.snapshot() == before
-
-
-@pytest.mark.parametrize("other", [f"reason={NO_JOB}", "all=true"])
-async def test_purge_rejects_two_selections(gateway: Gateway, other: str) -> None:
-    await dead(gateway)
-    before = await gateway.snapshot()
-    answer = await call(gateway, "DELETE", f"?fingerprint={NEVER}&{other}")
-    check_problem(answer, 400, "purge_needs_a_choice")
-    assert await gateway.snapshot() == before
-
-
-@pytest.mark.parametrize("other", [{"reason": NO_JOB}, {"all": True}, {"ids": ["1-1"]}])
-async def test_redrive_rejects_two_selections(gateway: Gateway, other: dict[str, Any]) -> None:
-    await dead(gateway)
-    before = await gateway.snapshot()
-    answer = await call(gateway, "POST", "/redrive", {"fingerprint": NEVER, **other})
-    check_problem(answer, 422, "invalid_request")
     assert await gateway.snapshot() == before
 
 

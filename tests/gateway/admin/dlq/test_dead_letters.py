@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from itertools import chain
 from typing import Any
 
@@ -10,8 +9,10 @@ import pytest
 
 from gateway.admin.dlq import listing
 from gateway.admin.dlq.models import DeadLetterPage, DeadLetterView
-from tests.gateway.conftest import Gateway, check_problem
-from tests.gateway.dead_letters import EXHAUSTED, HOSTILE, NO_JOB, call, dead, left, put
+from tests.support.gateway.dead_letters import EXHAUSTED, HOSTILE, NO_JOB, call, dead, left, put
+from tests.support.gateway.harness import Gateway, Make, check_problem, partitioned
+
+pytestmark = pytest.mark.fakeredis_only
 
 IMPOSSIBLE_IDS = ["x", "1", "1-", "-1", "1-1-1", "1-x", "+", "-", "(1-1", "9" * 21 + "-0", "1%00-1"]
 
@@ -42,13 +43,11 @@ def flat(pages: list[list[str]]) -> list[str]:
     return list(chain.from_iterable(pages))
 
 
-async def test_an_empty_stream_is_an_empty_list(gateway: Gateway) -> None:
-    assert await page(gateway) == {"items": [], "total": 0, "next": None}
-    assert await gateway.redis.dbsize() == 0
-
-
-async def test_a_dead_letter_is_shown_with_all_its_fields(gateway: Gateway) -> None:
+@partitioned
+async def test_a_dead_letter_is_shown_with_all_its_fields(make: Make) -> None:
+    gateway = make(dlq_stream_key="other:dead")
     dead_letter_id = await dead(gateway, 7)
+    assert [key for key in await gateway.redis.keys("*") if key.endswith(b"other:dead")]
     expected = {
         "id": dead_letter_id,
         "reason": EXHAUSTED,
@@ -65,7 +64,10 @@ async def test_a_dead_letter_is_shown_with_all_its_fields(gateway: Gateway) -> N
     assert (answer.status, answer.json()) == (200, expected)
 
 
+@partitioned
 async def test_pages_list_each_dead_letter_once_newest_first(gateway: Gateway) -> None:
+    assert await page(gateway) == {"items": [], "total": 0, "next": None}
+    assert await gateway.redis.dbsize() == 0
     ids = [await dead(gateway, number) for number in range(130)]
     newest = list(reversed(ids))
     first = await page(gateway)
@@ -80,6 +82,7 @@ async def test_pages_list_each_dead_letter_once_newest_first(gateway: Gateway) -
             assert len(pages) == 130
 
 
+@partitioned
 async def test_pages_stay_stable_while_dead_letters_change(gateway: Gateway) -> None:
     ids = [await dead(gateway, number) for number in range(30)]
     seen: list[str] = []
@@ -91,10 +94,11 @@ async def test_pages_stay_stable_while_dead_letters_change(gateway: Gateway) -> 
             break
         query = f"?limit=7&before={found['next']}"
         await dead(gateway, 99)
-        await gateway.redis.xdel(gateway.keys.dead_letters, found["next"])
+        assert (await call(gateway, "DELETE", f"/{found['next']}")).status == 204
     assert seen == list(reversed(ids))
 
 
+@partitioned
 async def test_dead_letters_are_filtered_by_reason(gateway: Gateway) -> None:
     ids = [await dead(gateway, n, reason=NO_JOB if n % 40 == 0 else EXHAUSTED) for n in range(121)]
     matching = [ids[120], ids[80], ids[40], ids[0]]
@@ -127,77 +131,52 @@ async def test_large_dead_letters_make_short_pages(gateway: Gateway) -> None:
     assert flat(pages) == list(reversed(ids))
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-async def test_an_invalid_dead_letter_can_be_read(gateway: Gateway, name: str) -> None:
-    dead_letter_id = await put(gateway, HOSTILE[name])
-    [item] = (await page(gateway))["items"]
-    assert item["id"] == dead_letter_id
-    answer = await call(gateway, "GET", f"/{dead_letter_id}")
-    assert (answer.status, answer.json()) == (200, item)
-    DeadLetterView.model_validate_json(answer.body)
-    assert "\r" not in answer.body.decode()
+async def test_invalid_dead_letters_can_be_read(gateway: Gateway) -> None:
+    for name, fields in HOSTILE.items():
+        dead_letter_id = await put(gateway, fields)
+        [item] = (await page(gateway, "?limit=1"))["items"]
+        assert item["id"] == dead_letter_id, name
+        answer = await call(gateway, "GET", f"/{dead_letter_id}")
+        assert (answer.status, answer.json()) == (200, item), name
+        DeadLetterView.model_validate_json(answer.body)
+        assert "\r" not in answer.body.decode()
+    pages = await walk(gateway, "?limit=10")
+    assert flat(pages) == list(reversed(await left(gateway)))
 
 
-async def test_invalid_dead_letters_are_all_listed(fake_gateway: Gateway) -> None:
-    for fields in HOSTILE.values():
-        await put(fake_gateway, fields)
-    pages = await walk(fake_gateway, "?limit=10")
-    assert flat(pages) == list(reversed(await left(fake_gateway)))
-
-
-@pytest.mark.parametrize(
-    "dead_letter_id", ["1-1", "0-0", "18446744073709551615-18446744073709551615"]
-)
-async def test_an_unknown_dead_letter_is_not_found(gateway: Gateway, dead_letter_id: str) -> None:
+async def test_unknown_and_invalid_ids_are_not_found(gateway: Gateway) -> None:
     await dead(gateway)
     before = await gateway.snapshot()
-    for method, target in (("GET", ""), ("DELETE", ""), ("POST", "/redrive")):
-        answer = await call(gateway, method, f"/{dead_letter_id}{target}")
-        check_problem(answer, 404, "dead_letter_not_found")
+    unknown = ["1-1", "0-0", "18446744073709551615-18446744073709551615"]
+    for dead_letter_id in (*unknown, *IMPOSSIBLE_IDS, "18446744073709551616-0"):
+        for method, target in (("GET", ""), ("DELETE", ""), ("POST", "/redrive")):
+            answer = await call(gateway, method, f"/{dead_letter_id}{target}")
+            check_problem(answer, 404, "dead_letter_not_found")
     assert await gateway.snapshot() == before
 
 
-@pytest.mark.parametrize("dead_letter_id", [*IMPOSSIBLE_IDS, "18446744073709551616-0"])
-async def test_an_invalid_id_is_not_found(fake_gateway: Gateway, dead_letter_id: str) -> None:
-    await dead(fake_gateway)
-    before = await fake_gateway.snapshot()
-    for method, target in (("GET", ""), ("DELETE", ""), ("POST", "/redrive")):
-        answer = await call(fake_gateway, method, f"/{dead_letter_id}{target}")
-        check_problem(answer, 404, "dead_letter_not_found")
-    assert await fake_gateway.snapshot() == before
-
-
-@pytest.mark.parametrize("before", ["0-0", "00-0", "0-1", "1-0"])
-async def test_before_the_first_entry_there_is_nothing(gateway: Gateway, before: str) -> None:
-    await dead(gateway)
-    found = await page(gateway, f"?before={before}")
-    assert (found["items"], found["next"]) == ([], None)
-
-
-async def test_before_the_last_possible_id_lists_all(gateway: Gateway) -> None:
+async def test_before_selects_older_dead_letters(gateway: Gateway) -> None:
     dead_letter_id = await dead(gateway)
+    for before in ("0-0", "00-0", "0-1", "1-0"):
+        found = await page(gateway, f"?before={before}")
+        assert (found["items"], found["next"]) == ([], None)
     found = await page(gateway, "?before=18446744073709551615-18446744073709551615")
     assert [item["id"] for item in found["items"]] == [dead_letter_id]
 
 
-@pytest.mark.parametrize(
-    ("query", "pointer"),
-    [
-        *(
-            (f"?limit={bad}", "/limit")
-            for bad in ("0", "-1", "201", "x", "", "1.5", "1e2", "9" * 99)
-        ),
-        *((f"?before={bad}", "/before") for bad in ("x", "1", "%2B", "-", "(1-1", "%FF", "")),
-        *((f"?reason={bad}", "/reason") for bad in ("x", "", "ATTEMPTS_EXHAUSTED", "%00")),
-    ],
-)
-async def test_invalid_query_parameters_are_rejected(
-    fake_gateway: Gateway, query: str, pointer: str
-) -> None:
-    problem = check_problem(await call(fake_gateway, "GET", query), 422, "invalid_request")
-    assert [fault["pointer"] for fault in problem["errors"]] == [pointer]
+async def test_invalid_query_parameters_are_rejected(gateway: Gateway) -> None:
+    for parameter, values in (
+        ("limit", ("0", "-1", "201", "x", "", "1.5", "1e2", "9" * 99)),
+        ("before", ("x", "1", "%2B", "-", "(1-1", "%FF", "")),
+        ("reason", ("x", "", "ATTEMPTS_EXHAUSTED", "%00")),
+    ):
+        for bad in values:
+            answer = await call(gateway, "GET", f"?{parameter}={bad}")
+            problem = check_problem(answer, 422, "invalid_request")
+            assert [fault["pointer"] for fault in problem["errors"]] == [f"/{parameter}"], bad
 
 
+@partitioned
 async def test_one_dead_letter_is_purged(gateway: Gateway) -> None:
     first, second = await dead(gateway, 1), await dead(gateway, 2)
     answer = await call(gateway, "DELETE", f"/{first}")
@@ -206,17 +185,13 @@ async def test_one_dead_letter_is_purged(gateway: Gateway) -> None:
     check_problem(await call(gateway, "DELETE", f"/{first}"), 404, "dead_letter_not_found")
 
 
-async def test_purge_by_reason_covers_the_whole_stream(gateway: Gateway) -> None:
+@partitioned
+async def test_purge_by_reason_and_all_cover_the_whole_stream(gateway: Gateway) -> None:
     ids = [await dead(gateway, n, reason=NO_JOB if n % 3 == 0 else EXHAUSTED) for n in range(150)]
     answer = await call(gateway, "DELETE", f"?reason={NO_JOB}")
     assert (answer.status, answer.json()) == (200, {"purged": 50})
     assert await left(gateway) == [id for n, id in enumerate(ids) if n % 3]
     assert (await call(gateway, "DELETE", f"?reason={NO_JOB}")).json() == {"purged": 0}
-
-
-async def test_purge_all_deletes_valid_and_invalid_ones(gateway: Gateway) -> None:
-    for number in range(100):
-        await dead(gateway, number, reason=NO_JOB if number % 3 == 0 else EXHAUSTED)
     for fields in HOSTILE.values():
         await put(gateway, fields)
     answer = await call(gateway, "DELETE", "?all=true")
@@ -224,22 +199,16 @@ async def test_purge_all_deletes_valid_and_invalid_ones(gateway: Gateway) -> Non
     assert await page(gateway) == {"items": [], "total": 0, "next": None}
 
 
-@pytest.mark.parametrize("query", ["", "?all=false", f"?all=true&reason={NO_JOB}", "?x=1"])
-async def test_purge_requires_one_selection(gateway: Gateway, query: str) -> None:
+async def test_purge_requires_one_selection(gateway: Gateway) -> None:
     await dead(gateway)
     before = await gateway.snapshot()
-    check_problem(await call(gateway, "DELETE", query), 400, "purge_needs_a_choice")
+    by_group = f"?fingerprint={'0' * 16}"
+    two = (f"?all=true&reason={NO_JOB}", f"{by_group}&reason={NO_JOB}", f"{by_group}&all=true")
+    for query in ("", "?all=false", "?x=1", *two):
+        check_problem(await call(gateway, "DELETE", query), 400, "purge_needs_a_choice")
+    for query in ("?all=maybe", "?all=", "?reason=", "?reason=x", "?reason=x&all=1"):
+        check_problem(await call(gateway, "DELETE", query), 422, "invalid_request")
     assert await gateway.snapshot() == before
-
-
-@pytest.mark.parametrize(
-    "query", ["?all=maybe", "?all=", "?reason=", "?reason=x", "?reason=x&all=1"]
-)
-async def test_purge_rejects_an_invalid_selection(fake_gateway: Gateway, query: str) -> None:
-    await dead(fake_gateway)
-    before = await fake_gateway.snapshot()
-    check_problem(await call(fake_gateway, "DELETE", query), 422, "invalid_request")
-    assert await fake_gateway.snapshot() == before
 
 
 async def test_a_stream_of_another_type_is_not_changed(gateway: Gateway) -> None:
@@ -252,12 +221,3 @@ async def test_a_stream_of_another_type_is_not_changed(gateway: Gateway) -> None
     report = (await call(gateway, "POST", "/redrive", {"all": True})).json()
     assert (report["redriven"], report["skipped"]) == ([], [])
     assert await gateway.snapshot() == before
-
-
-async def test_the_stream_key_is_a_setting(make: Any) -> None:
-    gateway = make(dlq_stream_key="other:dead")
-    dead_letter_id = await dead(gateway)
-    assert await gateway.redis.xlen("other:dead") == 1
-    assert (
-        json.loads((await call(gateway, "GET", f"/{dead_letter_id}")).body)["id"] == dead_letter_id
-    )

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from common.jobs.queue import Promoter
 from gateway.admin.dlq.models import RedriveReport, RedriveRequest
 from tests.gateway.admin.dlq.test_dead_letters import IMPOSSIBLE_IDS
-from tests.gateway.conftest import CHAT, Gateway, Make, check_problem
-from tests.gateway.dead_letters import EXHAUSTED, HOSTILE, NO_JOB, call, dead, left, put
+from tests.support.gateway.dead_letters import EXHAUSTED, HOSTILE, NO_JOB, call, dead, left, put
+from tests.support.gateway.harness import CHAT, Gateway, Make, check_problem, partitioned
+
+pytestmark = pytest.mark.fakeredis_only
 
 
 async def run(gateway: Gateway, **body: Any) -> dict[str, Any]:
@@ -29,81 +30,56 @@ def ids_in(entries: list[dict[str, Any]]) -> list[str]:
 
 
 async def queued(gateway: Gateway) -> list[str]:
-    entries = await gateway.redis.xrange(gateway.keys.queue)
-    return [fields[b"job_id"].decode() for _, fields in entries]
+    found = []
+    for line in gateway.state.lines:
+        entries = await gateway.redis.xrange(line.keys.queue)
+        found += [fields[b"job_id"].decode() for _, fields in entries]
+    return found
 
 
+@partitioned
 async def test_a_dead_letter_becomes_a_complete_job(make: Make) -> None:
-    gateway = make(job_ttl_s=777)
+    gateway, other = make(job_ttl_s=777, max_scheduled=0), make(job_ttl_s=777)
     dead_letter_id = await dead(gateway, payload={"a": "é", "n": 10**30})
-    answer = await call(gateway, "POST", f"/{dead_letter_id}/redrive")
-    assert answer.status == 202
-    job_id = answer.json()["job_id"]
-    assert answer.json() == {"job_id": job_id, "dead_letter_id": dead_letter_id}
-    assert answer.header("location") == f"/v1/jobs/{job_id}"
+    answers = await asyncio.gather(
+        *(call(each, "POST", f"/{dead_letter_id}/redrive") for each in (gateway, other) * 5)
+    )
+    [(status, body)] = {(answer.status, answer.body) for answer in answers}
+    job_id = json.loads(body)["job_id"]
+    assert (status, json.loads(body)) == (202, {"job_id": job_id, "dead_letter_id": dead_letter_id})
+    assert answers[0].header("location") == f"/v1/jobs/{job_id}"
     assert await left(gateway) == []
+    assert await queued(gateway) == [job_id]
 
     job = (await gateway.client.get(f"/v1/jobs/{job_id}")).json()
     assert (job["status"], job["task"], job["ttl_s"]) == ("queued", "chat", 777)
     assert job["payload"] == {"a": "é", "n": 10**30}
-    [(_, event)] = await gateway.redis.xrange(gateway.keys.events(job_id))
+    keys = gateway.keys_of(job_id)
+    [(_, event)] = await gateway.redis.xrange(keys.events(job_id))
     assert (event[b"type"], event[b"step"]) == (b"queued", b"gateway.redrive")
     assert json.loads(event[b"data"]) == {"dead_letter_id": dead_letter_id}
-    [(_, message)] = await gateway.redis.xrange(gateway.keys.queue)
-    assert set(message) == {b"job_id", b"task", b"payload"}
-    assert message[b"job_id"].decode() == job_id
-    for key in (gateway.keys.job(job_id), gateway.keys.events(job_id)):
-        assert 770 < await gateway.redis.ttl(key) <= 777
-
-
-async def test_redriving_twice_creates_one_job(gateway: Gateway) -> None:
-    dead_letter_id = await dead(gateway)
-    first = await call(gateway, "POST", f"/{dead_letter_id}/redrive")
     before = await gateway.snapshot()
-    again = await call(gateway, "POST", f"/{dead_letter_id}/redrive")
-    assert (again.status, again.body) == (202, first.body)
-    zeros = await call(gateway, "POST", f"/00{dead_letter_id}/redrive")
-    assert (zeros.status, zeros.body) == (202, first.body)
+    again = await call(gateway, "POST", f"/00{dead_letter_id}/redrive")
+    assert (again.status, again.body) == (202, body)
     assert await gateway.snapshot() == before
-
-
-async def test_two_gateways_at_once_create_one_job(make: Make) -> None:
-    one, other = make(), make()
-    dead_letter_id = await dead(one)
-    answers = await asyncio.gather(
-        *(call(gateway, "POST", f"/{dead_letter_id}/redrive") for gateway in (one, other) * 10)
-    )
-    assert {(answer.status, answer.body) for answer in answers} == {(202, answers[0].body)}
-    assert len(await queued(one)) == 1
-
-
-async def test_after_the_job_expired_redrive_is_not_found(gateway: Gateway) -> None:
-    dead_letter_id = await dead(gateway)
-    job_id = (await call(gateway, "POST", f"/{dead_letter_id}/redrive")).json()["job_id"]
-    await gateway.redis.delete(gateway.keys.job(job_id))
+    await gateway.redis.delete(keys.job(job_id))  # expired
     answer = await call(gateway, "POST", f"/{dead_letter_id}/redrive")
     check_problem(answer, 404, "dead_letter_not_found")
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-async def test_an_invalid_dead_letter_is_not_redrivable(gateway: Gateway, name: str) -> None:
-    dead_letter_id = await put(gateway, HOSTILE[name])
+async def test_an_invalid_dead_letter_is_not_redrivable(gateway: Gateway) -> None:
+    ids = [await put(gateway, fields) for fields in HOSTILE.values()]
     before = await gateway.snapshot()
-    check_problem(await call(gateway, "POST", f"/{dead_letter_id}/redrive"), 422, "not_redrivable")
+    for dead_letter_id in ids:
+        answer = await call(gateway, "POST", f"/{dead_letter_id}/redrive")
+        check_problem(answer, 422, "not_redrivable")
     report = await run(gateway, all=True)
-    assert report["skipped"] == [{"dead_letter_id": dead_letter_id, "code": "not_redrivable"}]
+    assert {entry["code"] for entry in report["skipped"]} == {"not_redrivable"}
+    assert ids_in(report["skipped"]) == list(reversed(ids))
     assert await gateway.snapshot() == before
 
 
-async def test_the_payload_is_copied_byte_for_byte(gateway: Gateway) -> None:
-    payload = '{ "a" :\t[1.50, 1e3],\n"b":"\\u00e9" }'
-    fields = json.dumps({"task": "rag", "payload": payload}).encode()
-    dead_letter_id = await put(gateway, {b"reason": b"theirs", b"fields": fields})
-    assert (await call(gateway, "POST", f"/{dead_letter_id}/redrive")).status == 202
-    [(_, message)] = await gateway.redis.xrange(gateway.keys.queue)
-    assert (message[b"task"], message[b"payload"]) == (b"rag", payload.encode())
-
-
+@partitioned
 async def test_many_jobs_are_spread_over_time(gateway: Gateway) -> None:
     ids = [await dead(gateway, number) for number in range(45)]
     report = await run(gateway, all=True, rate_per_s=20)
@@ -113,48 +89,47 @@ async def test_many_jobs_are_spread_over_time(gateway: Gateway) -> None:
     assert [entry["delay_ms"] for entry in report["redriven"]] == [n * 50 for n in range(45)]
     job_ids = [entry["job_id"] for entry in report["redriven"]]
     assert await queued(gateway) == job_ids[:1]
-    scheduled = await gateway.redis.zrange(gateway.keys.scheduled, 0, -1)
-    assert [member.decode() for member in scheduled] == job_ids[1:]
+    for line in gateway.state.lines:
+        scheduled = await gateway.redis.zrange(line.keys.scheduled, 0, -1)
+        own = [id for id in job_ids[1:] if gateway.keys_of(id) is line.keys]
+        assert [member.decode() for member in scheduled] == own
     assert await left(gateway) == []
-    await gateway.redis.zadd(gateway.keys.scheduled, dict.fromkeys(job_ids[1:], 1))
-    await Promoter(gateway.state.queue).run_once()
-    assert sorted(await queued(gateway)) == sorted(job_ids)
 
 
-@pytest.mark.parametrize(
-    ("rate", "delays"),
-    [(1000, [0, 1, 2]), (3, [0, 333, 667]), (0.001, [0, 10**6, 2 * 10**6]), (None, [0, 100, 200])],
-)
-async def test_delays_follow_the_rate(
-    fake_gateway: Gateway, rate: float | None, delays: list[int]
-) -> None:
+async def test_delays_follow_the_rate(gateway: Gateway) -> None:
     for number in range(3):
-        await dead(fake_gateway, number)
-    body = {} if rate is None else {"rate_per_s": rate}
-    report = await run(fake_gateway, all=True, **body)
-    assert [entry["delay_ms"] for entry in report["redriven"]] == delays
-
-
-def test_the_slowest_redrive_stays_within_thirty_days() -> None:
+        await dead(gateway, number)
+    for body, delays in (
+        ({"rate_per_s": 1000}, [0, 1, 2]),
+        ({"rate_per_s": 3}, [0, 333, 667]),
+        ({"rate_per_s": 0.001}, [0, 10**6, 2 * 10**6]),
+        ({}, [0, 100, 200]),
+    ):
+        report = await run(gateway, all=True, dry_run=True, **body)
+        assert [entry["delay_ms"] for entry in report["redriven"]] == delays
     slowest = RedriveRequest(all=True, limit=1000, rate_per_s=0.001)
     assert slowest.effective_limit / slowest.rate_per_s < 30 * 24 * 3600
 
 
-async def test_redrive_by_reason_covers_the_whole_stream(gateway: Gateway) -> None:
+@partitioned
+async def test_redrive_covers_the_stream_up_to_its_limit(gateway: Gateway) -> None:
     matching = [await dead(gateway, number, reason=NO_JOB) for number in range(3)]
-    others = [await dead(gateway, number) for number in range(100)]
+    ids = [await dead(gateway, number) for number in range(120)]
     report = await run(gateway, reason=NO_JOB)
     assert ids_in(report["redriven"]) == list(reversed(matching))
-    assert await left(gateway) == others
-
-
-async def test_redrive_stops_at_the_limit(gateway: Gateway) -> None:
-    ids = [await dead(gateway, number) for number in range(120)]
+    assert await left(gateway) == ids
     assert len((await run(gateway, all=True, dry_run=True))["redriven"]) == 100
+    assert ids_in((await run(gateway, ids=ids, dry_run=True))["redriven"]) == ids
     report = await run(gateway, all=True, limit=7)
     assert ids_in(report["redriven"]) == list(reversed(ids))[:7]
     assert report["skipped"] == []
     assert await left(gateway) == ids[:-7]
+    report = await run(gateway, ids=ids[:4], limit=2)
+    assert ids_in(report["redriven"]) == ids[:2]
+    assert report["skipped"] == [
+        {"dead_letter_id": dead_letter_id, "code": "over_limit"} for dead_letter_id in ids[2:4]
+    ]
+    assert await run(gateway, ids=[]) == {"redriven": [], "skipped": [], "dry_run": False}
 
 
 async def test_skipped_dead_letters_do_not_count_for_the_limit(gateway: Gateway) -> None:
@@ -185,26 +160,6 @@ async def test_redrive_by_ids_skips_unknown_and_invalid_ones(gateway: Gateway) -
         entry["job_id"] for entry in report["redriven"]
     ]
     assert await gateway.snapshot() == before
-
-
-async def test_ids_beyond_the_limit_are_skipped(gateway: Gateway) -> None:
-    ids = [await dead(gateway, number) for number in range(4)]
-    report = await run(gateway, ids=ids, limit=2)
-    assert ids_in(report["redriven"]) == ids[:2]
-    assert report["skipped"] == [
-        {"dead_letter_id": dead_letter_id, "code": "over_limit"} for dead_letter_id in ids[2:]
-    ]
-    assert await left(gateway) == ids[2:]
-
-
-async def test_an_empty_list_of_ids_redrives_nothing(fake_gateway: Gateway) -> None:
-    await dead(fake_gateway)
-    assert await run(fake_gateway, ids=[]) == {"redriven": [], "skipped": [], "dry_run": False}
-
-
-async def test_a_list_of_ids_may_exceed_the_default_limit(fake_gateway: Gateway) -> None:
-    ids = [await dead(fake_gateway, number) for number in range(101)]
-    assert ids_in((await run(fake_gateway, ids=ids, dry_run=True))["redriven"]) == ids
 
 
 async def test_a_dry_run_changes_nothing(gateway: Gateway) -> None:
@@ -248,6 +203,8 @@ MISFITS: dict[str, tuple[Any, list[str]]] = {
     "all text": ({"all": "true"}, ["/all"]),
     "two choices": ({"all": True, "reason": NO_JOB}, [""]),
     "no ids and all": ({"all": True, "ids": []}, [""]),
+    "a group and a reason": ({"fingerprint": "0" * 16, "reason": NO_JOB}, [""]),
+    "a group and ids": ({"fingerprint": "0" * 16, "ids": ["1-1"]}, [""]),
     "three choices": ({"all": True, "reason": NO_JOB, "ids": ["1-1"]}, [""]),
     "unknown reason": ({"reason": "x"}, ["/reason"]),
     "reason a list": ({"reason": [NO_JOB]}, ["/reason"]),
@@ -275,36 +232,24 @@ MISFITS: dict[str, tuple[Any, list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("name", MISFITS)
-async def test_invalid_redrive_requests_are_rejected(fake_gateway: Gateway, name: str) -> None:
-    body, pointers = MISFITS[name]
-    await dead(fake_gateway)
-    before = await fake_gateway.snapshot()
-    answer = await call(fake_gateway, "POST", "/redrive", body)
-    problem = check_problem(answer, 422, "invalid_request")
-    assert [fault["pointer"] for fault in problem["errors"]] == pointers
-    assert await fake_gateway.snapshot() == before
-
-
-@pytest.mark.parametrize(
-    ("body", "content_type", "status", "code"),
-    [
+async def test_invalid_redrive_requests_are_rejected(gateway: Gateway) -> None:
+    await dead(gateway)
+    before = await gateway.snapshot()
+    for name, (body, pointers) in MISFITS.items():
+        answer = await call(gateway, "POST", "/redrive", body)
+        problem = check_problem(answer, 422, "invalid_request")
+        assert [fault["pointer"] for fault in problem["errors"]] == pointers, name
+    for raw, content_type, status, code in (
         (b"", "application/json", 400, "malformed_json"),
         (b"{all}", "application/json", 400, "malformed_json"),
         (b'{"all":true,"rate_per_s":NaN}', "application/json", 400, "malformed_json"),
         (b'{"all":true}', "text/plain", 415, "unsupported_media_type"),
         (b'{"all":true}' + b" " * 300_000, "application/json", 413, "body_too_large"),
-    ],
-)
-async def test_malformed_bodies_are_rejected(
-    fake_gateway: Gateway, body: bytes, content_type: str, status: int, code: str
-) -> None:
-    await dead(fake_gateway)
-    before = await fake_gateway.snapshot()
-    headers = {"content-type": content_type}
-    answer = await fake_gateway.client.send("POST", "/v1/dlq/redrive", headers, body)
-    check_problem(answer, status, code)
-    assert await fake_gateway.snapshot() == before
+    ):
+        headers = {"content-type": content_type}
+        answer = await gateway.client.send("POST", "/v1/dlq/redrive", headers, raw)
+        check_problem(answer, status, code)
+    assert await gateway.snapshot() == before
 
 
 async def test_a_job_key_of_another_type_is_skipped(gateway: Gateway) -> None:
@@ -315,17 +260,3 @@ async def test_a_job_key_of_another_type_is_skipped(gateway: Gateway) -> None:
     assert report["skipped"] == [{"dead_letter_id": bad, "code": "store_corrupt"}]
     assert ids_in(report["redriven"]) == [good]
     assert await left(gateway) == [bad]
-
-
-async def test_a_queue_of_another_type_leaves_no_partial_job(gateway: Gateway) -> None:
-    dead_letter_id = await dead(gateway)
-    await gateway.redis.set(gateway.keys.queue, "x")
-    before = await gateway.snapshot()
-    check_problem(await call(gateway, "POST", f"/{dead_letter_id}/redrive"), 503, "store_corrupt")
-    assert await gateway.snapshot() == before
-
-
-async def test_redriving_one_needs_no_schedule(make: Make) -> None:
-    gateway = make(max_scheduled=0)
-    dead_letter_id = await dead(gateway)
-    assert (await call(gateway, "POST", f"/{dead_letter_id}/redrive")).status == 202

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.gateway.conftest import Make
-from tests.gateway.features.bullmq.kit import QUEUES, QueueApi
+from tests.support.gateway.bullmq import QUEUES, QueueApi
+from tests.support.gateway.harness import Make
 
 
 @pytest.fixture
-async def api(real_make: Make) -> QueueApi:
-    return QueueApi(real_make(bullmq_add_queues=",".join(QUEUES), sse_heartbeat_s=60))
+async def api(make: Make) -> QueueApi:
+    return QueueApi(make(bullmq_add_queues=",".join(QUEUES), sse_heartbeat_s=60))

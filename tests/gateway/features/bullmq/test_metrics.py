@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from tests.gateway.conftest import Gateway, Make
-from tests.gateway.features.bullmq.kit import QueueApi
+import pytest
+
+from tests.support.gateway.bullmq import QueueApi
+from tests.support.gateway.harness import Gateway, Make
 
 
 async def scrape(gateway: Gateway) -> dict[str, float]:
@@ -12,6 +14,7 @@ async def scrape(gateway: Gateway) -> dict[str, float]:
     return {name: float(value) for name, value in pairs}
 
 
+@pytest.mark.real_redis
 async def test_jobs_are_counted_by_queue_and_outcome(api: QueueApi) -> None:
     await api.add()
     await api.add({"priority": 1, "jobId": "mine"})
@@ -30,6 +33,7 @@ async def test_jobs_are_counted_by_queue_and_outcome(api: QueueApi) -> None:
     assert metrics["gw_bullmq_sse_clients"] == 1
 
 
+@pytest.mark.real_redis
 async def test_a_key_of_another_type_is_left_out(api: QueueApi) -> None:
     await api.gateway.redis.set(api.keys.key("failed"), "x")
     metrics = await scrape(api.gateway)
@@ -37,5 +41,6 @@ async def test_a_key_of_another_type_is_left_out(api: QueueApi) -> None:
     assert metrics['gw_bullmq_queue_jobs{queue="video",state="wait"}'] == 0
 
 
-async def test_without_queues_there_are_no_queue_metrics(fake_make: Make) -> None:
-    assert await scrape(fake_make()) == {"gw_bullmq_sse_clients": 0}
+@pytest.mark.fakeredis_only
+async def test_without_queues_there_are_no_queue_metrics(make: Make) -> None:
+    assert await scrape(make()) == {"gw_bullmq_sse_clients": 0}

@@ -14,11 +14,11 @@ from common.features.bullmq import package
 from common.settings.gateway import GatewaySettings
 from gateway.app import create_app
 from gateway.features.bullmq import queues
-from tests.gateway.asgi import Answer, Client
-from tests.gateway.conftest import SHORT_S, check_problem, make_gateway
-from tests.gateway.features.bullmq.kit import QueueApi
 from tests.gateway.observability.test_outage import Redis, check_refused
-from tests.support.backends import BUNDLED, SYSTEM, Backend, RealServer, require_binary
+from tests.support.gateway.asgi import Answer, Client
+from tests.support.gateway.bullmq import QueueApi
+from tests.support.gateway.harness import SHORT_S, check_problem, make_gateway
+from tests.support.servers import BUNDLED, SYSTEM, Backend, RealServer, require_binary
 
 
 @pytest.fixture
@@ -118,6 +118,7 @@ async def test_the_queues_may_be_on_another_redis(
     assert not main.client.keys("bull:*")
 
 
+@pytest.mark.real_redis
 async def test_a_gateway_under_pressure_rejects_jobs(
     api: QueueApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,28 +126,21 @@ async def test_a_gateway_under_pressure_rejects_jobs(
     check_problem(await api.post({"name": "a"}), 503, "under_pressure")
 
 
-def test_without_the_package_the_setting_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unusable_package_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def not_installed(name: str) -> str:
         raise importlib.metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(package.importlib.metadata, "version", not_installed)
-    create_app(GatewaySettings())  # no queue is configured
-    with pytest.raises(SettingsError, match=r"BULLMQ_ADD_QUEUES needs .*pip install"):
-        create_app(GatewaySettings(bullmq_add_queues="video"))
-
-
-def test_another_version_of_the_package_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(package.importlib.metadata, "version", lambda name: "9.9.9")
-    with pytest.raises(SettingsError, match=r"9\.9\.9 is installed"):
-        create_app(GatewaySettings(bullmq_add_queues="video"))
-
-
-def test_a_missing_script_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = GatewaySettings(bullmq_add_queues="video")
+    with monkeypatch.context() as patched:
+        patched.setattr(package.importlib.metadata, "version", not_installed)
+        create_app(GatewaySettings())  # no queue is configured
+        with pytest.raises(SettingsError, match=r"BULLMQ_ADD_QUEUES needs .*pip install"):
+            create_app(settings)
+        patched.setattr(package.importlib.metadata, "version", lambda name: "9.9.9")
+        with pytest.raises(SettingsError, match=r"9\.9\.9 is installed"):
+            create_app(settings)
     monkeypatch.setattr(package, "_script_path", lambda script: Path("/nowhere"))
     with pytest.raises(SettingsError, match="addStandardJob"):
-        create_app(GatewaySettings(bullmq_add_queues="video"))
-
-
-def test_an_invalid_queue_name_is_rejected() -> None:
+        create_app(settings)
     with pytest.raises(ValueError, match="not a queue name"):
         GatewaySettings(bullmq_add_queues="a:b")

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.conftest import Make
-from tests.gateway.features.images.kit import Images
+from tests.support.gateway.harness import Make
+from tests.support.gateway.images import Images
 
 MakeImages = Callable[..., Images]
 
@@ -28,18 +28,6 @@ async def make_images(make: Make, tmp_path: Path) -> MakeImages:
 
 
 @pytest.fixture
-async def fake_make_images(fake_make: Make, tmp_path: Path) -> MakeImages:
-    """The same, on fakeredis only: for what does not depend on the server."""
-    return _maker(fake_make, tmp_path)
-
-
-@pytest.fixture
 async def images(make_images: MakeImages) -> Images:
     """The image API on every kind of Redis."""
     return make_images()
-
-
-@pytest.fixture
-async def fake_images(fake_make_images: MakeImages) -> Images:
-    """The same, on fakeredis only."""
-    return fake_make_images()

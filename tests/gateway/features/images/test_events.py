@@ -10,12 +10,14 @@ import pytest
 from common.contracts.images import STAGE_PROGRESS, Stage
 from gateway.auth import callers as callers_module
 from gateway.features.images import hub as stages
-from tests.conftest import eventually
-from tests.gateway.access_kit import bearer, id_of, key_for
-from tests.gateway.conftest import check_problem, settle
 from tests.gateway.features.images.conftest import MakeImages
-from tests.gateway.features.images.kit import IMAGES, KEYS, STAGES, STORED, Images
-from tests.gateway.sse import Block
+from tests.support.gateway.access import bearer, id_of, key_for
+from tests.support.gateway.harness import check_problem, settle
+from tests.support.gateway.images import IMAGES, KEYS, STAGES, STORED, Images
+from tests.support.gateway.sse import Block
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.fakeredis_only
 
 UNKNOWN = "6f1c0f0e-8f0a-4a51-9a55-0d4a6c4f2b7e"
 
@@ -60,39 +62,27 @@ async def test_every_stage_is_sent_in_order(images: Images) -> None:
     assert await stream.next() is None
 
 
-async def test_a_failure_is_sent(images: Images) -> None:
-    image_id = await images.uploaded()
-    stream = await images.watch(image_id)
+async def test_a_late_client_gets_the_final_event_then_204(images: Images) -> None:
+    image_id, done = await images.uploaded(), await images.uploaded()
     await images.fail(image_id)
-    last = (await stream.rest())[-1]
-    assert state_of(last) == ("failed", "failed", -1)
-    data = last.json()
-    assert (data["error"], data["error_code"]) == ("file too large", "VALIDATION_FAILED")
-
-
-@pytest.mark.parametrize("gone", [True, False])
-async def test_a_late_client_gets_the_final_event_at_once(images: Images, gone: bool) -> None:
-    image_id = await images.uploaded()
-    await images.succeed(image_id)
-    if gone:
-        await images.redis.delete(KEYS.status(image_id))
-    _, ready = await (await images.watch(image_id)).rest()
-    assert state_of(ready) == ("ready", "done", 100)
-    assert ready.id
-
-
-async def test_a_resume_after_the_final_event_gets_204(images: Images) -> None:
-    image_id = await images.uploaded()
-    await images.fail(image_id)
-    _, failed = await (await images.watch(image_id)).rest()
-    assert failed.id
-    for how in ("header", "query"):
-        query = f"?last_event_id={failed.id}" if how == "query" else ""
-        headers = {"last-event-id": failed.id} if how == "header" else {}
-        answer = await images.client.get(f"{IMAGES}/{image_id}/events{query}", headers)
-        assert (answer.status, answer.body) == (204, b"")
-    await images.redis.delete(KEYS.status(image_id))
-    assert (await images.watch(image_id, last_event_id=failed.id)).status == 204
+    await images.succeed(done)
+    for stored in (True, False):
+        _, ready = await (await images.watch(done)).rest()
+        assert state_of(ready) == ("ready", "done", 100)
+        _, failed = await (await images.watch(image_id)).rest()
+        assert state_of(failed) == ("failed", "failed", -1)
+        data = failed.json()
+        assert (data["error"], data["error_code"]) == ("file too large", "VALIDATION_FAILED")
+        assert failed.id
+        target = f"{IMAGES}/{image_id}/events"
+        for query, headers in (
+            (f"?last_event_id={failed.id}", {}),
+            ("", {"last-event-id": failed.id}),
+        ):
+            answer = await images.client.get(target + query, headers)
+            assert (answer.status, answer.body) == (204, b"")
+        if stored:
+            await images.redis.delete(KEYS.status(image_id), KEYS.status(done))
     # After a reopen, more events follow.
     await images.client.send("POST", f"{IMAGES}/{image_id}/retry-upload")
     again = await images.watch(image_id, last_event_id=failed.id)
@@ -133,19 +123,6 @@ async def test_no_state_is_sent_twice(images: Images, monkeypatch: Any) -> None:
     assert seen[-1] == "done"
 
 
-async def test_a_newer_time_alone_is_not_sent(images: Images) -> None:
-    image_id = await images.create()
-    stream = await images.watch(image_id)
-    await stream.next()
-    assert state_of(await stream.next()) == ("processing", "queued", 0)
-    await write_status(images, image_id, updated_at="2030-01-01T00:00:00Z")
-    await images.redis.publish(images.gateway.keys.hints, KEYS.status(image_id))
-    await write_status(images, image_id, stage="decoding", updated_at="2030-01-01T00:00:01Z")
-    assert state_of(await stream.next()) == ("processing", "decoding", 0)
-    await write_status(images, image_id, progress="31")
-    assert state_of(await stream.next()) == ("processing", "decoding", 31)
-
-
 # -- third-party pipelines -------------------------------------------------------------------------
 
 
@@ -159,10 +136,11 @@ async def test_stages_written_without_a_hint_are_sent(images: Images) -> None:
     stream = await images.watch(image_id)
     await stream.next()
     assert state_of(await stream.next()) == ("processing", "queued", 0)
-    for stage, progress in (("validating", "10"), ("encoding", "75")):
-        await write_status(
-            images, image_id, stage=stage, progress=progress, updated_at="2030-01-01T00:00:00Z"
-        )
+    at = "2030-01-01T00:00:00Z"
+    for stage, progress in (("validating", "10"), ("validating", "31"), ("encoding", "75")):
+        await write_status(images, image_id, updated_at=at)  # a newer time alone is not sent
+        await images.redis.publish(images.gateway.keys.hints, KEYS.status(image_id))
+        await write_status(images, image_id, stage=stage, progress=progress, updated_at=at)
         assert state_of(await stream.next()) == ("processing", stage, int(progress))
 
 
@@ -194,18 +172,14 @@ async def test_an_end_only_in_the_record_is_sent(images: Images, monkeypatch: An
     assert (await stream.event("ready")).json()["stage"] == "done"
 
 
-@pytest.mark.parametrize("progress", ["", "x", "-7", "1000"])
-async def test_an_invalid_progress_is_tolerated(images: Images, progress: str) -> None:
+async def test_an_invalid_progress_is_tolerated(images: Images) -> None:
     image_id = await images.uploaded()
-    await write_status(
-        images, image_id, stage="a new stage", progress=progress, updated_at="whenever"
-    )
-    stream = await images.watch(image_id)
-    await stream.next()
-    block = await stream.next()
-    assert block is not None
-    assert block.event == "processing"
-    assert 0 <= block.json()["progress"] <= 100
+    for progress in ("", "x", "-7", "1000"):
+        odd = {"stage": "a new stage", "progress": progress, "updated_at": "whenever"}
+        await write_status(images, image_id, **odd)
+        stream = await images.watch(image_id)
+        block = await stream.event("processing")
+        assert 0 <= block.json()["progress"] <= 100
 
 
 # -- many ----------------------------------------------------------------------------------------
@@ -217,9 +191,15 @@ async def test_one_stream_has_many_images(images: Images) -> None:
     hello = await stream.next()
     assert hello is not None
     assert hello.json()["data"]["image_ids"] == ids
-    assert [(await _block(stream)).json()["image_id"] for _ in ids] == ids
+    blocks = [await _block(stream) for _ in ids]
+    assert [block.json()["image_id"] for block in blocks] == ids
+    resumed = await images.watch_many(ids, last_event_id=blocks[-1].id or "")
+    await resumed.next()
+    await images.advance(ids[0], Stage.DECODING)
+    for each in (resumed, stream):
+        assert state_of(await each.next()) == ("processing", "decoding", 30)
     await images.succeed(ids[1])
-    assert (await _block(stream)).json() | {"x": 1} == (await _block_of(images, ids[1])) | {"x": 1}
+    assert (await _block(stream)).json() == await _block_of(images, ids[1])
     await images.fail(ids[0])
     assert state_of(await stream.next()) == ("failed", "failed", -1)
     await images.succeed(ids[2])
@@ -243,53 +223,28 @@ async def _block_of(images: Images, image_id: str) -> dict[str, Any]:
     return data
 
 
-async def test_a_stream_of_many_images_is_resumed(images: Images) -> None:
-    ids = [await images.uploaded() for _ in range(2)]
-    stream = await images.watch_many(ids)
-    _, _, known = [await _block(stream) for _ in range(3)]
-    assert known.id
-    resumed = await images.watch_many(ids, last_event_id=known.id)
-    await resumed.next()
-    await images.advance(ids[0], Stage.DECODING)
-    assert state_of(await resumed.next()) == ("processing", "decoding", 30)
-
-
-async def test_unknown_images_are_reported_as_gone(images: Images) -> None:
-    image_id = await images.uploaded()
-    stream = await images.watch_many([UNKNOWN, image_id, "x", image_id])
+async def test_unknown_and_deleted_images_are_reported_as_gone(images: Images) -> None:
+    image_id, deleted = await images.uploaded(), await images.uploaded()
+    stream = await images.watch_many([UNKNOWN, image_id, "x", image_id, deleted])
     await stream.next()
-    first, second, third = [await _block(stream) for _ in range(3)]
-    assert [block.event for block in (first, second, third)] == ["gone", "processing", "gone"]
-    assert first.json()["data"]["image_id"] == UNKNOWN
-    assert first.id is None
+    blocks = [await _block(stream) for _ in range(4)]
+    assert [block.event for block in blocks] == ["gone", "processing", "gone", "processing"]
+    assert blocks[0].json()["data"]["image_id"] == UNKNOWN
+    assert blocks[0].id is None
+    await images.client.send("DELETE", f"{IMAGES}/{deleted}")
+    gone = await _block(stream)
+    assert (gone.event, gone.json()["data"]["image_id"]) == ("gone", deleted)
     await images.succeed(image_id)
     assert [block.event for block in await stream.rest()] == ["ready"]
-    check_problem(
-        await images.client.get(f"{IMAGES}/events?image_ids={UNKNOWN},x"), 404, "image_not_found"
-    )
+    for target in (f"events?image_ids={UNKNOWN},x", f"{UNKNOWN}/events", "x/events"):
+        check_problem(await images.client.get(f"{IMAGES}/{target}"), 404, "image_not_found")
 
 
-async def test_a_deleted_image_is_reported_as_gone(images: Images) -> None:
-    ids = [await images.uploaded() for _ in range(2)]
-    stream = await images.watch_many(ids)
-    for _ in range(3):
-        await stream.next()
-    await images.client.send("DELETE", f"{IMAGES}/{ids[0]}")
-    gone = await _block(stream)
-    assert (gone.event, gone.json()["data"]["image_id"]) == ("gone", ids[0])
-    await images.succeed(ids[1])
-    assert [block.event for block in await stream.rest()] == ["ready"]
-
-
-@pytest.mark.parametrize(
-    "query", ["", "?image_ids=", "?image_ids=,,", "?image_ids=" + ",".join(map(str, range(101)))]
-)
-async def test_no_ids_or_too_many_are_rejected(fake_images: Images, query: str) -> None:
-    answer = await fake_images.client.get(f"{IMAGES}/events{query}")
-    check_problem(answer, 422, "invalid_request")
-
-
-async def test_a_stream_may_have_a_hundred_images(images: Images) -> None:
+async def test_the_number_of_images_is_limited(images: Images) -> None:
+    many = ",".join(map(str, range(101)))
+    for query in ("", "?image_ids=", "?image_ids=,,", f"?image_ids={many}"):
+        answer = await images.client.get(f"{IMAGES}/events{query}")
+        check_problem(answer, 422, "invalid_request")
     ids = [await images.create() for _ in range(100)]
     stream = await images.watch_many(ids)
     await stream.next()
@@ -314,38 +269,24 @@ async def test_ndjson_is_sent_on_request(images: Images) -> None:
     )
 
 
-async def test_an_unknown_image_is_not_found(images: Images) -> None:
-    for image_id in (UNKNOWN, "x"):
-        answer = await images.client.get(f"{IMAGES}/{image_id}/events")
-        check_problem(answer, 404, "image_not_found")
-
-
-async def test_an_idle_stream_gets_heartbeats(make_images: MakeImages) -> None:
+async def test_shutdown_ends_every_stream(make_images: MakeImages) -> None:
     images = make_images(sse_heartbeat_s=0.05)
     stream = await images.watch(await images.uploaded())
-    await stream.event("processing")
-    for _ in range(2):
-        beat = await stream.next()
-        assert beat is not None
-        assert (beat.comment or "").startswith("hb ")
-
-
-async def test_a_stream_ends_at_its_maximum_age(make_images: MakeImages) -> None:
-    images = make_images(sse_max_life_s=0.1, sse_heartbeat_s=0.1)
-    stream = await images.watch(await images.uploaded())
-    assert (await stream.rest())[-1].event == "shutdown"
-
-
-async def test_shutdown_ends_every_stream(images: Images) -> None:
-    stream = await images.watch(await images.uploaded())
     many = await images.watch_many([await images.uploaded() for _ in range(3)])
-    await stream.event("processing")
-    await many.event("processing")
+    for each in (stream, many):
+        while (block := await each.next()) is not None and not (block.comment or "").startswith(
+            "hb "
+        ):
+            pass
+        assert block is not None, "an idle stream gets heartbeats"
     images.state.streams.close_streams()
     for each in (stream, many):
         last = (await each.rest())[-1]
         assert (last.event, last.retry) == ("shutdown", "500")
     assert images.services.hub.clients == 0
+    aging = make_images(sse_max_life_s=0.1, sse_heartbeat_s=0.1)
+    stream = await aging.watch(await aging.uploaded())
+    assert (await stream.rest())[-1].event == "shutdown"
 
 
 async def test_the_number_of_streams_is_limited(make_images: MakeImages) -> None:
@@ -424,21 +365,21 @@ async def test_a_stream_survives_an_unreachable_redis(images: Images, monkeypatc
     assert state_of(await stream.next()) == ("processing", "encoding", 75)
 
 
-async def test_without_clients_redis_is_not_read(fake_images: Images, monkeypatch: Any) -> None:
+async def test_without_clients_redis_is_not_read(images: Images, monkeypatch: Any) -> None:
     reads: list[Any] = []
-    progress = fake_images.services.reader.progress
+    progress = images.services.reader.progress
 
     async def counted(ids: Any) -> Any:
         reads.append(ids)
         return await progress(ids)
 
-    image_id = await fake_images.uploaded()
-    stream = await fake_images.watch(image_id)
-    await fake_images.succeed(image_id)
+    image_id = await images.uploaded()
+    stream = await images.watch(image_id)
+    await images.succeed(image_id)
     await stream.rest()
-    monkeypatch.setattr(fake_images.services.reader, "progress", counted)
+    monkeypatch.setattr(images.services.reader, "progress", counted)
     monkeypatch.setattr(stages, "MIN_POLL_S", 0.0)
     for _ in range(5):
-        await fake_images.redis.publish(fake_images.gateway.keys.hints, KEYS.status(image_id))
+        await images.redis.publish(images.gateway.keys.hints, KEYS.status(image_id))
         await settle()
     assert reads == []

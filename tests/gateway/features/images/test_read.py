@@ -1,16 +1,125 @@
-"""`GET /v1/images/{id}` and the list: record and progress, by tenant."""
+"""`POST /v1/images`, `GET /v1/images/{id}` and the list: validation, record, progress, tenants."""
 
 from __future__ import annotations
 
+import calendar
 import hashlib
+import re
+import time
+from typing import Any
 
 import pytest
 
 from common.contracts.images import STAGE_PROGRESS
-from tests.gateway.access_kit import bearer, key_for
-from tests.gateway.conftest import check_problem
 from tests.gateway.features.images.conftest import MakeImages
-from tests.gateway.features.images.kit import BYTES, DETAILS, IMAGES, KEYS, STAGES, STORED, Images
+from tests.support.gateway.access import bearer, key_for
+from tests.support.gateway.harness import check_problem
+from tests.support.gateway.images import BYTES, DETAILS, IMAGES, JSON, KEYS, STAGES, STORED, Images
+
+pytestmark = pytest.mark.fakeredis_only
+
+WHOLE: dict[str, Any] = {
+    "content_type": "image/jpeg",
+    "filename": "Ferien am See.jpg",
+    "max_bytes": 5000,
+    "metadata": {"album": 7, "tags": ["ä", None, 1.5]},
+    "detect": "none",
+}
+
+
+async def test_an_empty_request_creates_an_image(images: Images) -> None:
+    answer = await images.client.send("POST", IMAGES)
+    assert answer.status == 201
+    view = answer.json()
+    image_id = view["image_id"]
+    assert re.fullmatch(
+        r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}", image_id
+    )
+    assert set(view) == {"image_id", "status", "upload_url", "expires_at"}
+    assert view["status"] == "queued"
+    assert view["upload_url"] == f"{IMAGES}/{image_id}/upload"
+    assert answer.header("location") == f"{IMAGES}/{image_id}"
+    assert answer.header("link") == f'<{IMAGES}/{image_id}/events>; rel="monitor"'
+    ends_s = calendar.timegm(time.strptime(view["expires_at"], "%Y-%m-%dT%H:%M:%SZ"))
+    assert 3590 <= ends_s - time.time() <= 3600
+    status = await images.status(image_id)
+    assert set(status) == {"stage", "progress", "updated_at"}, "the seed's fields, and no others"
+    assert (status["stage"], status["progress"]) == ("queued", "0")
+    for key in (KEYS.status(image_id), KEYS.record(image_id)):
+        assert 3590 <= await images.redis.ttl(key) <= 3600
+    assert not await images.redis.exists(KEYS.upload(image_id))
+
+
+async def test_every_member_of_the_request_is_stored(images: Images) -> None:
+    longest = {"x": "y" * (16_384 - len('{"x":""}'))}
+    for content_type, kept in (
+        ("image/jpeg", "image/jpeg"),
+        ("IMAGE/JPG", "image/jpeg"),
+        ("image/png;q=1", "image/png"),
+    ):
+        for metadata in (WHOLE["metadata"], longest, {}):
+            body = {**WHOLE, "content_type": content_type, "metadata": metadata}
+            view = await images.view(await images.create(body))
+            assert view["declared_type"] == kept
+            for name in ("filename", "max_bytes", "metadata", "detect"):
+                assert view[name] == body[name]
+
+
+async def test_the_same_key_creates_one_image(images: Images) -> None:
+    first = await images.post(WHOLE, idempotency_key="photo-7")
+    again = await images.post(WHOLE, idempotency_key='"photo-7"')
+    assert (first.status, again.status, again.body) == (201, 201, first.body)
+    assert first.header("idempotent-replayed") is None
+    assert again.header("idempotent-replayed") == "true"
+    assert again.header("idempotency-replayed") == "true"
+    assert again.header("location") == first.header("location")
+    other = await images.post({"detect": "none"}, idempotency_key="photo-7")
+    check_problem(other, 422, "idempotency_key_reused")
+    assert len((await images.client.get(IMAGES)).json()["items"]) == 1
+    defaults = await images.create(None, idempotency_key="k")
+    body = {"detect": "auto", "metadata": {}}
+    assert await images.create(body, idempotency_key="k") == defaults
+    await images.client.send("DELETE", f"{IMAGES}/{defaults}")
+    assert await images.create(idempotency_key="k") != defaults, "it was deleted"
+
+
+MISFITS: dict[str, tuple[Any, str]] = {
+    "no object": ([], ""),
+    "unknown member": ({"size": 1}, "/size"),
+    "type": ({"content_type": "image/svg+xml"}, "/content_type"),
+    "type of a page": ({"content_type": "text/html"}, "/content_type"),
+    "type a number": ({"content_type": 7}, "/content_type"),
+    "empty name": ({"filename": ""}, "/filename"),
+    "long name": ({"filename": "x" * 256}, "/filename"),
+    "name with a line": ({"filename": "a\nb.jpg"}, "/filename"),
+    "no bytes": ({"max_bytes": 0}, "/max_bytes"),
+    "bytes as text": ({"max_bytes": "5"}, "/max_bytes"),
+    "metadata a list": ({"metadata": []}, "/metadata"),
+    "metadata too long": ({"metadata": {"x": "y" * 16_384}}, "/metadata"),
+    "detect": ({"detect": "faces"}, "/detect"),
+}
+
+
+async def test_an_invalid_request_changes_nothing(images: Images) -> None:
+    for name, (body, pointer) in MISFITS.items():
+        problem = check_problem(await images.post(body), 422, "invalid_request")
+        assert problem["errors"][0]["pointer"] == pointer, name
+    client, plain = images.client, {"content-type": "text/plain"}
+    check_problem(await client.send("POST", IMAGES, JSON, b"{"), 400, "malformed_json")
+    check_problem(await client.send("POST", IMAGES, plain, b"{}"), 415, "unsupported_media_type")
+    check_problem(await images.post({}, idempotency_key="ä"), 400, "invalid_idempotency_key")
+    assert await images.redis.dbsize() == 0
+
+
+async def test_keys_decide_the_task_and_the_tenant(make_images: MakeImages) -> None:
+    images = make_images(auth="required")
+    key = await key_for(images.gateway, tasks=("chat",))
+    answer = await images.client.send("POST", IMAGES, bearer(key))
+    check_problem(answer, 403, "task_not_allowed")
+    key = await key_for(images.gateway, tenant="shop")
+    answer = await images.client.send("POST", IMAGES, bearer(key))
+    job = await images.client.post({"task": "chat", "payload": {}}, bearer(key))
+    assert answer.json()["image_id"][-12:] == job.json()["job_id"][-12:]
 
 
 async def test_an_image_is_described_at_every_stage(images: Images) -> None:
@@ -44,25 +153,20 @@ async def test_an_image_is_described_at_every_stage(images: Images) -> None:
     assert not {"error", "error_code", "failed_at", "tenant", "upload_id"} & set(view)
 
 
-async def test_a_failed_image_has_its_error(images: Images) -> None:
-    image_id = await images.uploaded()
-    await images.fail(image_id)
-    view = await images.view(image_id)
-    assert (view["status"], view["stage"], view["progress"]) == ("failed", "failed", -1)
-    assert (view["error"], view["error_code"]) == ("file too large", "VALIDATION_FAILED")
-    assert view["reason"] == "file_too_large"
-    assert view["failed_at"]
-    assert "content_url" not in view
-
-
 @pytest.mark.parametrize("end", ["succeed", "fail", ""])
 async def test_an_expired_status_does_not_change_the_view(images: Images, end: str) -> None:
     image_id = await images.uploaded()
     if end:
         await getattr(images, end)(image_id)
-    before = await images.view(image_id)
+    view = await images.view(image_id)
+    if end == "fail":
+        assert (view["status"], view["stage"], view["progress"]) == ("failed", "failed", -1)
+        assert (view["error"], view["error_code"]) == ("file too large", "VALIDATION_FAILED")
+        assert view["reason"] == "file_too_large"
+        assert view["failed_at"]
+        assert "content_url" not in view
     await images.redis.delete(KEYS.status(image_id))
-    assert await images.view(image_id) == before
+    assert await images.view(image_id) == view
 
 
 async def test_an_unchanged_image_gets_304(images: Images) -> None:
@@ -78,11 +182,6 @@ async def test_an_unchanged_image_gets_304(images: Images) -> None:
     assert answer.header("etag") != etag
 
 
-async def test_unknown_images_are_not_found(images: Images) -> None:
-    for image_id in ("6f1c0f0e-8f0a-4a51-9a55-0d4a6c4f2b7e", "x", "%00", "é"):
-        check_problem(await images.read(image_id), 404, "image_not_found")
-
-
 async def test_an_invalid_record_is_tolerated(images: Images) -> None:
     image_id = await images.uploaded()
     await images.succeed(image_id)
@@ -93,7 +192,8 @@ async def test_an_invalid_record_is_tolerated(images: Images) -> None:
     assert not {"detections", "timings_ms"} & set(view)
     await images.redis.delete(KEYS.record(image_id))
     await images.redis.set(KEYS.record(image_id), "no hash")
-    check_problem(await images.read(image_id), 404, "image_not_found")
+    for unknown in (image_id, "6f1c0f0e-8f0a-4a51-9a55-0d4a6c4f2b7e", "x", "%00", "é"):
+        check_problem(await images.read(unknown), 404, "image_not_found")
 
 
 async def test_pages_list_each_image_once_newest_first(images: Images) -> None:
@@ -102,32 +202,20 @@ async def test_pages_list_each_image_once_newest_first(images: Images) -> None:
     await images.advance(ids[3], STAGES[1])
     found, before = [], ""
     while True:
-        answer = await images.client.get(f"{IMAGES}?limit=3&before={before}")
-        assert answer.status == 200
-        page = answer.json()
+        page = (await images.client.get(f"{IMAGES}?limit=3&before={before}")).json()
         found += page["items"]
         assert len(page["items"]) <= 3
         if "next" not in page:
             break
         before = page["next"]
     assert sorted(view["image_id"] for view in found) == sorted(ids)
-    assert [view["image_id"] for view in found] == _by_time(found, ids)
+    times = [view["created_at"] for view in found]
+    assert times == sorted(times, reverse=True)
     [moved] = [view for view in found if view["image_id"] == ids[3]]
     assert (moved["stage"], moved["progress"]) == ("decoding", 30)
-
-
-def _by_time(found: list[dict[str, str]], ids: list[str]) -> list[str]:
-    """Newest first; of the same millisecond in any order that pages agree on."""
-    created = {view["image_id"]: view["created_at"] for view in found}
-    order = [view["image_id"] for view in found]
-    assert sorted(order, key=lambda image_id: created[image_id], reverse=True) == order
-    return order
-
-
-@pytest.mark.parametrize("query", ["limit=0", "limit=101", "limit=x", "before=x", "before=1-x"])
-async def test_invalid_query_parameters_are_rejected(fake_images: Images, query: str) -> None:
-    answer = await fake_images.client.get(f"{IMAGES}?{query}")
-    check_problem(answer, 422, "invalid_request")
+    for query in ("limit=0", "limit=101", "limit=x", "before=x", "before=1-x"):
+        answer = await images.client.get(f"{IMAGES}?{query}")
+        check_problem(answer, 422, "invalid_request")
 
 
 async def test_images_of_another_tenant_look_like_missing_ones(make_images: MakeImages) -> None:
@@ -156,8 +244,8 @@ async def test_images_of_another_tenant_look_like_missing_ones(make_images: Make
         assert listed["image_id"] == image_id
 
 
-async def test_reading_and_writing_need_their_own_scopes(fake_make_images: MakeImages) -> None:
-    images = fake_make_images(auth="required")
+async def test_reading_and_writing_need_their_own_scopes(make_images: MakeImages) -> None:
+    images = make_images(auth="required")
     reader = bearer(await key_for(images.gateway, tenant="shop", scopes=("jobs:read",)))
     writer = bearer(await key_for(images.gateway, tenant="shop", scopes=("jobs:write",)))
     image_id = (await images.client.send("POST", IMAGES, writer)).json()["image_id"]
@@ -172,19 +260,19 @@ async def test_reading_and_writing_need_their_own_scopes(fake_make_images: MakeI
     assert (await images.client.get(f"{IMAGES}/{image_id}", reader)).status == 200
 
 
-async def test_cross_site_requests_change_nothing(fake_images: Images) -> None:
+async def test_cross_site_requests_change_nothing(images: Images) -> None:
     cross_site = {"origin": "https://evil.example", "sec-fetch-site": "cross-site"}
-    image_id = await fake_images.create()
-    check_problem(await fake_images.client.send("POST", IMAGES, cross_site), 403, "foreign_origin")
-    answer = await fake_images.upload(image_id, headers=cross_site)
+    image_id = await images.create()
+    check_problem(await images.client.send("POST", IMAGES, cross_site), 403, "foreign_origin")
+    answer = await images.upload(image_id, headers=cross_site)
     check_problem(answer, 403, "foreign_origin")
-    await fake_images.check_untouched(image_id)
-    answer = await fake_images.client.send("POST", IMAGES, {"host": "evil.example"})
+    await images.check_untouched(image_id)
+    answer = await images.client.send("POST", IMAGES, {"host": "evil.example"})
     check_problem(answer, 421, "misdirected_request")
 
 
-async def test_pages_of_allowed_origins_may_upload(fake_make_images: MakeImages) -> None:
-    images = fake_make_images(allowed_origins="https://app.example")
+async def test_pages_of_allowed_origins_may_upload(make_images: MakeImages) -> None:
+    images = make_images(allowed_origins="https://app.example")
     image_id = await images.create()
     page = {"origin": "https://app.example", "sec-fetch-site": "cross-site"}
     preflight = {**page, "access-control-request-method": "PUT"}

@@ -9,23 +9,21 @@ import pytest
 
 from gateway.auth import callers as callers_module
 from gateway.features.images.upload.tokens import UploadClaims, UploadTokens
-from tests.gateway.access_kit import bearer, client_at, id_of, key_for
-from tests.gateway.conftest import check_problem
 from tests.gateway.features.images.conftest import MakeImages
-from tests.gateway.features.images.kit import BYTES, IMAGES, PNG, Images
+from tests.support.gateway.access import bearer, client_at, id_of, key_for
+from tests.support.gateway.harness import check_problem
+from tests.support.gateway.images import BYTES, IMAGES, PNG, Images
+
+pytestmark = pytest.mark.fakeredis_only
 
 SECRET = "a secret that all gateways share"
+UNKNOWN = "6f1c0f0e-8f0a-4a51-9a55-0d4a6c4f2b7e"
 
 
 @pytest.fixture
 async def signing(make_images: MakeImages) -> Images:
     """A gateway that signs for uploads, on every kind of Redis."""
     return make_images(image_upload_secret=SECRET)
-
-
-@pytest.fixture
-async def fake_signing(fake_make_images: MakeImages) -> Images:
-    return fake_make_images(image_upload_secret=SECRET)
 
 
 async def create(images: Images, **headers: str) -> tuple[str, str]:
@@ -36,75 +34,57 @@ async def create(images: Images, **headers: str) -> tuple[str, str]:
 
 
 async def test_a_token_permits_one_upload(signing: Images) -> None:
-    image_id, token = await create(signing)
-    refused = await signing.upload(image_id)
-    check_problem(refused, 401, "upload_token_required")
-    assert (refused.header("www-authenticate") or "").startswith("Bearer")
-    await signing.check_untouched(image_id)
-    assert (await signing.upload(image_id, headers={"x-upload-token": token})).status == 202
+    for header, form in (
+        ("x-upload-token", "{}"),
+        ("authorization", "Bearer {}"),
+        ("authorization", "bearer {}"),
+    ):
+        image_id, token = await create(signing)
+        unread = signing.begin(image_id, [b"x"] * 3, {"expect": "100-continue"})
+        refused = await unread.answer()
+        check_problem(refused, 401, "upload_token_required")
+        assert len(unread._chunks) == 3, "the body is not read"
+        assert (refused.header("www-authenticate") or "").startswith("Bearer")
+        await signing.client.send("DELETE", f"{IMAGES}/{image_id}")
+        image_id, token = await create(signing)
+        answer = await signing.upload(image_id, headers={header: form.format(token)})
+        assert answer.status == 202
+    first, again = [await signing.post(idempotency_key="k") for _ in range(2)]
+    assert again.body == first.body, "a repeated create returns the same token"
+    check_problem(await signing.upload(UNKNOWN), 401, "upload_token_required")
+    token = UploadTokens(SECRET).issue(UploadClaims(UNKNOWN, int(time.time()) + 60, ""))
+    answer = await signing.upload(UNKNOWN, headers={"x-upload-token": token})
+    check_problem(answer, 404, "image_not_found")
 
 
-@pytest.mark.parametrize("how", ["Bearer", "bearer"])
-async def test_a_token_may_be_a_bearer_token(fake_signing: Images, how: str) -> None:
-    image_id, token = await create(fake_signing)
-    answer = await fake_signing.upload(image_id, headers={"authorization": f"{how} {token}"})
-    assert answer.status == 202
-
-
-async def test_an_expired_token_is_rejected(fake_make_images: MakeImages) -> None:
-    images = fake_make_images(image_upload_secret=SECRET, image_upload_token_ttl_s=10)
-    view = (await images.post()).json()
+async def test_invalid_tokens_are_rejected(make_images: MakeImages) -> None:
+    signing = make_images(image_upload_secret=SECRET, image_upload_token_ttl_s=10)
+    view = (await signing.post()).json()
     ends_s = time.mktime(time.strptime(view["expires_at"], "%Y-%m-%dT%H:%M:%SZ")) - time.timezone
     assert 8 <= ends_s - time.time() <= 10
-    signed = UploadTokens(SECRET).issue(UploadClaims(view["image_id"], int(time.time()) - 1, ""))
-    answer = await images.upload(view["image_id"], headers={"x-upload-token": signed})
-    check_problem(answer, 401, "upload_token_expired")
-
-
-async def test_a_token_of_another_image_is_rejected(fake_signing: Images) -> None:
-    (image_id, token), (_, other) = await create(fake_signing), await create(fake_signing)
-    answer = await fake_signing.upload(image_id, headers={"x-upload-token": other})
-    check_problem(answer, 403, "upload_token_mismatch")
-    await fake_signing.check_untouched(image_id)
-    assert (await fake_signing.upload(image_id, headers={"x-upload-token": token})).status == 202
-
-
-async def test_invalid_tokens_are_rejected(fake_signing: Images) -> None:
-    image_id, token = await create(fake_signing)
+    image_id, token = view["image_id"], view["upload_token"]
+    now_s = int(time.time())
     parts = token.split("~")
     later = "~".join([parts[0], parts[1], str(int(parts[2]) + 1), *parts[3:]])
-    other_secret = UploadTokens("another secret").issue(
-        UploadClaims(image_id, int(time.time()) + 60, "")
-    )
+    other_secret = UploadTokens("another secret").issue(UploadClaims(image_id, now_s + 60, ""))
     flipped = token[:-1] + ("A" if token[-1] != "A" else "B")
-    for bad in (
-        *(later, other_secret, flipped, token[:-1], token + "A"),
-        *("x", "ä", "up1~~~~", f"{token} "),
+    expired = UploadTokens(SECRET).issue(UploadClaims(image_id, now_s - 1, ""))
+    _, other_image = await create(signing)
+    for bad, status, code in (
+        *((bad, 401, "invalid_upload_token") for bad in (later, other_secret, flipped, token[:-1])),
+        *(
+            (bad, 401, "invalid_upload_token")
+            for bad in (token + "A", "x", "ä", "up1~~~~", f"{token} ")
+        ),
+        (expired, 401, "upload_token_expired"),
+        (other_image, 403, "upload_token_mismatch"),
     ):
-        headers = {"x-upload-token": bad}
-        check_problem(
-            await fake_signing.upload(image_id, headers=headers), 401, "invalid_upload_token"
-        )
+        answer = await signing.upload(image_id, headers={"x-upload-token": bad})
+        check_problem(answer, status, code)
     twice = [("x-upload-token", token), ("x-upload-token", token), *PNG.items()]
-    answer = await fake_signing.client.send("PUT", f"{IMAGES}/{image_id}/upload", twice, BYTES)
+    answer = await signing.client.send("PUT", f"{IMAGES}/{image_id}/upload", twice, BYTES)
     check_problem(answer, 401, "invalid_upload_token")
-    await fake_signing.check_untouched(image_id)
-
-
-async def test_without_a_token_the_body_is_not_read(fake_signing: Images) -> None:
-    image_id, _ = await create(fake_signing)
-    upload = fake_signing.begin(image_id, [b"x"] * 3, {"expect": "100-continue"})
-    check_problem(await upload.answer(), 401, "upload_token_required")
-    assert len(upload._chunks) == 3
-
-
-async def test_without_a_token_unknown_and_known_ids_look_alike(fake_signing: Images) -> None:
-    """Without a token, the response does not reveal whether an id exists."""
-    unknown = "6f1c0f0e-8f0a-4a51-9a55-0d4a6c4f2b7e"
-    check_problem(await fake_signing.upload(unknown), 401, "upload_token_required")
-    token = UploadTokens(SECRET).issue(UploadClaims(unknown, int(time.time()) + 60, ""))
-    answer = await fake_signing.upload(unknown, headers={"x-upload-token": token})
-    check_problem(answer, 404, "image_not_found")
+    await signing.check_untouched(image_id)
 
 
 async def test_a_token_replaces_the_key_for_the_upload_only(make_images: MakeImages) -> None:
@@ -153,12 +133,6 @@ async def test_uploads_count_for_the_key_that_created_them(make_images: MakeImag
     assert answers[0].status == 202
     check_problem(answers[1], 429, "quota_exceeded")
     assert len(images.spooled()) == 1
-
-
-async def test_a_repeated_create_returns_the_same_token(fake_signing: Images) -> None:
-    first = await fake_signing.post(idempotency_key="k")
-    again = await fake_signing.post(idempotency_key="k")
-    assert again.body == first.body
 
 
 async def test_without_a_secret_uploads_need_a_key(make_images: MakeImages) -> None:

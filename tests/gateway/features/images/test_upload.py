@@ -9,9 +9,12 @@ import os
 
 import pytest
 
-from tests.gateway.conftest import check_problem
 from tests.gateway.features.images.conftest import MakeImages
-from tests.gateway.features.images.kit import BYTES, FORM, IMAGES, KEYS, Images, form
+from tests.support.gateway.harness import check_problem
+from tests.support.gateway.images import BYTES, FORM, IMAGES, KEYS, Images, form
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.fakeredis_only
 
 UNKNOWN = "6f1c0f0e-8f0a-4a51-9a55-0d4a6c4f2b7e"
 
@@ -53,30 +56,27 @@ async def test_a_form_is_accepted(images: Images, kind: str | None) -> None:
     assert view["source_bytes"] == len(BYTES)
 
 
-@pytest.mark.parametrize("piece", [1, 7, 1000, 65_536])
-async def test_a_form_in_small_chunks_is_accepted(fake_images: Images, piece: int) -> None:
+async def test_a_form_in_small_chunks_is_accepted(images: Images) -> None:
     data = os.urandom(3000) + b"\r\n--xYz" + b"\r\n--" + os.urandom(500)
     whole = form(data)
-    image_id = await fake_images.create()
-    chunks = [whole[at : at + piece] for at in range(0, len(whole), piece)]
-    assert (await fake_images.begin(image_id, chunks, FORM).answer()).status == 202
-    assert fake_images.spooled()[0].read_bytes() == data
+    for piece in (1, 7, 1000, 65_536):
+        image_id = await images.create()
+        chunks = [whole[at : at + piece] for at in range(0, len(whole), piece)]
+        assert (await images.begin(image_id, chunks, FORM).answer()).status == 202
+    large = os.urandom(5_000_000)
+    image_id = await images.create()
+    chunks = [large[at : at + 70_000] for at in range(0, len(large), 70_000)]
+    assert (await images.begin(image_id, chunks).answer()).status == 202
+    stored = [file.read_bytes() for file in images.spooled()]
+    assert sorted(stored, key=len) == [data] * 4 + [large]
 
 
-async def test_a_large_body_is_written_in_order(fake_images: Images) -> None:
-    data = os.urandom(5_000_000)
-    image_id = await fake_images.create()
-    chunks = [data[at : at + 70_000] for at in range(0, len(data), 70_000)]
-    assert (await fake_images.begin(image_id, chunks).answer()).status == 202
-    assert fake_images.spooled()[0].read_bytes() == data
-
-
-@pytest.mark.parametrize("kind", ["", "application/octet-stream", "image/heic", "IMAGE/JPG; q=1"])
-async def test_image_and_binary_content_types_are_accepted(fake_images: Images, kind: str) -> None:
-    image_id = await fake_images.create()
-    headers = [("content-type", kind)] if kind else []
-    answer = await fake_images.client.send("PUT", f"{IMAGES}/{image_id}/upload", headers, BYTES)
-    assert answer.status == 202, answer
+async def test_image_and_binary_content_types_are_accepted(images: Images) -> None:
+    for kind in ("", "application/octet-stream", "image/heic", "IMAGE/JPG; q=1"):
+        image_id = await images.create()
+        headers = [("content-type", kind)] if kind else []
+        answer = await images.client.send("PUT", f"{IMAGES}/{image_id}/upload", headers, BYTES)
+        assert answer.status == 202, answer
 
 
 async def test_of_twenty_concurrent_uploads_one_is_accepted(images: Images) -> None:
@@ -91,6 +91,7 @@ async def test_of_twenty_concurrent_uploads_one_is_accepted(images: Images) -> N
 
 
 async def test_a_second_upload_is_rejected_before_it_is_read(images: Images) -> None:
+    """The rest is read after the response: closing the connection would discard the response."""
     image_id = await images.uploaded()
     before = await images.gateway.snapshot()
     second = images.begin(image_id, [b"x" * 1000] * 5, {"expect": "100-continue"})
@@ -99,30 +100,22 @@ async def test_a_second_upload_is_rejected_before_it_is_read(images: Images) -> 
     assert len(second._chunks) == 5, "the body was read"
     # The unread body could be taken for the next request.
     assert answer.header("connection") == "close"
+    third = images.begin(image_id, [b"x" * 1000] * 5)
+    third.take.clear()
+    await third.held_up.wait()
+    assert len(third._chunks) == 5, "the response comes before the body is read"
+    third.take.set()
+    answer = await third.answer()
+    check_problem(answer, 409, "already_uploaded")
+    assert (len(third._chunks), answer.header("connection")) == (0, None)
     assert await images.gateway.snapshot() == before
     assert len(images.spooled()) == 1
-
-
-async def test_the_rest_of_a_rejected_body_is_read_after_the_answer(fake_images: Images) -> None:
-    """The rest is read after the response: closing the connection would discard the response."""
-    image_id = await fake_images.uploaded()
-    second = fake_images.begin(image_id, [b"x" * 1000] * 5)
-    second.take.clear()
-    await second.held_up.wait()
-    assert len(second._chunks) == 5, "the response comes before the body is read"
-    second.take.set()
-    answer = await second.answer()
-    check_problem(answer, 409, "already_uploaded")
-    assert len(second._chunks) == 0
-    assert answer.header("connection") is None
 
 
 async def test_an_upload_is_rejected_while_another_is_running(images: Images) -> None:
     image_id = await images.create()
     first = images.begin(image_id, [])  # no chunk is sent yet
-    await asyncio.sleep(0)
-    while not await images.redis.exists(KEYS.upload(image_id)):
-        await asyncio.sleep(0.01)
+    await eventually(lambda: images.redis.exists(KEYS.upload(image_id)))
     check_problem(await images.upload(image_id), 409, "already_uploaded")
     first._hung_up.set()
     check_problem(await first.answer(), 400, "incomplete_body")
@@ -132,23 +125,23 @@ async def test_an_upload_is_rejected_while_another_is_running(images: Images) ->
 # -- rejected uploads, and the order of checks -----------------------------------------------------
 
 
-async def test_an_unknown_image_is_checked_first(fake_images: Images) -> None:
+async def test_an_unknown_image_is_checked_first(images: Images) -> None:
     for image_id in (UNKNOWN, "x", "../../etc", UNKNOWN.upper()):
         headers = {"content-type": "text/html", "content-length": str(1 << 40)}
-        answer = await fake_images.begin(image_id, [b""], headers).answer()
+        answer = await images.begin(image_id, [b""], headers).answer()
         check_problem(answer, 404, "image_not_found" if "/" not in image_id else None)
-    assert await fake_images.redis.dbsize() == 0
+    assert await images.redis.dbsize() == 0
 
 
-async def test_length_type_and_state_are_checked_in_this_order(fake_images: Images) -> None:
-    image_id = await fake_images.uploaded()
+async def test_length_type_and_state_are_checked_in_this_order(images: Images) -> None:
+    image_id = await images.uploaded()
     long = {"content-type": "text/html", "content-length": str((32 << 20) + 1)}
-    check_problem(await fake_images.begin(image_id, [b""], long).answer(), 413, "body_too_large")
+    check_problem(await images.begin(image_id, [b""], long).answer(), 413, "body_too_large")
     page = {"content-type": "text/html", "content-length": "3"}
-    answer = await fake_images.begin(image_id, [b"abc"], page).answer()
+    answer = await images.begin(image_id, [b"abc"], page).answer()
     check_problem(answer, 415, "unsupported_media_type")
     assert "image/jpeg" in (answer.header("accept-post") or "")
-    check_problem(await fake_images.upload(image_id), 409, "already_uploaded")
+    check_problem(await images.upload(image_id), 409, "already_uploaded")
 
 
 async def test_the_declared_length_is_limited(make_images: MakeImages) -> None:
@@ -199,65 +192,49 @@ UNFIT: dict[str, tuple[bytes, dict[str, str], int, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("data", "headers", "status", "code"), list(UNFIT.values()), ids=list(UNFIT)
-)
-async def test_invalid_uploads_are_rejected(
-    images: Images, data: bytes, headers: dict[str, str], status: int, code: str
-) -> None:
-    image_id = await images.create()
-    check_problem(await images.upload(image_id, data, headers), status, code)
+async def test_invalid_uploads_are_rejected(images: Images) -> None:
+    for data, headers, status, code in UNFIT.values():
+        image_id = await images.create()
+        check_problem(await images.upload(image_id, data, headers), status, code)
+        await images.check_untouched(image_id)
     await images.check_free(image_id)
 
 
 # -- uploads that end before their job is created --------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [0, 10, 3_000_000])
-async def test_a_disconnected_upload_leaves_nothing(images: Images, size: int) -> None:
-    image_id = await images.create()
-    exchange = images.begin_unfinished(image_id, [b"x" * size])
-    exchange.hang_up_soon()
-    check_problem(await exchange.answer(), 400, "incomplete_body")
-    await images.check_free(image_id)
-
-
-async def test_a_slow_upload_times_out(make_images: MakeImages) -> None:
-    images = make_images(image_upload_timeout_s=0.05)
-    image_id = await images.create()
+async def test_an_upload_that_ends_early_leaves_nothing(make_images: MakeImages) -> None:
+    images = make_images()
+    for size in (0, 10, 3_000_000):
+        image_id = await images.create()
+        exchange = images.begin_unfinished(image_id, [b"x" * size])
+        exchange.hang_up_soon()
+        check_problem(await exchange.answer(), 400, "incomplete_body")
+        await images.check_untouched(image_id)
     exchange = images.begin(image_id, [])
-    check_problem(await exchange.answer(), 408, "request_timeout")
+    await eventually(lambda: images.redis.exists(KEYS.upload(image_id)))
+    exchange.task.cancel()  # the server stops
+    check_problem(await exchange.answer(), 503, "store_unavailable")
     await images.check_free(image_id)
+    hurried = make_images(image_upload_timeout_s=0.05)
+    image_id = await hurried.create()
+    check_problem(await hurried.begin(image_id, []).answer(), 408, "request_timeout")
+    assert not await images.redis.exists(KEYS.upload(image_id))
 
 
-async def test_a_full_queue_rejects_the_upload(make_images: MakeImages) -> None:
+async def test_a_full_queue_or_pressure_reject_the_upload(make_images: MakeImages) -> None:
     images = make_images(backpressure_max_backlog=1)
     await images.gateway.create()
     image_id = await images.create()
     answer = await images.upload(image_id)
     check_problem(answer, 429, "queue_full")
     assert int(answer.header("retry-after") or 0) >= 1
-    assert not await images.redis.exists(KEYS.upload(image_id))
-    assert images.spooled() == []
-    await images.redis.delete(images.gateway.keys.queue)
-    await images.check_free(image_id)
-
-
-async def test_a_gateway_under_pressure_rejects_the_upload(images: Images) -> None:
-    image_id = await images.create()
     images.state.pressure.refusing = True
     upload = images.begin(image_id, [b"x"] * 3, {"expect": "100-continue"})
     check_problem(await upload.answer(), 503, "under_pressure")
     assert len(upload._chunks) == 3
     images.state.pressure.refusing = False
-    await images.check_free(image_id)
-
-
-async def test_an_upload_is_undone_when_the_server_stops(images: Images) -> None:
-    image_id = await images.create()
-    exchange = images.begin(image_id, [])
-    while not await images.redis.exists(KEYS.upload(image_id)):
-        await asyncio.sleep(0.01)
-    exchange.task.cancel()
-    check_problem(await exchange.answer(), 503, "store_unavailable")
+    assert not await images.redis.exists(KEYS.upload(image_id))
+    assert images.spooled() == []
+    await images.redis.delete(images.gateway.keys.queue)
     await images.check_free(image_id)

@@ -13,10 +13,12 @@ from common.errors import StoreUnavailable
 from common.features.images.storage.spool import SpoolFile
 from gateway.features.images.upload import sink
 from gateway.features.images.upload import upload as uploading
-from tests.conftest import eventually
-from tests.gateway.conftest import check_problem
 from tests.gateway.features.images.conftest import MakeImages
-from tests.gateway.features.images.kit import BYTES, IMAGES, KEYS, Images
+from tests.support.gateway.harness import check_problem
+from tests.support.gateway.images import BYTES, IMAGES, KEYS, Images
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.fakeredis_only
 
 
 async def away(*args: Any, **options: Any) -> Any:
@@ -101,19 +103,15 @@ async def test_a_full_disk_gets_503_and_leaves_nothing(
     await images.check_free(image_id)
 
 
-async def test_an_invalid_spool_directory_gets_503(
-    fake_make_images: MakeImages, tmp_path: Any
-) -> None:
+async def test_an_invalid_spool_directory_gets_503(make_images: MakeImages, tmp_path: Any) -> None:
     (tmp_path / "file").write_bytes(b"")
-    images = fake_make_images(image_spool_dir=str(tmp_path / "file" / "spool"))
+    images = make_images(image_spool_dir=str(tmp_path / "file" / "spool"))
     image_id = await images.create()
     check_problem(await images.upload(image_id), 503, "spool_unavailable")
     assert not await images.redis.exists(KEYS.upload(image_id))
 
 
-async def test_a_slow_disk_delays_only_its_own_client(
-    fake_images: Images, monkeypatch: Any
-) -> None:
+async def test_a_slow_disk_delays_only_its_own_client(images: Images, monkeypatch: Any) -> None:
     """At most two blocks are in memory, and the event loop is not blocked."""
     monkeypatch.setattr(sink, "BLOCK_BYTES", 1000)
     may_write = threading.Event()
@@ -124,19 +122,19 @@ async def test_a_slow_disk_delays_only_its_own_client(
         write(self, data)
 
     monkeypatch.setattr(SpoolFile, "write", slowly)
-    image_id = await fake_images.create()
-    upload = fake_images.begin(image_id, [b"x" * 1000] * 50)
+    image_id = await images.create()
+    upload = images.begin(image_id, [b"x" * 1000] * 50)
     await eventually(lambda: len(upload._chunks) == 48)
-    assert (await fake_images.client.get("/healthz")).status == 200
+    assert (await images.client.get("/healthz")).status == 200
     for _ in range(50):
         await asyncio.sleep(0)
     assert len(upload._chunks) == 48
     may_write.set()
     assert (await upload.answer()).status == 202
-    assert fake_images.spooled()[0].stat().st_size == 50_000
+    assert images.spooled()[0].stat().st_size == 50_000
 
 
-async def test_a_canceled_upload_waits_for_its_write(fake_images: Images, monkeypatch: Any) -> None:
+async def test_a_canceled_upload_waits_for_its_write(images: Images, monkeypatch: Any) -> None:
     """The file is closed when the thread is done with it, and not before."""
     monkeypatch.setattr(sink, "BLOCK_BYTES", 1000)
     may_write, writing = threading.Event(), threading.Event()
@@ -148,8 +146,8 @@ async def test_a_canceled_upload_waits_for_its_write(fake_images: Images, monkey
         write(self, data)
 
     monkeypatch.setattr(SpoolFile, "write", slowly)
-    image_id = await fake_images.create()
-    upload = fake_images.begin_unfinished(image_id, [b"x" * 1000])
+    image_id = await images.create()
+    upload = images.begin_unfinished(image_id, [b"x" * 1000])
     await eventually(writing.is_set)
     upload.task.cancel()
     await asyncio.sleep(0.01)
@@ -157,15 +155,15 @@ async def test_a_canceled_upload_waits_for_its_write(fake_images: Images, monkey
     may_write.set()
     check_problem(await upload.answer(), 503)
     monkeypatch.undo()
-    await fake_images.check_free(image_id)
+    await images.check_free(image_id)
 
 
 async def test_a_timeout_during_a_write_is_reported_after_it(
-    fake_make_images: MakeImages, monkeypatch: Any
+    make_images: MakeImages, monkeypatch: Any
 ) -> None:
     """The timeout passes during a write; it is reported when the write has ended."""
     monkeypatch.setattr(sink, "BLOCK_BYTES", 1000)
-    images = fake_make_images(image_upload_timeout_s=0.05)
+    images = make_images(image_upload_timeout_s=0.05)
     write = SpoolFile.write
 
     def slowly(self: SpoolFile, data: bytes) -> None:

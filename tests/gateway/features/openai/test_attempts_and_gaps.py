@@ -67,14 +67,11 @@ def test_the_client_gets_the_answer_or_an_error(attempts: Any, missed: frozenset
         assert received
 
 
-def test_a_different_answer_is_a_mismatch() -> None:
+def test_different_and_shorter_answers_are_a_mismatch() -> None:
     resumable = ResumableText()
     assert feed_attempt(resumable, ["one", " two"], 1) == "one two"
     with pytest.raises(AnswerMismatch):
         feed_attempt(resumable, ["one", " three"], 2)
-
-
-def test_a_shorter_answer_is_a_mismatch() -> None:
     resumable = ResumableText()
     feed_attempt(resumable, ["one", " two"], 1)
     assert feed_attempt(resumable, ["one"], 2) == ""
@@ -114,43 +111,31 @@ def test_a_round_that_corrects_the_first_one_continues_it() -> None:
         resumable.feed({"delta": "no", "n": 3, "attempt": 1, "round": 3})
 
 
-class TestAgent:
+def agent(*rounds: str) -> ResumableText:
     """Rounds that follow one another."""
+    resumable = ResumableText(continuing=True)
+    assert feed_rounds(resumable, *rounds) == PARAGRAPH.join(rounds)
+    return resumable
 
-    def fed(self, *rounds: str, attempt: int = 1, first: int = 1) -> tuple[ResumableText, str]:
-        resumable = ResumableText(continuing=True)
-        return resumable, self.feed_rounds(resumable, *rounds, attempt=attempt, first=first)
 
-    def feed_rounds(
-        self, resumable: ResumableText, *rounds: str, attempt: int, first: int = 1
-    ) -> str:
-        received = ""
-        for n, text in enumerate(rounds, 1):
-            data = {"delta": text, "n": n, "attempt": attempt, "round": n + first - 1}
-            received += resumable.feed(data)
-        return received
+def feed_rounds(resumable: ResumableText, *rounds: str, attempt: int = 1, first: int = 1) -> str:
+    received = ""
+    for n, text in enumerate(rounds, 1):
+        data = {"delta": text, "n": n, "attempt": attempt, "round": n + first - 1}
+        received += resumable.feed(data)
+    return received
 
-    def test_rounds_are_separated_by_paragraphs(self) -> None:
-        resumable, received = self.fed("let me see", "it is", "4")
-        assert received == PARAGRAPH.join(["let me see", "it is", "4"])
-        assert resumable.end("4") == ""
 
-    def test_a_resumed_round_continues(self) -> None:
-        resumable, _ = self.fed("let me see", "it i")
-        assert self.feed_rounds(resumable, "it is 4", attempt=2, first=2) == "s 4"
-        assert resumable.end("it is 4") == ""
-
-    def test_a_restarted_attempt_continues(self) -> None:
-        resumable, _ = self.fed("let me see", "it i")
-        assert self.feed_rounds(resumable, "let me see", "it is 4", attempt=2) == "s 4"
-
-    def test_a_restart_with_other_text_is_a_mismatch(self) -> None:
-        resumable, _ = self.fed("let me see", "it i")
-        with pytest.raises(AnswerMismatch):
-            self.feed_rounds(resumable, "let me see now", attempt=2)
-
-    def test_a_lost_round_is_sent_at_the_end(self) -> None:
-        resumable, _ = self.fed("let me see")
-        resumable.mark_gap()
-        assert self.feed_rounds(resumable, "x", attempt=1, first=2) == ""
-        assert resumable.end("it is 4") == f"{PARAGRAPH}it is 4"
+def test_rounds_of_an_agent_continue_after_an_interruption() -> None:
+    assert agent("let me see", "it is", "4").end("4") == ""
+    resumed = agent("let me see", "it i")
+    assert feed_rounds(resumed, "it is 4", attempt=2, first=2) == "s 4"
+    assert resumed.end("it is 4") == ""
+    restarted = agent("let me see", "it i")
+    assert feed_rounds(restarted, "let me see", "it is 4", attempt=2) == "s 4"
+    with pytest.raises(AnswerMismatch):
+        feed_rounds(agent("let me see", "it i"), "let me see now", attempt=2)
+    interrupted = agent("let me see")
+    interrupted.mark_gap()
+    assert feed_rounds(interrupted, "x", first=2) == ""
+    assert interrupted.end("it is 4") == f"{PARAGRAPH}it is 4"

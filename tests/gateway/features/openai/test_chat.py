@@ -1,21 +1,31 @@
-"""`POST /v1/chat/completions` without `stream`: waits for the job and returns its result."""
+"""Chat completions without `stream`, and embeddings: wait for the job and return its result."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
+import struct
 from typing import Any
 
+import pytest
+
 from gateway.features.openai import job_runner
-from tests.conftest import eventually
-from tests.gateway.conftest import Gateway, Make
-from tests.gateway.features.openai.kit import CHAT, HELLO, begin, error_in, send, work
+from tests.support.gateway.harness import Gateway, Make
+from tests.support.gateway.openai import EMBEDDINGS, HELLO, Work, beat, begin, error_in, send, work
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.fakeredis_only
 
 
 async def test_the_response_is_a_chat_completion(gateway: Gateway) -> None:
-    request = await work(gateway)
+    request = await work(gateway, {**HELLO, "model": "tiny", "temperature": 0.5, "user": "u1"})
+    assert await request.payload() == {**HELLO, "model": "tiny", "temperature": 0.5}
+    read = await gateway.client.get(f"/v1/jobs/{request.job_id}")
+    assert (read.json()["task"], read.json()["status"]) == ("chat", "queued")
     await request.run()
     await request.say("Hi ", "there, ")
-    await request.finish()
+    await request.finish(reasoning="let me see")
     answer = await request.answer()
     assert answer.status == 200
     body = answer.json()
@@ -28,7 +38,12 @@ async def test_the_response_is_a_chat_completion(gateway: Gateway) -> None:
         "choices": [
             {
                 "index": 0,
-                "message": {"role": "assistant", "content": "Hi there, friend.", "refusal": None},
+                "message": {
+                    "role": "assistant",
+                    "content": "Hi there, friend.",
+                    "refusal": None,
+                    "reasoning_content": "let me see",
+                },
                 "logprobs": None,
                 "finish_reason": "stop",
             }
@@ -52,16 +67,7 @@ async def test_the_response_is_a_chat_completion(gateway: Gateway) -> None:
     assert gateway.hub.clients == 0
 
 
-async def test_the_request_becomes_a_chat_job(gateway: Gateway) -> None:
-    request = await work(gateway, {**HELLO, "model": "tiny", "temperature": 0.5, "user": "u1"})
-    assert await request.payload() == {**HELLO, "model": "tiny", "temperature": 0.5}
-    read = await gateway.client.get(f"/v1/jobs/{request.job_id}")
-    assert (read.json()["task"], read.json()["status"]) == ("chat", "queued")
-    await request.finish()
-    await request.answer()
-
-
-async def test_tool_calls_for_the_client_are_returned(fake_gateway: Gateway) -> None:
+async def test_tool_calls_for_the_client_are_returned(gateway: Gateway) -> None:
     tool = {"type": "function", "function": {"name": "clock", "parameters": {"type": "object"}}}
     calls = [
         {"id": f"call_{n}", "type": "function", "function": {"name": "clock", "arguments": "{}"}}
@@ -69,7 +75,7 @@ async def test_tool_calls_for_the_client_are_returned(fake_gateway: Gateway) -> 
     ]
     for parallel, expected in ((True, calls), (False, calls[:1])):
         body = {**HELLO, "tools": [tool], "parallel_tool_calls": parallel}
-        request = await work(fake_gateway, body)
+        request = await work(gateway, body)
         assert (await request.payload())["tools"] == [tool]
         await request.finish(text="", tool_calls=calls, finish_reason="tool_calls")
         [choice] = (await request.answer()).json()["choices"]
@@ -78,34 +84,27 @@ async def test_tool_calls_for_the_client_are_returned(fake_gateway: Gateway) -> 
         assert choice["message"]["tool_calls"] == expected
 
 
-async def test_reasoning_is_returned(fake_gateway: Gateway) -> None:
-    request = await work(fake_gateway)
-    await request.finish(reasoning="let me see")
-    message = (await request.answer()).json()["choices"][0]["message"]
-    assert message["reasoning_content"] == "let me see"
-
-
-async def test_finish_reasons_are_translated(fake_gateway: Gateway) -> None:
+async def test_finish_reasons_are_translated(gateway: Gateway) -> None:
     reasons = {"length": "length", "stop": "stop", "eos": "stop", "": "stop", "max_calls": "length"}
     for reason, expected in reasons.items():
-        request = await work(fake_gateway)
+        request = await work(gateway)
         await request.finish(finish_reason=reason)
         answer = (await request.answer()).json()
         assert answer["choices"][0]["finish_reason"] == expected
         assert answer["sluice"]["finish_reason"] == reason
 
 
-async def test_a_third_party_result_with_text_only_is_accepted(fake_gateway: Gateway) -> None:
-    request = await work(fake_gateway, {**HELLO, "model": "any"})
+async def test_a_third_party_result_with_text_only_is_accepted(gateway: Gateway) -> None:
+    request = await work(gateway, {**HELLO, "model": "any"})
     await request.end("done", result='{"text":"hi","more":[1]}')
     body = (await request.answer()).json()
     assert body["choices"][0]["message"]["content"] == "hi"
     assert (body["model"], body["usage"]) == ("any", None)
 
 
-async def test_an_invalid_result_gets_502(fake_gateway: Gateway) -> None:
+async def test_an_invalid_result_gets_502(gateway: Gateway) -> None:
     for result in ('{"text":5}', "[1]", "no json", '{"text":"x","tool_calls":[{}]}'):
-        request = await work(fake_gateway)
+        request = await work(gateway)
         await request.end("done", result=result)
         error_in(await request.answer(), 502, "worker_answer_invalid")
 
@@ -143,21 +142,15 @@ async def test_a_request_may_outlast_the_maximum_age_of_streams(make: Make) -> N
     assert (await request.answer()).status == 200
 
 
-async def test_a_job_without_a_final_event_is_noticed(make: Make) -> None:
+async def test_a_job_that_ends_or_expires_silently_is_noticed(make: Make) -> None:
     gateway = make(sse_heartbeat_s=0.05)
-    request = await work(gateway)
+    request, expiring = await work(gateway), await work(gateway)
     key = gateway.keys.job(request.job_id)
     await gateway.redis.hset(key, mapping={"status": "done", "result": '{"text":"hi"}'})  # type: ignore[misc]
     assert (await request.answer()).json()["choices"][0]["message"]["content"] == "hi"
-
-
-async def test_an_expired_job_gets_504(make: Make) -> None:
-    gateway = make(sse_heartbeat_s=0.05)
-    request = await work(gateway)
-    await gateway.redis.delete(
-        gateway.keys.job(request.job_id), gateway.keys.events(request.job_id)
-    )
-    error_in(await request.answer(), 504, "job_expired")
+    job_id = expiring.job_id
+    await gateway.redis.delete(gateway.keys.job(job_id), gateway.keys.events(job_id))
+    error_in(await expiring.answer(), 504, "job_expired")
 
 
 async def test_shutdown_ends_the_request_but_not_the_job(gateway: Gateway) -> None:
@@ -171,10 +164,10 @@ async def test_shutdown_ends_the_request_but_not_the_job(gateway: Gateway) -> No
     assert [kind for kind, _ in await request.events()] == ["queued", "running"]
 
 
-async def test_reading_the_result_is_retried(fake_gateway: Gateway, monkeypatch: Any) -> None:
+async def test_reading_the_result_is_retried(gateway: Gateway, monkeypatch: Any) -> None:
     monkeypatch.setattr(job_runner, "READ_RETRY_S", 0.01)
-    request = await work(fake_gateway)
-    reading, refused = fake_gateway.state.store.get, asyncio.Event()
+    request = await work(gateway)
+    reading, refused = gateway.state.store.get, asyncio.Event()
 
     async def get(job_id: str) -> Any:
         if not refused.is_set():
@@ -182,13 +175,92 @@ async def test_reading_the_result_is_retried(fake_gateway: Gateway, monkeypatch:
             raise job_runner.StoreUnavailable("away")
         return await reading(job_id)
 
-    monkeypatch.setattr(fake_gateway.state.store, "get", get)
+    monkeypatch.setattr(gateway.state.store, "get", get)
     await request.finish()
     assert (await request.answer()).status == 200
     assert refused.is_set()
 
 
-async def test_only_post_is_allowed(fake_gateway: Gateway) -> None:
-    answer = await fake_gateway.client.get(CHAT)
-    error_in(answer, 405, "method_not_allowed")
-    assert answer.header("allow") == "POST"
+VECTORS = [[0.5, -0.25, 1.0], [0.1, 0.2, 0.3]]
+EMBEDDING_USAGE = {"prompt_tokens": 6, "completion_tokens": 0, "total_tokens": 6}
+
+
+async def finish_embedding(request: Work, vectors: Any = VECTORS, **more: Any) -> None:
+    result = {
+        "vectors": vectors,
+        "dimensions": 3,
+        "model": "minilm",
+        "usage": EMBEDDING_USAGE,
+        "ms": 4,
+    }
+    await request.end("done", result=json.dumps({**result, **more}))
+
+
+async def test_vectors_are_returned_in_order(gateway: Gateway) -> None:
+    request = await work(gateway, {"input": ["a", "b"], "model": "minilm"}, EMBEDDINGS)
+    assert await request.payload() == {"input": ["a", "b"]}
+    await finish_embedding(request)
+    answer = await request.answer()
+    assert answer.status == 200
+    assert answer.header("x-job-id") == request.job_id
+    assert answer.json() == {
+        "object": "list",
+        "data": [
+            {"object": "embedding", "index": 0, "embedding": VECTORS[0]},
+            {"object": "embedding", "index": 1, "embedding": VECTORS[1]},
+        ],
+        "model": "minilm",
+        "usage": {"prompt_tokens": 6, "total_tokens": 6},
+        "sluice": {"job_id": request.job_id},
+    }
+
+
+async def test_base64_is_little_endian_floats(gateway: Gateway) -> None:
+    body = {"input": "a", "encoding_format": "base64", "dimensions": 3, "user": "u"}
+    request = await work(gateway, body, EMBEDDINGS)
+    assert await request.payload() == {"input": "a", "dimensions": 3}
+    await finish_embedding(request, VECTORS[:1])
+    [item] = (await request.answer()).json()["data"]
+    assert struct.unpack("<3f", base64.b64decode(item["embedding"])) == tuple(VECTORS[0])
+
+
+async def test_failures_of_the_job_are_reported(gateway: Gateway) -> None:
+    vectors = ('{"vectors":[["x"]]}', '{"vectors":[[1.0],[2.0]]}')
+    for result in ("{}", '{"text":"hi"}', "[]", "", *vectors):
+        request = await work(gateway, {"input": "a"}, EMBEDDINGS)
+        await request.end("done", result=result)
+        error_in(await request.answer(), 502, "worker_answer_invalid")
+    request = await work(gateway, {"input": "a"}, EMBEDDINGS)
+    await request.fail("no_embedder", "run `sluice model install`")
+    error = error_in(await request.answer(), 503, "no_embedder")
+    assert error["message"] == "run `sluice model install`"
+
+
+async def test_invalid_requests_are_rejected(gateway: Gateway) -> None:
+    for body, code, param in (
+        ({}, "missing_required_parameter", "input"),
+        ({"input": None}, "invalid_type", "input"),
+        ({"input": ""}, "invalid_value", "input"),
+        ({"input": []}, "invalid_value", "input"),
+        ({"input": ["a", ""]}, "invalid_value", "input[1]"),
+        ({"input": ["a", 5]}, "invalid_type", "input[1]"),
+        ({"input": ["a"] * 257}, "invalid_value", "input"),
+        ({"input": [1, 2, 3]}, "unsupported_value", "input"),
+        ({"input": [[1, 2], [3]]}, "unsupported_value", "input"),
+        ({"input": "a", "encoding_format": "hex"}, "invalid_value", "encoding_format"),
+        ({"input": "a", "dimensions": 0}, "invalid_value", "dimensions"),
+        ({"input": "a", "dimensions": 1.5}, "invalid_type", "dimensions"),
+        ({"input": "a", "input_type": "query"}, "unknown_parameter", "input_type"),
+    ):
+        error = error_in(await send(gateway, body, EMBEDDINGS), 400, code)
+        assert error["param"] == param, body
+
+
+async def test_a_chat_model_is_not_an_embedding_model(gateway: Gateway) -> None:
+    await beat(gateway, name="tiny", embedder="minilm")
+    error = error_in(
+        await send(gateway, {"input": "a", "model": "tiny"}, EMBEDDINGS),
+        404,
+        "model_not_found",
+    )
+    assert "`minilm`" in error["message"]

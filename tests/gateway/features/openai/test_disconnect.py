@@ -15,11 +15,13 @@ from common.contracts.jobs import JobKeys
 from common.errors import StoreUnavailable
 from common.jobs.store import WorkerIdentity
 from gateway.features.openai.chat import stream
-from tests.gateway.asgi import TIMEOUT_S, Exchange
-from tests.gateway.conftest import Gateway
-from tests.gateway.features.openai.kit import EMBEDDINGS, HELLO, STREAMED, begin, error_in, work
-from tests.support.backends import Backend
-from tests.worker.kit import Rig, RigMaker, rig_maker
+from tests.support.gateway.asgi import TIMEOUT_S, Exchange
+from tests.support.gateway.harness import Gateway
+from tests.support.gateway.openai import EMBEDDINGS, HELLO, STREAMED, begin, error_in, work
+from tests.support.servers import Backend
+from tests.support.worker.harness import MakeWorker, WorkerHarness, worker_maker
+
+pytestmark = pytest.mark.fakeredis_only
 
 REQUESTS: dict[str, tuple[Any, str]] = {
     "chat": (HELLO, "/v1/chat/completions"),
@@ -34,9 +36,11 @@ TRIES = 3
 
 
 @pytest.fixture
-async def rigs(backend: Backend, keys: JobKeys, worker: WorkerIdentity) -> AsyncIterator[RigMaker]:
+async def workers(
+    backend: Backend, keys: JobKeys, worker: WorkerIdentity
+) -> AsyncIterator[MakeWorker]:
     """Workers on the gateway's Redis."""
-    async for make in rig_maker(backend, keys, worker):
+    async for make in worker_maker(backend, keys, worker):
         yield make
 
 
@@ -67,10 +71,10 @@ class Slow:
 
 
 @pytest.mark.parametrize("body", [HELLO, STREAMED], ids=["chat", "stream"])
-async def test_a_running_job_is_canceled(gateway: Gateway, rigs: RigMaker, body: Any) -> None:
+async def test_a_running_job_is_canceled(gateway: Gateway, workers: MakeWorker, body: Any) -> None:
     slow = Slow()
-    rig: Rig = rigs(slow)
-    rig.start()
+    worker: WorkerHarness = workers(slow)
+    worker.start()
     took_s = []
     for _ in range(TRIES):
         slow.speaking.clear()
@@ -80,9 +84,9 @@ async def test_a_running_job_is_canceled(gateway: Gateway, rigs: RigMaker, body:
             await request.exchange.start()
         started = time.monotonic()
         await request.exchange.hang_up()
-        assert await rig.settled(request.job_id) == b"canceled"
+        assert await worker.settled(request.job_id) == b"canceled"
         took_s.append(time.monotonic() - started)
-        assert ("canceling", "gateway.cancel", LEFT) in await rig.parsed_events(request.job_id)
+        assert ("canceling", "gateway.cancel", LEFT) in await worker.parsed_events(request.job_id)
     assert min(took_s) < CANCELED_WITHIN_S
 
 
@@ -122,7 +126,7 @@ class DisconnectAfterResponse(Exchange):
 async def test_a_disconnect_after_the_last_byte_cancels_nothing(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tests.gateway.asgi.Exchange", DisconnectAfterResponse)
+    monkeypatch.setattr("tests.support.gateway.asgi.Exchange", DisconnectAfterResponse)
     request = await work(gateway, STREAMED)
     await request.run()
     await request.say("Hi")
@@ -161,14 +165,14 @@ async def test_a_client_that_stops_reading_cancels_its_job(
 
 
 async def test_a_failed_cancel_is_logged(
-    fake_gateway: Gateway, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def away(*_: object) -> None:
         raise StoreUnavailable("away")
 
-    request = await work(fake_gateway)
-    monkeypatch.setattr(fake_gateway.state.store, "cancel", away)
+    request = await work(gateway)
+    monkeypatch.setattr(gateway.state.store, "cancel", away)
     with caplog.at_level(logging.WARNING, "gateway.features.openai.job_runner"):
         await request.exchange.hang_up()
     assert "not canceled after its client disconnected: away" in caplog.text
-    assert fake_gateway.hub.clients == 0
+    assert gateway.hub.clients == 0

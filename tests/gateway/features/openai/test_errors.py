@@ -9,10 +9,12 @@ import pytest
 
 from gateway.http.error_formats import openai_error_view
 from gateway.http.paths import is_openai
-from tests.gateway.access_kit import bearer, client_at, key_for
-from tests.gateway.conftest import CHAT as JOB
-from tests.gateway.conftest import Gateway, Make, check_problem
-from tests.gateway.features.openai.kit import CHAT, EMBEDDINGS, HELLO, MODELS, error_in, send, work
+from tests.support.gateway.access import bearer, client_at, key_for
+from tests.support.gateway.harness import CHAT as JOB
+from tests.support.gateway.harness import Gateway, Make, check_problem
+from tests.support.gateway.openai import CHAT, EMBEDDINGS, HELLO, MODELS, error_in, send, work
+
+pytestmark = pytest.mark.fakeredis_only
 
 KINDS = {
     "invalid_payload": 400,
@@ -38,27 +40,23 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize(("kind", "status"), KINDS.items())
-async def test_a_failed_job_has_the_status_of_its_error_kind(
-    fake_gateway: Gateway, kind: str, status: int
-) -> None:
-    request = await work(fake_gateway)
-    await request.run()
-    await request.fail(kind, "so and so")
-    answer = await request.answer()
-    error = error_in(answer, status, kind)
-    assert error["message"] == "so and so"
-    assert error["type"] == ("invalid_request_error" if status == 400 else "server_error")
-    # SDKs retry by default, but the job has used its attempts.
-    assert answer.header("x-should-retry") == "false"
-    assert answer.header("x-job-id") == request.job_id
-
-
-@pytest.mark.parametrize("error", ["", "no json", "[1]", '{"kind":null}'])
-async def test_an_invalid_error_is_a_handler_error(fake_gateway: Gateway, error: str) -> None:
-    request = await work(fake_gateway)
-    await request.end("error", error=error)
-    assert error_in(await request.answer(), 500, "handler_error")["message"] == "the job failed"
+async def test_a_failed_job_has_the_status_of_its_error_kind(gateway: Gateway) -> None:
+    for kind, status in KINDS.items():
+        request = await work(gateway)
+        await request.run()
+        await request.fail(kind, "so and so")
+        answer = await request.answer()
+        error = error_in(answer, status, kind)
+        assert error["message"] == "so and so"
+        assert error["type"] == ("invalid_request_error" if status == 400 else "server_error")
+        # SDKs retry by default, but the job has used its attempts.
+        assert answer.header("x-should-retry") == "false"
+        assert answer.header("x-job-id") == request.job_id
+    for invalid in ("", "no json", "[1]", '{"kind":null}'):
+        request = await work(gateway)
+        await request.end("error", error=invalid)
+        error = error_in(await request.answer(), 500, "handler_error")
+        assert error["message"] == "the job failed"
 
 
 async def test_a_full_queue_gets_429(make: Make) -> None:
@@ -72,7 +70,7 @@ async def test_a_full_queue_gets_429(make: Make) -> None:
     assert answer.header("x-should-retry") is None
 
 
-async def test_rate_limits_and_quotas_get_429(make: Make) -> None:
+async def test_limits_of_keys_and_pressure_are_reported(make: Make) -> None:
     gateway = make(auth="required")
     slow = await key_for(gateway, rate_per_min=1, burst=1)
     few = await key_for(gateway, max_jobs=1)
@@ -81,12 +79,16 @@ async def test_rate_limits_and_quotas_get_429(make: Make) -> None:
         answer = await send(gateway, HELLO, **bearer(key))
         assert error_in(answer, 429, code)["type"] == "rate_limit_error"
         assert answer.header("retry-after")
+    key = await key_for(gateway)
+    gateway.state.pressure.refusing = True
+    for body, path in ((HELLO, CHAT), ({"input": "x"}, EMBEDDINGS)):
+        error_in(await send(gateway, body, path, **bearer(key)), 503, "under_pressure")
 
 
-async def test_unreachable_redis_gets_503(fake_make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unreachable_redis_gets_503(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     from redis.exceptions import ConnectionError as Gone
 
-    gateway = fake_make()
+    gateway = make()
 
     async def away(*_: object, **__: object) -> Any:
         raise Gone("away")
@@ -97,53 +99,38 @@ async def test_unreachable_redis_gets_503(fake_make: Make, monkeypatch: pytest.M
     error_in(await gateway.client.get(MODELS), 503, "store_unavailable")
 
 
-async def test_a_gateway_under_pressure_gets_503(fake_gateway: Gateway) -> None:
-    fake_gateway.state.pressure.refusing = True
-    error_in(await send(fake_gateway, HELLO), 503, "under_pressure")
-    error_in(await send(fake_gateway, {"input": "x"}, EMBEDDINGS), 503, "under_pressure")
-
-
-BODIES: dict[str, tuple[bytes, int, str]] = {
-    "empty": (b"", 400, "malformed_json"),
-    "no JSON": (b"{", 400, "malformed_json"),
-    "a list": (b"[]", 400, "invalid_type"),
-    "too deep": (b"[" * 70 + b"]" * 70, 400, "nested_too_deep"),
-}
-
-
-@pytest.mark.parametrize("path", [CHAT, EMBEDDINGS])
-@pytest.mark.parametrize(("body", "status", "code"), BODIES.values(), ids=list(BODIES))
-async def test_malformed_bodies_are_rejected(
-    fake_gateway: Gateway, path: str, body: bytes, status: int, code: str
-) -> None:
-    error_in(await send(fake_gateway, body, path), status, code)
-
-
-async def test_long_bodies_and_wrong_types_are_rejected(fake_make: Make) -> None:
-    gateway = fake_make(max_payload_bytes=2048)
-    long = {"messages": [{"role": "user", "content": "x" * 3000}]}
-    error_in(await send(gateway, long), 413, "payload_too_large")
-    long["messages"][0]["content"] = "x" * 30_000
-    error_in(await send(gateway, long), 413, "body_too_large")
+async def test_malformed_requests_are_rejected(make: Make) -> None:
+    gateway = make(max_payload_bytes=2048)
+    for path in (CHAT, EMBEDDINGS):
+        for body, code in (
+            (b"", "malformed_json"),
+            (b"{", "malformed_json"),
+            (b"[]", "invalid_type"),
+            (b"[" * 70 + b"]" * 70, "nested_too_deep"),
+        ):
+            error_in(await send(gateway, body, path), 400, code)
+    for size, code in ((3000, "payload_too_large"), (30_000, "body_too_large")):
+        long = {"messages": [{"role": "user", "content": "x" * size}]}
+        error_in(await send(gateway, long), 413, code)
     answer = await send(gateway, HELLO, content_type="text/plain")
     error_in(answer, 415, "unsupported_media_type")
-
-
-async def test_cross_site_requests_and_other_hosts_are_rejected(fake_gateway: Gateway) -> None:
-    answer = await send(fake_gateway, HELLO, origin="https://evil.example")
-    assert error_in(answer, 403, "foreign_origin")["type"] == "permission_error"
-    error_in(await send(fake_gateway, HELLO, host="evil.example"), 421, "misdirected_request")
-
-
-async def test_malformed_idempotency_keys_are_rejected(fake_gateway: Gateway) -> None:
-    answer = await send(fake_gateway, HELLO, idempotency_key=" ")
+    answer = await send(gateway, HELLO, idempotency_key=" ")
     error_in(answer, 400, "invalid_idempotency_key")
+    answer = await gateway.client.get(CHAT)
+    error_in(answer, 405, "method_not_allowed")
+    assert answer.header("allow") == "POST"
 
 
-async def test_other_paths_keep_the_problem_format(fake_gateway: Gateway) -> None:
-    check_problem(await fake_gateway.client.get("/v1/modelsx"), 404, "not_found")
-    check_problem(await fake_gateway.client.get("/v1/chat"), 404, "not_found")
-    check_problem(await fake_gateway.client.post(b"{"), 400, "malformed_json")
+async def test_cross_site_requests_and_other_hosts_are_rejected(gateway: Gateway) -> None:
+    answer = await send(gateway, HELLO, origin="https://evil.example")
+    assert error_in(answer, 403, "foreign_origin")["type"] == "permission_error"
+    error_in(await send(gateway, HELLO, host="evil.example"), 421, "misdirected_request")
+
+
+async def test_other_paths_keep_the_problem_format(gateway: Gateway) -> None:
+    check_problem(await gateway.client.get("/v1/modelsx"), 404, "not_found")
+    check_problem(await gateway.client.get("/v1/chat"), 404, "not_found")
+    check_problem(await gateway.client.post(b"{"), 400, "malformed_json")
     assert is_openai(CHAT)
     assert is_openai("/v1/models/a/b")
     assert not is_openai("/v1/embeddings/x")
@@ -166,8 +153,8 @@ def test_json_pointers_become_openai_parameter_names(pointer: str, param: str | 
 # -- keys ------------------------------------------------------------------------------------------
 
 
-async def test_a_missing_or_invalid_key_gets_401(fake_make: Make) -> None:
-    gateway = fake_make(auth="required")
+async def test_a_missing_or_invalid_key_gets_401(make: Make) -> None:
+    gateway = make(auth="required")
     for path in (CHAT, EMBEDDINGS):
         for headers in ({}, bearer("sk-local"), bearer("sluice_x")):
             answer = await send(gateway, HELLO, path, **headers)
@@ -177,32 +164,22 @@ async def test_a_missing_or_invalid_key_gets_401(fake_make: Make) -> None:
     error_in(await gateway.client.get(MODELS), 401, "invalid_api_key")
 
 
-@pytest.mark.parametrize("filler", ["Bearer sk-local", "bearer none", "Bearer x y", "Bearer "])
-async def test_placeholder_keys_are_ignored_on_loopback(fake_gateway: Gateway, filler: str) -> None:
-    answer = await fake_gateway.client.get(MODELS, {"authorization": filler})
-    assert answer.status == 200
-    # Not on other paths, not for one of Sluice's keys, not from other machines.
-    check_problem(
-        await fake_gateway.client.get("/v1/status", {"authorization": filler}), 401, "invalid_key"
-    )
-    remote = await client_at(fake_gateway).get(MODELS, {"authorization": filler})
-    error_in(remote, 401, "invalid_api_key")
-
-
-@pytest.mark.parametrize(
-    "credentials",
-    [
+async def test_placeholder_keys_are_ignored_on_loopback(gateway: Gateway) -> None:
+    remote = client_at(gateway)
+    for filler in ("Bearer sk-local", "bearer none", "Bearer x y", "Bearer "):
+        headers = {"authorization": filler}
+        assert (await gateway.client.get(MODELS, headers)).status == 200
+        # Not on other paths, not for one of Sluice's keys, not from other machines.
+        check_problem(await gateway.client.get("/v1/status", headers), 401, "invalid_key")
+        error_in(await remote.get(MODELS, headers), 401, "invalid_api_key")
+    for credentials in (
         [("authorization", "Bearer sluice_oops")],
         [("authorization", "Bearer SLUICE_k3x9q2ab_x")],
         [("authorization", "Basic eDp5")],
         [("authorization", "Bearerx")],
         [("authorization", "Bearer a"), ("authorization", "Bearer b")],
-    ],
-)
-async def test_other_credentials_are_checked_on_loopback(
-    fake_gateway: Gateway, credentials: list[tuple[str, str]]
-) -> None:
-    error_in(await fake_gateway.client.get(MODELS, credentials), 401, "invalid_api_key")
+    ):
+        error_in(await gateway.client.get(MODELS, credentials), 401, "invalid_api_key")
 
 
 async def test_a_sluice_key_counts_on_loopback_too(gateway: Gateway) -> None:
@@ -216,27 +193,20 @@ async def test_a_sluice_key_counts_on_loopback_too(gateway: Gateway) -> None:
     assert (await request.answer()).status == 200
 
 
-async def test_both_scopes_are_required(fake_make: Make) -> None:
-    gateway = fake_make(auth="required")
+async def test_both_scopes_and_the_task_are_required(make: Make) -> None:
+    gateway = make(auth="required")
     for scope in ("jobs:write", "jobs:read", "metrics"):
         key = await key_for(gateway, scopes=frozenset({scope}))
         for path in (CHAT, EMBEDDINGS):
-            error = error_in(await send(gateway, HELLO, path, **bearer(key)), 403, SCOPE)
-            assert "All of these scopes" in error["message"]
+            answer = await send(gateway, HELLO, path, **bearer(key))
+            assert "All of these scopes" in error_in(answer, 403, "insufficient_scope")["message"]
         assert (await gateway.client.get(MODELS, bearer(key))).status == 200
+    key = await key_for(gateway, tasks=frozenset({"embed"}))
+    error_in(await send(gateway, HELLO, **bearer(key)), 403, "task_not_allowed")
     both = await key_for(gateway, scopes=frozenset({"jobs:write", "jobs:read"}))
     request = await work(gateway, **bearer(both))
     await request.finish()
     assert (await request.answer()).status == 200
-
-
-SCOPE = "insufficient_scope"
-
-
-async def test_a_key_for_other_tasks_is_rejected(fake_make: Make) -> None:
-    gateway = fake_make(auth="required")
-    key = await key_for(gateway, tasks=frozenset({"embed"}))
-    error_in(await send(gateway, HELLO, **bearer(key)), 403, "task_not_allowed")
 
 
 async def test_revoking_the_key_ends_the_request(
@@ -251,10 +221,10 @@ async def test_revoking_the_key_ends_the_request(
     assert json.dumps(await request.status()) == '"queued"'
 
 
-async def test_a_page_of_an_allowed_origin_can_use_the_sdk(fake_make: Make) -> None:
+async def test_a_page_of_an_allowed_origin_can_use_the_sdk(make: Make) -> None:
     """The headers of the SDK are allowed, and the job id is readable."""
     page = {"origin": "https://app.example"}
-    gateway = fake_make(allowed_origins="https://app.example")
+    gateway = make(allowed_origins="https://app.example")
     preflight_headers = {**page, "access-control-request-method": "POST"}
     preflight = await gateway.client.send("OPTIONS", CHAT, preflight_headers)
     allowed = (preflight.header("access-control-allow-headers") or "").lower()

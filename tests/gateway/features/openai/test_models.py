@@ -1,16 +1,33 @@
-"""`GET /v1/models`, and requests that name a model."""
+"""`GET /v1/models`, requests that name a model, and the OpenAPI document of these routes."""
 
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
+from gateway.features.openai.chat.request import EXAMPLE_CHAT, ChatRequest
+from gateway.features.openai.chat.response import ChatCompletion
+from gateway.features.openai.embeddings import EXAMPLE_EMBEDDINGS, EmbeddingsRequest
 from gateway.features.openai.models import ModelCatalog
+from gateway.http.error_formats import OpenAIErrorView
 from gateway.http.problems import Problem
-from tests.gateway.access_kit import bearer, key_for
-from tests.gateway.conftest import Gateway, Make
-from tests.gateway.features.openai.kit import HELLO, MODELS, beat, error_in, send, work
+from tests.support.gateway.access import bearer, key_for
+from tests.support.gateway.harness import Gateway, Make
+from tests.support.gateway.openai import (
+    CHAT,
+    EMBEDDINGS,
+    HELLO,
+    MODELS,
+    beat,
+    begin,
+    error_in,
+    send,
+    work,
+)
+
+pytestmark = pytest.mark.fakeredis_only
 
 
 async def test_without_heartbeats_any_model_name_is_accepted(gateway: Gateway) -> None:
@@ -69,20 +86,20 @@ async def test_an_unknown_model_is_rejected(gateway: Gateway) -> None:
         assert (await request.answer()).json()["model"] == "tiny"
 
 
-async def test_redis_is_read_once_a_second(fake_gateway: Gateway) -> None:
+async def test_redis_is_read_once_a_second(gateway: Gateway) -> None:
     now = 0.0
     models = ModelCatalog(lambda: now)
-    assert await models.all(fake_gateway.state) == ()
-    await beat(fake_gateway, name="tiny")
+    assert await models.all(gateway.state) == ()
+    await beat(gateway, name="tiny")
     now = 0.9
-    assert await models.all(fake_gateway.state) == ()
+    assert await models.all(gateway.state) == ()
     now = 1.1
-    [known] = await models.all(fake_gateway.state)
+    [known] = await models.all(gateway.state)
     assert known.name == "tiny"
 
 
 async def test_concurrent_requests_share_one_read_and_its_failure(
-    fake_gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     request = 0
 
@@ -94,7 +111,7 @@ async def test_concurrent_requests_share_one_read_and_its_failure(
 
     monkeypatch.setattr("gateway.observability.workers.read_heartbeats", away)
     models = ModelCatalog()
-    waiting = [asyncio.create_task(models.all(fake_gateway.state)) for _ in range(20)]
+    waiting = [asyncio.create_task(models.all(gateway.state)) for _ in range(20)]
     waiting[0].cancel()  # a canceled request does not affect the others
     first, *others = await asyncio.gather(*waiting, return_exceptions=True)
     assert isinstance(first, asyncio.CancelledError)
@@ -102,8 +119,8 @@ async def test_concurrent_requests_share_one_read_and_its_failure(
     assert request == 1
 
 
-async def test_any_key_may_list_the_models(fake_make: Make) -> None:
-    gateway = fake_make(auth="required")
+async def test_any_key_may_list_the_models(make: Make) -> None:
+    gateway = make(auth="required")
     key = await key_for(gateway, scopes=frozenset({"metrics"}))
     await beat(gateway, name="a/b")
     assert (await gateway.client.get(MODELS, bearer(key))).status == 200
@@ -113,3 +130,57 @@ async def test_any_key_may_list_the_models(fake_make: Make) -> None:
         403,
         "insufficient_scope",
     )
+
+
+MODEL = f"{MODELS}/{{model}}"
+JOB_ERRORS = {"400", "403", "404", "413", "415", "422", "429", "499", "500", "502", "503", "504"}
+COMMON_ERRORS = {"400", "401", "408", "413", "421", "431", "503"}
+OPERATIONS = {
+    ("post", CHAT): JOB_ERRORS,
+    ("post", EMBEDDINGS): JOB_ERRORS,
+    ("get", MODELS): set(),
+    ("get", MODEL): {"404"},
+}
+
+
+@pytest.fixture
+def document(gateway: Gateway) -> dict[str, Any]:
+    found: dict[str, Any] = gateway.app.openapi()
+    return found
+
+
+def test_every_error_is_documented_in_openais_format(document: dict[str, Any]) -> None:
+    for (method, path), expected in OPERATIONS.items():
+        operation = document["paths"][path][method]
+        errors = {status for status in operation["responses"] if status >= "400"}
+        assert errors == expected | COMMON_ERRORS
+        for status in errors:
+            answer = operation["responses"][status]
+            assert answer["description"]
+            schema = answer["content"]["application/json"]["schema"]
+            assert schema == {"$ref": "#/components/schemas/OpenAIErrorView"}
+            assert set(answer["content"]) <= {"application/json", "application/problem+json"}
+    content = document["paths"][CHAT]["post"]["responses"]["200"]["content"]
+    assert set(content) == {"application/json", "text/event-stream"}
+    assert content["application/json"]["schema"]["$ref"].endswith("/ChatCompletion")
+    for path in (CHAT, EMBEDDINGS):
+        body = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]
+        assert all("description" in part for part in body["schema"]["properties"].values())
+        assert body["schema"]["additionalProperties"] is False
+    ChatRequest.model_validate(EXAMPLE_CHAT)
+    EmbeddingsRequest.model_validate(EXAMPLE_EMBEDDINGS)
+
+
+async def test_real_responses_match_their_models(gateway: Gateway) -> None:
+    work_item = await work(gateway)
+    await work_item.finish()
+    ChatCompletion.model_validate_json((await work_item.answer()).body, strict=True)
+    OpenAIErrorView.model_validate_json((await send(gateway, {})).body, strict=True)
+
+
+async def test_requests_are_counted_by_route(gateway: Gateway) -> None:
+    error_in(await gateway.client.get(f"{MODELS}/a/b"), 404, "model_not_found")
+    error_in(await begin(gateway, {}).answer(), 400, "missing_required_parameter")
+    text = (await gateway.client.get("/metrics")).body.decode()
+    assert f'route="{MODEL}"' in text
+    assert f'route="{CHAT}"' in text

@@ -10,8 +10,10 @@ import pytest
 from gateway.features.openai.chat.request import UNSUPPORTED_MEMBERS, ChatRequest
 from gateway.features.openai.validation import parse_body
 from gateway.http.problems import Problem
-from tests.gateway.conftest import Gateway
-from tests.gateway.features.openai.kit import HELLO, error_in, send, work
+from tests.support.gateway.harness import Gateway
+from tests.support.gateway.openai import HELLO, error_in, send, work
+
+pytestmark = pytest.mark.fakeredis_only
 
 USER = HELLO["messages"][0]
 CLOCK = {
@@ -133,94 +135,58 @@ def test_a_message_dumped_by_the_sdk_is_accepted() -> None:
 
 
 IMAGE = {"type": "image_url", "image_url": {"url": "data:"}}
-REFUSALS: dict[str, tuple[dict[str, Any], str, str | None]] = {
-    "no messages": ({"messages": None}, "invalid_type", "messages"),
-    "none at all": ({"messages": []}, "invalid_value", "messages"),
-    "too many": ({"messages": [USER] * 2001}, "invalid_value", "messages"),
-    "a text": ({"messages": "hi"}, "invalid_type", "messages"),
-    "no role": ({"messages": [{"content": "x"}]}, "invalid_value", "messages[0]"),
-    "another role": (
-        {"messages": [USER, {"role": "function", "content": "x"}]},
-        "invalid_value",
-        "messages[1]",
-    ),
-    "no content": (
-        {"messages": [{"role": "user"}]},
-        "missing_required_parameter",
-        "messages[0].content",
-    ),
-    "a number": (
-        {"messages": [{"role": "user", "content": 5}]},
-        "invalid_type",
-        "messages[0].content",
-    ),
-    "an image": (
-        {"messages": [USER, {"role": "user", "content": [{"type": "text", "text": "x"}, IMAGE]}]},
-        "unsupported_value",
-        "messages[1].content",
-    ),
-    "an image member": (
-        {"messages": [{"role": "user", "content": "x", "images": []}]},
-        "unknown_parameter",
-        "messages[0].images",
-    ),
-    "a part without text": (
-        {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
-        "missing_required_parameter",
-        "messages[0].content[0].text",
-    ),
-    "audio in the history": (
-        {"messages": [{"role": "assistant", "content": "x", "audio": {"id": "a"}}]},
-        "invalid_value",
-        "messages[0].audio",
-    ),
-    "several answers": ({"n": 2}, "unsupported_parameter", "n"),
-    "probabilities": ({"logprobs": True}, "unsupported_parameter", "logprobs"),
-    "biases": ({"logit_bias": {"5": 1.0}}, "unsupported_parameter", "logit_bias"),
-    "speech": ({"modalities": ["text", "audio"]}, "unsupported_parameter", "modalities"),
-    "old functions": ({"functions": [{}]}, "unsupported_parameter", "functions"),
-    "effort": ({"reasoning_effort": "low"}, "unsupported_parameter", "reasoning_effort"),
-    "an unknown member": ({"top_k": 5}, "unknown_parameter", "top_k"),
-    "heat": ({"temperature": 3}, "invalid_value", "temperature"),
-    "text for a number": ({"temperature": "1"}, "invalid_type", "temperature"),
-    "a truth for a number": ({"max_tokens": True}, "invalid_type", "max_tokens"),
-    "no tokens": ({"max_tokens": 0}, "invalid_value", "max_tokens"),
-    "two lengths": ({"max_tokens": 1, "max_completion_tokens": 2}, "invalid_value", "max_tokens"),
-    "mixed tools": ({"tools": [CLOCK, "clock"]}, "invalid_type", "tools[1]"),
-    "another kind of tool": (
-        {"tools": [{"type": "custom", "custom": {"name": "x"}}]},
-        "invalid_value",
-        "tools[0].type",
-    ),
-    "a choice of nothing": ({"tool_choice": "auto"}, "invalid_value", "tool_choice"),
-    "another choice": (
-        {"tools": [CLOCK], "tool_choice": {"type": "allowed_tools"}},
-        "invalid_value",
-        "tool_choice",
-    ),
-    "options of no stream": (
-        {"stream_options": {"include_usage": True}},
-        "invalid_value",
-        "stream_options",
-    ),
-    "a format without a schema": (
-        {"response_format": {"type": "json_schema"}},
-        "missing_required_parameter",
-        "response_format.json_schema",
-    ),
-    "another format": ({"response_format": {"type": "xml"}}, "invalid_value", "response_format"),
-}
+USER_PART = {"role": "user", "content": [{"type": "text"}]}
+AUDIO = {"role": "assistant", "content": "x", "audio": {"id": "a"}}
+CUSTOM = {"type": "custom", "custom": {"name": "x"}}
 
 
-@pytest.mark.parametrize(("members", "code", "param"), REFUSALS.values(), ids=list(REFUSALS))
-async def test_invalid_requests_are_rejected(
-    fake_gateway: Gateway, members: dict[str, Any], code: str, param: str | None
-) -> None:
-    before = await fake_gateway.snapshot()
-    error = error_in(await send(fake_gateway, {**HELLO, **members}), 400, code)
-    assert error["type"] == "invalid_request_error"
-    assert (error["param"] or "").startswith(param or "")
-    assert await fake_gateway.snapshot() == before
+def said(*messages: object) -> dict[str, Any]:
+    return {"messages": list(messages)}
+
+
+#: By member of the request: what is sent, the code of the error, and its parameter.
+REFUSALS: list[tuple[dict[str, Any], str, str]] = [
+    ({"messages": None}, "invalid_type", "messages"),
+    ({"messages": []}, "invalid_value", "messages"),
+    ({"messages": [USER] * 2001}, "invalid_value", "messages"),
+    ({"messages": "hi"}, "invalid_type", "messages"),
+    (said({"content": "x"}), "invalid_value", "messages[0]"),
+    (said(USER, {"role": "function", "content": "x"}), "invalid_value", "messages[1]"),
+    (said({"role": "user"}), "missing_required_parameter", "messages[0].content"),
+    (said({"role": "user", "content": 5}), "invalid_type", "messages[0].content"),
+    (said(USER, {"role": "user", "content": [IMAGE]}), "unsupported_value", "messages[1].content"),
+    (said({**USER, "images": []}), "unknown_parameter", "messages[0].images"),
+    (said(USER_PART), "missing_required_parameter", "messages[0].content[0].text"),
+    (said(AUDIO), "invalid_value", "messages[0].audio"),
+    ({"n": 2}, "unsupported_parameter", "n"),
+    ({"logprobs": True}, "unsupported_parameter", "logprobs"),
+    ({"logit_bias": {"5": 1.0}}, "unsupported_parameter", "logit_bias"),
+    ({"modalities": ["text", "audio"]}, "unsupported_parameter", "modalities"),
+    ({"functions": [{}]}, "unsupported_parameter", "functions"),
+    ({"reasoning_effort": "low"}, "unsupported_parameter", "reasoning_effort"),
+    ({"top_k": 5}, "unknown_parameter", "top_k"),
+    ({"temperature": 3}, "invalid_value", "temperature"),
+    ({"temperature": "1"}, "invalid_type", "temperature"),
+    ({"max_tokens": True}, "invalid_type", "max_tokens"),
+    ({"max_tokens": 0}, "invalid_value", "max_tokens"),
+    ({"max_tokens": 1, "max_completion_tokens": 2}, "invalid_value", "max_tokens"),
+    ({"tools": [CLOCK, "clock"]}, "invalid_type", "tools[1]"),
+    ({"tools": [CUSTOM]}, "invalid_value", "tools[0].type"),
+    ({"tool_choice": "auto"}, "invalid_value", "tool_choice"),
+    ({"tools": [CLOCK], "tool_choice": {"type": "allowed_tools"}}, "invalid_value", "tool_choice"),
+    ({"stream_options": {"include_usage": True}}, "invalid_value", "stream_options"),
+    ({"response_format": {"type": "json_schema"}}, "missing_required_parameter", "response_format"),
+    ({"response_format": {"type": "xml"}}, "invalid_value", "response_format"),
+]
+
+
+async def test_invalid_requests_are_rejected(gateway: Gateway) -> None:
+    before = await gateway.snapshot()
+    for members, code, param in REFUSALS:
+        error = error_in(await send(gateway, {**HELLO, **members}), 400, code)
+        assert error["type"] == "invalid_request_error"
+        assert (error["param"] or "").startswith(param), members
+    assert await gateway.snapshot() == before
 
 
 def test_every_unsupported_member_is_documented() -> None:
@@ -232,10 +198,10 @@ def test_every_unsupported_member_is_documented() -> None:
         assert ChatRequest.model_fields[member].description
 
 
-async def test_messages_may_have_the_maximum_payload_size(fake_gateway: Gateway) -> None:
+async def test_messages_may_have_the_maximum_payload_size(gateway: Gateway) -> None:
     """Close to the limit of the payload."""
-    text = "x" * (fake_gateway.state.settings.max_payload_bytes - 100)
-    work_item = await work(fake_gateway, {"messages": [{"role": "user", "content": text}]})
+    text = "x" * (gateway.state.settings.max_payload_bytes - 100)
+    work_item = await work(gateway, {"messages": [{"role": "user", "content": text}]})
     assert len(json.dumps(await work_item.payload())) > len(text)
     await work_item.finish()
     assert (await work_item.answer()).status == 200

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from gateway.features.openai.chat import stream as streaming
-from tests.conftest import eventually
-from tests.gateway.conftest import Gateway, Make
-from tests.gateway.features.openai.kit import (
+from tests.support.gateway.harness import Gateway, Make
+from tests.support.gateway.openai import (
     HELLO,
     STREAMED,
     Work,
@@ -20,6 +19,9 @@ from tests.gateway.features.openai.kit import (
     text_of,
     work,
 )
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.fakeredis_only
 
 
 async def error_of(request: Work) -> tuple[str, dict[str, Any]]:
@@ -42,9 +44,17 @@ async def test_the_stream_is_a_sequence_of_chunks(gateway: Gateway) -> None:
     assert stream.header("x-accel-buffering") == "no"
     assert stream.header("content-length") is None
     assert stream.header("x-job-id") == request.job_id
-    await request.say(" there,", " friend.")
+    found = []
+    for word in ("", "Hi", " there,", " friend."):  # each chunk as it is emitted
+        if word not in ("", "Hi"):
+            await request.say(word)
+        block = await stream.next()
+        assert block is not None
+        found.append(block.json())
+        assert found[-1]["choices"][0]["delta"]["content"] == word
+    await gateway.emit(request.job_id, "message", {"text": "not a piece of it"})
     await request.finish()
-    found = await chunks(stream)
+    found += await chunks(stream)
     for chunk in found:
         assert chunk["id"] == f"chatcmpl-{request.job_id}"
         assert (chunk["object"], chunk["model"]) == ("chat.completion.chunk", "tiny")
@@ -60,24 +70,8 @@ async def test_the_stream_is_a_sequence_of_chunks(gateway: Gateway) -> None:
     assert gateway.hub.clients == 0
 
 
-async def test_chunks_arrive_as_they_are_emitted(gateway: Gateway) -> None:
-    request = await work(gateway, STREAMED)
-    await request.run()
-    await request.say("Hi")
-    stream = await request.exchange.start()
-    await stream.next()
-    for word in ("Hi", " there,", " friend."):
-        if word != "Hi":
-            await request.say(word)
-        block = await stream.next()
-        assert block is not None
-        assert block.json()["choices"][0]["delta"] == {"content": word}
-    await request.finish()
-    assert text_of(await chunks(stream)) == ""
-
-
-async def test_usage_is_sent_on_request(fake_gateway: Gateway) -> None:
-    request = await work(fake_gateway, {**STREAMED, "stream_options": {"include_usage": True}})
+async def test_usage_is_sent_on_request(gateway: Gateway) -> None:
+    request = await work(gateway, {**STREAMED, "stream_options": {"include_usage": True}})
     await request.finish()
     await request.exchange.start()
     *found, last = await chunks(request.exchange)
@@ -87,8 +81,8 @@ async def test_usage_is_sent_on_request(fake_gateway: Gateway) -> None:
     assert last["usage"]["prompt_tokens_details"] == {"cached_tokens": 4}
 
 
-async def test_reasoning_and_tool_calls_are_sent(fake_gateway: Gateway) -> None:
-    request = await work(fake_gateway, STREAMED)
+async def test_reasoning_and_tool_calls_are_sent(gateway: Gateway) -> None:
+    request = await work(gateway, STREAMED)
     await request.run()
     await request.think("let me", " see")
     call = {"id": "c1", "type": "function", "function": {"name": "clock", "arguments": "{}"}}
@@ -106,15 +100,6 @@ async def test_reasoning_and_tool_calls_are_sent(fake_gateway: Gateway) -> None:
     ]
     assert calls == [{"index": 0, **call}]
     assert found[-1]["choices"][0]["finish_reason"] == "tool_calls"
-
-
-async def test_a_worker_without_deltas_is_supported(fake_gateway: Gateway) -> None:
-    request = await work(fake_gateway, STREAMED)
-    await request.run()
-    await fake_gateway.emit(request.job_id, "message", {"text": "not a piece of it"})
-    await request.finish()
-    await request.exchange.start()
-    assert text_of(await chunks(request.exchange)) == "Hi there, friend."
 
 
 async def test_trimmed_events_are_completed_from_the_result(gateway: Gateway) -> None:
@@ -152,10 +137,10 @@ async def test_a_waiting_stream_gets_heartbeats(
 
 
 async def test_events_without_text_do_not_suppress_heartbeats(
-    fake_make: Make, monkeypatch: pytest.MonkeyPatch
+    make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streaming, "FIRST_CHUNK_WAIT_S", 0.01)
-    gateway = fake_make(sse_heartbeat_s=0.2)
+    gateway = make(sse_heartbeat_s=0.2)
     request = await work(gateway, STREAMED)
     stream = await request.exchange.start()
     await stream.next()
@@ -242,13 +227,13 @@ async def test_shutdown_ends_the_stream_with_an_error(gateway: Gateway) -> None:
     assert [kind for kind, _ in await request.events()] == ["queued", "running", "message"]
 
 
-async def test_rounds_of_an_agent_are_joined(fake_gateway: Gateway) -> None:
+async def test_rounds_of_an_agent_are_joined(gateway: Gateway) -> None:
     for response_format, expected in (
         ({"type": "text"}, "Let me see.\n\nIt is 4."),
         ({"type": "json_object"}, "It is 4."),
     ):
         body = {**STREAMED, "tools": ["calculator"], "response_format": response_format}
-        request = await work(fake_gateway, body)
+        request = await work(gateway, body)
         assert (await request.payload())["tools"] == ["calculator"]
         await request.run()
         await request.say("Let me", " see.")
@@ -287,33 +272,14 @@ async def test_the_limit_of_open_streams_applies(make: Make) -> None:
     await chunks(request.exchange)
 
 
-async def test_many_concurrent_streams_get_their_own_answers(gateway: Gateway) -> None:
-    exchanges = [begin(gateway, STREAMED) for _ in range(50)]
-
-    async def all_there() -> bool:
-        return await gateway.redis.xlen(gateway.keys.queue) == len(exchanges)
-
-    await eventually(all_there)
-    entries = await gateway.redis.xrange(gateway.keys.queue)
-    works = [Work(gateway, exchanges[0], fields[b"job_id"].decode()) for _, fields in entries]
-    for one in works:
-        await one.run()
-        await one.say(one.job_id[:8], one.job_id[8:])
-        await one.finish(text=one.job_id)
-    for exchange in exchanges:
-        await exchange.start()
-        found = await chunks(exchange)
-        assert f"chatcmpl-{text_of(found)}" == found[0]["id"]
-
-
 async def test_an_unexpected_error_leaves_no_subscriber(
-    fake_gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def wrong(*_: object) -> bytes:
         raise RuntimeError("oh")
 
     monkeypatch.setattr("gateway.features.openai.chat.stream.ChatStream.feed", wrong)
     monkeypatch.setattr(streaming, "FIRST_CHUNK_WAIT_S", 60.0)
-    request = await work(fake_gateway, STREAMED)
+    request = await work(gateway, STREAMED)
     error_in(await request.answer(), 500, "internal_error")
-    assert fake_gateway.hub.clients == 0
+    assert gateway.hub.clients == 0

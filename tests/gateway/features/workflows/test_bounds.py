@@ -10,9 +10,11 @@ from common.features.workflows.definitions import StepDefinition, WorkflowDefini
 from gateway.features.workflows import create
 from gateway.features.workflows.models.requests import MOST_MEMBERS
 from gateway.http.problems import MOST_FAULTS
-from tests.gateway.asgi import Answer
-from tests.gateway.features.workflows.actions import execute, reviewing
-from tests.gateway.features.workflows.kit import Workflows, check_envelope
+from tests.support.gateway.asgi import Answer
+from tests.support.gateway.workflow_actions import execute, reviewing
+from tests.support.gateway.workflows import Workflows, check_envelope
+
+pytestmark = pytest.mark.fakeredis_only
 
 MANY = {f"m{number}": "x" for number in range(5_000)}
 
@@ -25,113 +27,94 @@ async def send_body(workflows: Workflows, where: str, body: object) -> Answer:
     return await workflows.post(f"/{job_id}/proposals/bulk", body)
 
 
-@pytest.mark.parametrize(
-    ("where", "body", "field"),
-    [
+async def test_too_many_members_are_one_error(workflows: Workflows) -> None:
+    for where, body, field in (
         ("create", MANY, None),
         ("create", {"steps": MANY}, "steps"),
         ("create", {"webhook": MANY}, "webhook"),
         ("create", {"review": MANY}, "review"),
         ("bulk", {"action": "approve", "proposal_ids": [1], "versions": MANY}, "versions"),
         ("bulk", {"action": "approve", "filter": MANY}, "filter"),
-    ],
-)
-async def test_too_many_members_are_one_error(
-    fake_workflows: Workflows, where: str, body: object, field: str | None
-) -> None:
-    answer = await send_body(fake_workflows, where, body)
-    [error] = check_envelope(answer, 422, "validation_error")["errors"]
-    assert error["field"] == field
-    assert "5000" in error["message"]
-
-
-async def test_decisions_with_too_many_members_are_rejected(fake_workflows: Workflows) -> None:
-    job_id = await reviewing(fake_workflows)
+    ):
+        answer = await send_body(workflows, where, body)
+        [error] = check_envelope(answer, 422, "validation_error")["errors"]
+        assert error["field"] == field
+        assert "5000" in error["message"]
     payload = {"decisions": [{"id": 1, "action": "approve", **MANY}]}
-    answer = await execute(fake_workflows, job_id, "review", {"payload": payload})
+    job_id = await reviewing(workflows)
+    answer = await execute(workflows, job_id, "review", {"payload": payload})
     [error] = check_envelope(answer, 422, "validation_error")["errors"]
     assert error["field"] == "payload.decisions[0]"
 
 
-async def test_a_response_lists_a_limited_number_of_errors(fake_workflows: Workflows) -> None:
+async def test_a_response_lists_a_limited_number_of_errors(workflows: Workflows) -> None:
     body = dict.fromkeys(list(MANY)[:MOST_MEMBERS], 1)
-    envelope = check_envelope(await fake_workflows.create(body), 422, "validation_error")
+    envelope = check_envelope(await workflows.create(body), 422, "validation_error")
     assert len(envelope["errors"]) == MOST_FAULTS
     assert f"{MOST_MEMBERS - MOST_FAULTS} more errors" in envelope["detail"]
-    core_answer = await fake_workflows.gateway.client.post(MANY)
+    core_answer = await workflows.gateway.client.post(MANY)
     assert (core_answer.status, len(core_answer.json()["errors"])) == (422, MOST_FAULTS)
 
 
-@pytest.mark.parametrize("member", ["", "steps", "versions"])
-async def test_long_names_are_not_echoed(fake_workflows: Workflows, member: str) -> None:
+async def test_long_names_are_not_echoed(workflows: Workflows) -> None:
     name = "n" * 50_000
-    body: dict[str, Any] = {name: 1}
-    if member == "steps":
-        body = {"steps": {name: {}}}
-    if member == "versions":
-        body = {"action": "approve", "proposal_ids": [1], "versions": {name: 1}}
-    answer = await send_body(fake_workflows, "bulk" if member == "versions" else "create", body)
-    check_envelope(answer, 422)
-    assert len(answer.body) < 1_000
+    versions = {"action": "approve", "proposal_ids": [1], "versions": {name: 1}}
+    for where, body in (
+        ("create", {name: 1}),
+        ("create", {"steps": {name: {}}}),
+        ("bulk", versions),
+    ):
+        answer = await send_body(workflows, where, body)
+        check_envelope(answer, 422)
+        assert len(answer.body) < 1_000
 
 
-@pytest.mark.parametrize("name", ["9" * 64, "9" * 11, "\u0663" * 3])
-async def test_invalid_proposal_numbers_are_rejected(fake_workflows: Workflows, name: str) -> None:
-    job_id = await reviewing(fake_workflows)
-    path = f"/{job_id}/proposals/bulk"
-    body: dict[str, Any] = {"action": "approve", "proposal_ids": [name]}
-    envelope = (await fake_workflows.post(path, body)).json()
-    assert [error["code"] for error in envelope["errors"]] == ["item_not_found"]
+async def test_invalid_proposal_numbers_are_rejected(workflows: Workflows) -> None:
+    path = f"/{await reviewing(workflows)}/proposals/bulk"
+    for name in ("9" * 64, "9" * 11, "\u0663" * 3):
+        body: dict[str, Any] = {"action": "approve", "proposal_ids": [name]}
+        envelope = (await workflows.post(path, body)).json()
+        assert [error["code"] for error in envelope["errors"]] == ["item_not_found"]
     long = {**body, "versions": {"9" * 5_000: 1}}
-    check_envelope(await fake_workflows.post(path, long), 422, "validation_error")
+    check_envelope(await workflows.post(path, long), 422, "validation_error")
 
 
 # -- options and the schema of their step ----------------------------------------------------
 
 
-def workflow(name: str, schema: dict[str, Any]) -> WorkflowDefinition:
-    return WorkflowDefinition(
-        name, (StepDefinition("fetch", "f", "page", 1.0, options_schema=schema),)
-    )
-
-
 async def with_options(workflows: Workflows, schema: dict[str, Any], options: object) -> Answer:
     """A job of a workflow whose only step has this schema."""
-    declared = workflow("bounded_v1", schema)
-    await workflows.declare(declared)
-    return await workflows.create({"workflow": declared.name, "steps": {"fetch": options}})
+    name = f"bounded_v{abs(hash(str(schema)))}"
+    step = StepDefinition("fetch", "f", "page", 1.0, options_schema=schema)
+    await workflows.declare(WorkflowDefinition(name, (step,)))
+    workflows.gateway.workflows.catalog._refreshed_at = float("-inf")
+    return await workflows.create({"workflow": name, "steps": {"fetch": options}})
 
 
-@pytest.mark.parametrize(
-    "costly",
-    [
+async def test_costly_schemas_check_a_limited_number_of_members(workflows: Workflows) -> None:
+    for costly in (
         {"uniqueItems": True},
         {"items": {"type": "object", "patternProperties": {"^x": {}}}},
         {"items": {"anyOf": [{"type": "object"}, {"type": "null"}]}},
-    ],
-)
-async def test_costly_schemas_check_a_limited_number_of_members(
-    fake_workflows: Workflows, costly: dict[str, Any]
-) -> None:
-    schema = {"properties": {"pages": {"type": "array", **costly}}}
-    for count, status in ((400, 200), (600, 422)):
-        options = {"pages": [{} if "uniqueItems" not in costly else n for n in range(count)]}
-        answer = await with_options(fake_workflows, schema, options)
-        assert answer.status == status, answer
-    envelope = check_envelope(answer, 422, "validation_error", "steps.fetch")
-    assert "more than 500 members" in envelope["detail"]
-
-
-async def test_other_schemas_check_more_members(fake_workflows: Workflows) -> None:
-    options = {"pages": list(range(600))}
-    schema = {"properties": {"pages": {"type": "array"}}}
-    assert (await with_options(fake_workflows, schema, options)).status == 200
+    ):
+        schema = {"properties": {"pages": {"type": "array", **costly}}}
+        for count, status in ((400, 200), (600, 422)):
+            options = {"pages": [{} if "uniqueItems" not in costly else n for n in range(count)]}
+            answer = await with_options(workflows, schema, options)
+            assert answer.status == status, answer
+        envelope = check_envelope(answer, 422, "validation_error", "steps.fetch")
+        assert "more than 500 members" in envelope["detail"]
+    cheap = {"properties": {"pages": {"type": "array"}}}
+    assert (await with_options(workflows, cheap, {"pages": list(range(600))})).status == 200
     sources = [{"type": "text", "title": "t", "text": "x"}] * 200
-    assert (await fake_workflows.create({"sources": sources})).status == 200
+    assert (await workflows.create({"sources": sources})).status == 200
+    schema = {"description": "x" * (64 * 1024)}
+    envelope = check_envelope(await with_options(workflows, schema, {}), 422, "validation_error")
+    assert "65536 at most" in envelope["detail"]
 
 
 async def test_an_invalid_schema_is_parsed_once(
-    fake_workflows: Workflows, monkeypatch: pytest.MonkeyPatch
+    workflows: Workflows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parsed: list[object] = []
     real = create.Schema
@@ -142,14 +125,6 @@ async def test_an_invalid_schema_is_parsed_once(
 
     monkeypatch.setattr(create, "Schema", counted)
     for _ in range(3):
-        answer = await with_options(fake_workflows, {"type": "no such type"}, {})
+        answer = await with_options(workflows, {"type": "no such type"}, {})
         check_envelope(answer, 422, "validation_error", "steps.fetch")
     assert len(parsed) == 1
-
-
-async def test_a_schema_that_is_too_long_is_rejected(fake_workflows: Workflows) -> None:
-    schema = {"description": "x" * (64 * 1024)}
-    envelope = check_envelope(
-        await with_options(fake_workflows, schema, {}), 422, "validation_error"
-    )
-    assert "65536 at most" in envelope["detail"]

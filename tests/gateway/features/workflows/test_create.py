@@ -1,4 +1,4 @@
-"""`POST /api/workflow/jobs`: validation, and what is stored."""
+"""`POST /api/workflow/jobs`, and the list of workflows."""
 
 from __future__ import annotations
 
@@ -6,10 +6,16 @@ import json
 import re
 from typing import Any
 
-from tests.gateway.access_kit import bearer, key_for
-from tests.gateway.conftest import Make
+import pytest
+
+from common.features.workflows import memory_first
 from tests.gateway.features.workflows import seed_shapes
-from tests.gateway.features.workflows.kit import KEYS, PLAIN, Workflows, check_envelope
+from tests.support.gateway.access import bearer, call, key_for
+from tests.support.gateway.asgi import Answer
+from tests.support.gateway.harness import Gateway, Make
+from tests.support.gateway.workflows import KEYS, PLAIN, Workflows, check_envelope
+
+pytestmark = pytest.mark.fakeredis_only
 
 TEXT = {"type": "text", "title": "a", "text": "A Dead Letter Queue (DLQ) holds what failed."}
 STEPS = ["sources", "index_extract", "summarize", "proposals", "review", "apply", "analytics"]
@@ -61,11 +67,6 @@ def _filled(body: Any) -> Any:
     assert job["pagination"]["events"]["next_cursor"] is None
     job["pagination"]["events"]["next_cursor"] = "evt_123"
     return body
-
-
-async def test_ids_are_numbered_by_day(workflows: Workflows) -> None:
-    job_ids = [await workflows.create_job() for _ in range(3)]
-    assert [job_id[-3:] for job_id in job_ids] == ["001", "002", "003"]
 
 
 async def test_every_member_of_the_request_is_stored(workflows: Workflows) -> None:
@@ -147,14 +148,14 @@ MISFITS: dict[str, tuple[Any, int, str, str | None]] = {
 }  # fmt: skip
 
 
-async def test_invalid_requests_are_rejected_with_their_field(fake_workflows: Workflows) -> None:
-    before = await fake_workflows.gateway.snapshot()
+async def test_invalid_requests_are_rejected_with_their_field(workflows: Workflows) -> None:
+    before = await workflows.gateway.snapshot()
     for name, (body, status, code, field) in MISFITS.items():
-        envelope = check_envelope(await fake_workflows.create(body), status, code, field)
+        envelope = check_envelope(await workflows.create(body), status, code, field)
         assert envelope["job_id"] is None, name
         if code == "unknown_workflow":
             assert "memory_first_v2" in envelope["detail"]
-    assert await fake_workflows.gateway.snapshot() == before
+    assert await workflows.gateway.snapshot() == before
 
 
 PRIVATE = [
@@ -165,30 +166,21 @@ PRIVATE = [
 ]  # fmt: skip
 
 
-async def test_a_review_timeout_must_be_shorter_than_the_job_ttl(fake_make: Make) -> None:
-    workflows = Workflows(fake_make(workflow_ttl_s=3600))
+async def test_a_review_timeout_must_be_shorter_than_the_job_ttl(make: Make) -> None:
+    workflows = Workflows(make(workflow_ttl_s=3600))
     answer = await workflows.create({"review": {"timeout_s": 3600}})
     envelope = check_envelope(answer, 422, "validation_error", "review.timeout_s")
     assert "WORKFLOW_TTL_S" in envelope["detail"]
     assert (await workflows.create({"review": {"timeout_s": 3599}})).status == 200
 
 
-async def test_webhooks_to_private_addresses_are_rejected(fake_workflows: Workflows) -> None:
+async def test_invalid_webhooks_are_rejected(make: Make) -> None:
+    workflows = Workflows(make())
     for url in PRIVATE:
-        answer = await fake_workflows.create({"webhook_url": url})
+        answer = await workflows.create({"webhook_url": url})
         check_envelope(answer, 422, "validation_error", "webhook_url")
-        answer = await fake_workflows.create({"webhook": {"url": url}})
+        answer = await workflows.create({"webhook": {"url": url}})
         check_envelope(answer, 422, "validation_error", "webhook.url")
-
-
-async def test_private_webhook_hosts_can_be_allowed(fake_make: Make) -> None:
-    workflows = Workflows(fake_make(workflow_webhook_allowed_hosts="127.0.0.1"))
-    job = (await workflows.create({"webhook_url": "http://127.0.0.1:9/x"})).json()["job"]
-    assert job["webhook"]["enabled"] is True
-    assert job["webhook"]["url"] == "http://127.0.0.1:9/x"
-
-
-async def test_invalid_webhooks_are_rejected(fake_workflows: Workflows) -> None:
     for webhook, field in (
         ({"url": "https://example.com/", "events": ["nope"]}, "webhook.events[0]"),
         ({"url": "https://example.com/", "events": []}, "webhook.events"),
@@ -196,22 +188,22 @@ async def test_invalid_webhooks_are_rejected(fake_workflows: Workflows) -> None:
         ({"events": ["job.failed"]}, "webhook.url"),
         ("https://example.com/", "webhook"),
     ):
-        answer = await fake_workflows.create({"webhook": webhook})
+        answer = await workflows.create({"webhook": webhook})
         check_envelope(answer, 422, "validation_error", field)
-
-
-async def test_two_webhooks_are_rejected(fake_workflows: Workflows) -> None:
     body = {"webhook_url": "https://a.example/", "webhook": {"url": "https://b.example/"}}
-    check_envelope(await fake_workflows.create(body), 422, "validation_error", "webhook")
+    check_envelope(await workflows.create(body), 422, "validation_error", "webhook")
+    allowing = Workflows(make(workflow_webhook_allowed_hosts="127.0.0.1"))
+    job = (await allowing.create({"webhook_url": "http://127.0.0.1:9/x"})).json()["job"]
+    assert (job["webhook"]["enabled"], job["webhook"]["url"]) == (True, "http://127.0.0.1:9/x")
 
 
-async def test_workflows_declared_by_workers_are_accepted(fake_workflows: Workflows) -> None:
-    check_envelope(await fake_workflows.create({"workflow": "plain_v1"}), 422, "unknown_workflow")
-    await fake_workflows.declare()
-    await fake_workflows.redis.hset(KEYS.definitions, "broken_v1", b"{nope")
-    catalog = fake_workflows.gateway.workflows.catalog
+async def test_workflows_declared_by_workers_are_accepted(workflows: Workflows) -> None:
+    check_envelope(await workflows.create({"workflow": "plain_v1"}), 422, "unknown_workflow")
+    await workflows.declare()
+    await workflows.redis.hset(KEYS.definitions, "broken_v1", b"{nope")
+    catalog = workflows.gateway.workflows.catalog
     catalog._refreshed_at = float("-inf")
-    job = (await fake_workflows.create({"workflow": "plain_v1"})).json()["job"]
+    job = (await workflows.create({"workflow": "plain_v1"})).json()["job"]
     assert (job["workflow"], job["current_step"]) == ("plain_v1", "fetch")
     assert [step["name"] for step in job["stepper"]] == ["fetch", "store"]
     assert set(job["metadata"]) == {"completed_steps", "last_result_by_step"}
@@ -221,49 +213,34 @@ async def test_workflows_declared_by_workers_are_accepted(fake_workflows: Workfl
         ({"review": {}}, "review"),
         ({"steps": {"fetch": {"depth": 9}}}, "steps.fetch.depth"),
     ):
-        answer = await fake_workflows.create({"workflow": PLAIN.name, **body})
+        answer = await workflows.create({"workflow": PLAIN.name, **body})
         check_envelope(answer, 422, "validation_error", field)
 
 
-async def test_long_sources_are_accepted(fake_workflows: Workflows) -> None:
-    job_id = await fake_workflows.create_job(
-        {"sources": [{"type": "text", "text": "é" * 1_000_000}]}
-    )
-    assert (await fake_workflows.status(job_id))["status"] == "queued"
+async def test_sources_are_limited(make: Make) -> None:
+    workflows = Workflows(make())
+    await workflows.create_job({"sources": [{"type": "text", "text": "é" * 1_000_000}]})
+    small = Workflows(make(max_document_bytes=2048))
+    for size in (3000, 20_000):
+        answer = await small.create({"sources": [{"type": "text", "text": "x" * size}]})
+        check_envelope(answer, 413, "payload_too_large")
 
 
-async def test_sources_beyond_the_limit_are_rejected(fake_make: Make) -> None:
-    workflows = Workflows(fake_make(max_document_bytes=2048))
-    answer = await workflows.create({"sources": [{"type": "text", "text": "x" * 3000}]})
-    check_envelope(answer, 413, "payload_too_large")
-    answer = await workflows.create({"sources": [{"type": "text", "text": "x" * 20_000}]})
-    check_envelope(answer, 413, "payload_too_large")
-
-
-async def test_a_full_queue_rejects_jobs_that_start_a_step(make: Make) -> None:
+async def test_new_jobs_are_rejected_if_they_cannot_start(make: Make) -> None:
     workflows = Workflows(make(backpressure_max_backlog=1))
     await workflows.gateway.create()
     answer = await workflows.create({"auto_advance": True})
     check_envelope(answer, 429, "queue_full")
     assert int(answer.header("retry-after") or "0") >= 1
-    assert (await workflows.create()).status == 200, "without a step no slot is needed"
-
-
-async def test_a_gateway_under_pressure_rejects_new_jobs(
-    fake_workflows: Workflows,
-) -> None:
-    first = await fake_workflows.create(idempotency_key="k")
-    fake_workflows.gateway.state.pressure.refusing = True
-    check_envelope(await fake_workflows.create(), 503)
-    again = await fake_workflows.create(idempotency_key="k")
+    first = await workflows.create(idempotency_key="k")
+    assert first.status == 200, "without a step no slot is needed"
+    workflows.gateway.state.pressure.refusing = True
+    check_envelope(await workflows.create(), 503)
+    again = await workflows.create(idempotency_key="k")
     assert (again.status, again.body) == (200, first.body)
-
-
-async def test_a_key_for_other_tasks_is_rejected(fake_workflows: Workflows) -> None:
-    gateway = fake_workflows.gateway
-    key = await key_for(gateway, scopes=("jobs:write",), tasks=("chat",))
-    answer = await fake_workflows.create({}, **bearer(key))
-    check_envelope(answer, 403, "task_not_allowed")
+    workflows.gateway.state.pressure.refusing = False
+    key = await key_for(workflows.gateway, scopes=("jobs:write",), tasks=("chat",))
+    check_envelope(await workflows.create({}, **bearer(key)), 403, "task_not_allowed")
 
 
 async def test_a_job_of_another_tenant_looks_like_a_missing_one(workflows: Workflows) -> None:
@@ -284,3 +261,61 @@ async def test_a_job_of_another_tenant_looks_like_a_missing_one(workflows: Workf
             (await workflows.get(f"/{job_id[:-1]}9/{path}", **bearer(other_key))).body
         ).replace(f"{job_id[:-1]}9".encode(), job_id.encode())
         check_envelope(missing, 404, "job_not_found")
+
+
+DEFINITIONS = "/api/workflow/definitions"
+
+
+async def listed(workflows: Workflows) -> list[Any]:
+    answer = await workflows.gateway.client.get(DEFINITIONS, {})
+    assert answer.status == 200, answer
+    assert answer.json()["success"] is True
+    found: list[Any] = answer.json()["workflows"]
+    return found
+
+
+async def test_the_built_in_workflow_is_listed(workflows: Workflows) -> None:
+    [built_in] = await listed(workflows)
+    assert built_in["name"] == memory_first.DEFINITION.name
+    assert built_in["description"] == memory_first.DEFINITION.description
+    by_name = {step["name"]: step for step in built_in["steps"]}
+    assert list(by_name) == [step.name for step in memory_first.DEFINITION.steps]
+    assert by_name["proposals"]["proposes"] is True
+    review = by_name["review"]
+    assert (review["kind"], review["reviews"]) == ("review", "proposals")
+    assert by_name["sources"]["reviews"] is None
+    assert by_name["sources"]["options_schema"]["properties"]["sources"]["type"] == "array"
+
+
+async def test_workflows_declared_by_workers_are_listed(workflows: Workflows) -> None:
+    await workflows.declare()
+    await workflows.redis.hset(KEYS.definitions, "broken", "{")
+    _, plain = await listed(workflows)
+    assert plain["name"] == PLAIN.name
+    assert [step["name"] for step in plain["steps"]] == ["fetch", "store"]
+    assert plain["steps"][0]["options_schema"] == PLAIN.steps[0].options_schema
+    assert plain["steps"][1]["options_schema"] is None
+
+
+async def test_the_cached_list_is_served_without_redis(
+    workflows: Workflows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = workflows.gateway.workflows.catalog
+    await workflows.declare()
+    assert len(await listed(workflows)) == 2
+    catalog._refreshed_at = float("-inf")
+    monkeypatch.setattr(catalog._client, "hgetall", _unreachable)
+    assert len(await listed(workflows)) == 2
+
+
+async def _unreachable(*args: object) -> None:
+    raise ConnectionError("away")
+
+
+async def test_reading_requires_the_read_scope(make: Make) -> None:
+    gateway: Gateway = make(auth="required")
+    reader = await key_for(gateway, scopes=("jobs:read",))
+    writer = await key_for(gateway, scopes=("jobs:write",))
+    answer: Answer = await call(gateway, "GET", DEFINITIONS, reader)
+    assert answer.status == 200
+    check_envelope(await call(gateway, "GET", DEFINITIONS, writer), 403, "insufficient_scope")

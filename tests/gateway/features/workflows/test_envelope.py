@@ -1,4 +1,4 @@
-"""Every error below `/api/workflow` has the same format."""
+"""Errors below `/api/workflow` have one format; which callers may change and see a job."""
 
 from __future__ import annotations
 
@@ -10,58 +10,49 @@ import pytest
 from gateway.features.workflows.lookup import WorkflowProblem
 from gateway.http.error_formats import ErrorItem, member_path
 from gateway.http.paths import is_workflow, workflow_job_id_in
-from tests.gateway.access_kit import bearer, key_for
-from tests.gateway.conftest import Make, check_problem, short_retries
-from tests.gateway.features.workflows.kit import JOBS, JSON, Workflows, check_envelope
+from tests.support.gateway.access import bearer, key_for
+from tests.support.gateway.asgi import Answer
+from tests.support.gateway.harness import Make, check_problem, short_retries
+from tests.support.gateway.workflow_actions import execute, running, send, work
+from tests.support.gateway.workflows import JOBS, JSON, Workflows, check_envelope
+
+pytestmark = pytest.mark.fakeredis_only
 
 JOB = f"{JOBS}/wf_20260214_001"
 STATUS = f"{JOB}/status"
 
 
-@pytest.mark.parametrize("path", ["/api/workflow", "/api/workflow/", "/api/workflow/nope", JOB])
-async def test_an_unknown_path_gets_404(fake_workflows: Workflows, path: str) -> None:
-    check_envelope(await fake_workflows.gateway.client.get(path), 404, "not_found")
-
-
-async def test_a_wrong_method_gets_405(fake_workflows: Workflows) -> None:
-    answer = await fake_workflows.gateway.client.send("PUT", STATUS)
-    envelope = check_envelope(answer, 405, "method_not_allowed")
-    assert envelope["job_id"] == "wf_20260214_001"
+async def test_unknown_paths_and_methods_are_rejected(workflows: Workflows) -> None:
+    client = workflows.gateway.client
+    for path in ("/api/workflow", "/api/workflow/", "/api/workflow/nope", JOB):
+        check_envelope(await client.get(path), 404, "not_found")
+    answer = await client.send("PUT", STATUS)
+    assert check_envelope(answer, 405, "method_not_allowed")["job_id"] == "wf_20260214_001"
     assert answer.header("allow") == "GET"
+    for path in ("/api/workflows", "/api", "/v1/jobs/nope/x"):
+        check_problem(await client.get(path), 404, "not_found")
 
 
-@pytest.mark.parametrize(
-    ("body", "headers", "status", "code"),
-    [
+async def test_malformed_bodies_are_rejected(make: Make) -> None:
+    workflows, small = Workflows(make()), Workflows(make(max_document_bytes=1024))
+    for body, headers, status, code in (
         (b"{", JSON, 400, "invalid_json"),
         (b"\xff", JSON, 400, "invalid_json"),
         (b"[" * 70 + b"]" * 70, JSON, 400, "nested_too_deep"),
         (b"{}", {"content-type": "text/plain"}, 415, "unsupported_media_type"),
         (b"3", JSON, 422, "validation_error"),
         (b"{}", {**JSON, "content-length": "99999999"}, 413, "payload_too_large"),
-    ],
-)
-async def test_malformed_bodies_are_rejected(
-    fake_workflows: Workflows, body: bytes, headers: dict[str, str], status: int, code: str
-) -> None:
-    exchange = fake_workflows.gateway.client.begin("POST", JOBS, headers, [body])
-    check_envelope(await exchange.answer(), status, code)
-
-
-async def test_a_body_without_a_length_is_limited(fake_make: Make) -> None:
-    workflows = Workflows(fake_make(max_document_bytes=1024))
-    chunks = [b"[", b" " * 8000, b"]"]
-    exchange = workflows.gateway.client.begin("POST", JOBS, JSON, chunks)
+    ):
+        exchange = workflows.gateway.client.begin("POST", JOBS, headers, [body])
+        check_envelope(await exchange.answer(), status, code)
+    exchange = small.gateway.client.begin("POST", JOBS, JSON, [b"[", b" " * 8000, b"]"])
     check_envelope(await exchange.answer(), 413, "payload_too_large")
+    answer = await workflows.gateway.client.send("POST", JOBS)
+    assert answer.status == 200, "no body means defaults"
 
 
-async def test_no_body_means_defaults(fake_workflows: Workflows) -> None:
-    answer = await fake_workflows.gateway.client.send("POST", JOBS)
-    assert answer.status == 200
-
-
-async def test_missing_keys_and_scopes_are_reported(fake_make: Make) -> None:
-    workflows = Workflows(fake_make(auth="required"))
+async def test_missing_keys_and_scopes_are_reported(make: Make) -> None:
+    workflows = Workflows(make(auth="required"))
     gateway = workflows.gateway
     answer = await gateway.client.get(STATUS)
     check_envelope(answer, 401, "key_required")
@@ -78,27 +69,27 @@ async def test_missing_keys_and_scopes_are_reported(fake_make: Make) -> None:
     check_envelope(await gateway.client.get(STATUS, reads), 404, "job_not_found")
 
 
-async def test_other_hosts_and_cross_site_requests_are_rejected(fake_workflows: Workflows) -> None:
-    client = fake_workflows.gateway.client
+async def test_other_hosts_and_cross_site_requests_are_rejected(workflows: Workflows) -> None:
+    client = workflows.gateway.client
     check_envelope(await client.get(STATUS, {"host": "evil.example"}), 421)
     cross_site = {**JSON, "origin": "https://evil.example", "sec-fetch-site": "cross-site"}
     check_envelope(await client.send("POST", JOBS, cross_site, b"{}"), 403)
 
 
 async def test_an_unexpected_error_reveals_no_details(
-    fake_workflows: Workflows, monkeypatch: pytest.MonkeyPatch
+    workflows: Workflows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def broken(*args: Any) -> None:
         raise RuntimeError("secret details")
 
-    monkeypatch.setattr(fake_workflows.gateway.workflows.reader, "snapshot", broken)
-    answer = await fake_workflows.gateway.client.get(STATUS)
+    monkeypatch.setattr(workflows.gateway.workflows.reader, "snapshot", broken)
+    answer = await workflows.gateway.client.get(STATUS)
     check_envelope(answer, 500, "internal_error")
     assert b"secret" not in answer.body
 
 
-async def test_unreachable_redis_gets_503(fake_make: Make) -> None:
-    workflows = Workflows(fake_make())
+async def test_unreachable_redis_gets_503(make: Make) -> None:
+    workflows = Workflows(make())
     gateway = workflows.gateway
     server = gateway.redis.connection_pool.connection_kwargs["server"]
     server.connected = False
@@ -117,42 +108,20 @@ async def test_unreachable_redis_gets_503(fake_make: Make) -> None:
     assert (await workflows.create()).status == 200
 
 
-async def test_other_paths_keep_the_problem_format(fake_workflows: Workflows) -> None:
-    client = fake_workflows.gateway.client
-    check_problem(await client.get("/api/workflows"), 404, "not_found")
-    check_problem(await client.get("/api"), 404, "not_found")
-    check_problem(await client.get("/v1/jobs/nope/x"), 404, "not_found")
-
-
-@pytest.mark.parametrize(
-    "payload",
-    [
-        {"tool": "workflow.step", "args": {"workflow_job_id": "wf_20260214_001"}},
-        {"tool": "workflow.undo"},
-        {"tool": "image.process"},
-        {"tool": "sluice.anything"},
-    ],
-)
-async def test_clients_cannot_submit_internal_tools(
-    fake_workflows: Workflows, payload: dict[str, Any]
-) -> None:
-    gateway = fake_workflows.gateway
+async def test_clients_cannot_submit_internal_tools(workflows: Workflows) -> None:
+    gateway = workflows.gateway
     before = await gateway.snapshot()
-    problem = check_problem(
-        await gateway.client.post({"task": "tool", "payload": payload}), 422, "invalid_request"
-    )
-    assert [fault["pointer"] for fault in problem["errors"]] == ["/payload/tool"]
-    body = {"task": "chat", "payload": {"text": "x", "tools": ["clock", payload["tool"]]}}
-    problem = check_problem(await gateway.client.post(body), 422, "invalid_request")
-    assert [fault["pointer"] for fault in problem["errors"]] == ["/payload/tools/1"]
-    body = {
-        "model": "x",
-        "messages": [{"role": "user", "content": "x"}],
-        "tools": [payload["tool"]],
-    }
-    raw = json.dumps(body).encode()
-    answer = await gateway.client.send("POST", "/v1/chat/completions", JSON, raw)
-    assert answer.status in (404, 422)
+    for tool in ("workflow.step", "workflow.undo", "image.process", "sluice.anything"):
+        for body, pointer in (
+            ({"task": "tool", "payload": {"tool": tool, "args": {}}}, "/payload/tool"),
+            ({"task": "chat", "payload": {"text": "x", "tools": ["a", tool]}}, "/payload/tools/1"),
+        ):
+            problem = check_problem(await gateway.client.post(body), 422, "invalid_request")
+            assert [fault["pointer"] for fault in problem["errors"]] == [pointer]
+        chat = {"model": "x", "messages": [{"role": "user", "content": "x"}], "tools": [tool]}
+        raw = json.dumps(chat).encode()
+        answer = await gateway.client.send("POST", "/v1/chat/completions", JSON, raw)
+        assert answer.status in (404, 422)
     assert await gateway.snapshot() == before
     for tool in ("workflow", "workflows.step", "my.workflow.step"):
         await gateway.create({"task": "tool", "payload": {"tool": tool}})
@@ -192,3 +161,83 @@ def test_workflow_paths_are_recognised() -> None:
     assert workflow_job_id_in(f"{JOB}/anything") == "wf_20260214_001"
     assert workflow_job_id_in(f"{JOBS}/nope/status") is None
     assert workflow_job_id_in("/api/workflow/webhooks/dlq") is None
+
+
+BOTH = ("jobs:read", "jobs:write")
+APPROVE: dict[str, Any] = {"action": "approve", "all": True}
+ONCE = {"idempotency_key": "k-4"}
+#: By name: method, path and body of what changes a job.
+CHANGES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "bulk": ("POST", "proposals/bulk", APPROVE),
+    "ontology": ("PATCH", "proposals/p_001/ontology", {"to": "x"}),
+    "undo": ("POST", "undo", {"undo_token": "undo_p_001"}),
+    "cancel": ("POST", "cancel", {}),
+}
+
+
+async def key_of(workflows: Workflows, *scopes: str, **more: Any) -> dict[str, str]:
+    """Headers of a new key of tenant a."""
+    name = "-".join((*scopes, *more))
+    return bearer(await key_for(workflows.gateway, name, scopes=scopes, tenant="a", **more))
+
+
+async def change(workflows: Workflows, job_id: str, name: str, **headers: str) -> Answer:
+    method, path, body = CHANGES[name]
+    return await send(workflows, f"/{job_id}/{path}", body, method, **headers)
+
+
+async def test_changes_need_both_scopes_and_the_task(workflows: Workflows) -> None:
+    writes = await key_of(workflows, "jobs:write")
+    chats = await key_of(workflows, *BOTH, tasks=("chat",))
+    for name in CHANGES:
+        job_id = await workflows.create_job(None, **writes)
+        await workflows.until_proposals(job_id, 2)
+        answer = await change(workflows, job_id, name, **chats)
+        check_envelope(answer, 403, "task_not_allowed")
+        missing = await change(workflows, "wf_20200101_001", name, **chats)
+        check_envelope(missing, 404, "job_not_found")
+        answer = await change(workflows, job_id, name, **writes)
+        if name == "cancel":
+            assert answer.status == 200
+        else:  # its response has items
+            check_envelope(answer, 403, "insufficient_scope")
+
+
+async def test_a_caller_without_read_scope_gets_no_result(workflows: Workflows) -> None:
+    writes, both = await key_of(workflows, "jobs:write"), await key_of(workflows, *BOTH)
+    job_id = await workflows.create_job(None, **writes)
+    first = await execute(workflows, job_id, "sources", **writes, **ONCE)
+    assert first.status == 202
+    what = (await running(workflows, job_id)).execution
+    await work(workflows, job_id)
+    # Again, before and after an authorised caller got the result with the same key.
+    hidden = await execute(workflows, job_id, "sources", **writes, **ONCE)
+    assert (hidden.status, hidden.body) == (202, first.body)
+    shown = await execute(workflows, job_id, "sources", **both, **ONCE)
+    assert (shown.status, len(shown.json()["result"]["items"])) == (200, 2)
+    hidden = await execute(workflows, job_id, "sources", **writes, **ONCE)
+    assert (hidden.status, hidden.json()["result"]["items"]) == (202, [])
+    assert hidden.json()["execution_id"] == what
+    again = await execute(workflows, job_id, "sources", **both, **ONCE)
+    assert again.body == shown.body  # and it is still kept
+
+
+async def test_a_caller_without_read_scope_may_decide(workflows: Workflows) -> None:
+    writes, both = await key_of(workflows, "jobs:write"), await key_of(workflows, *BOTH)
+    job_id = await workflows.create_job(None, **writes)
+    await workflows.until_proposals(job_id, 1)
+    stale = {"decisions": [{"id": 1, "action": "approve", "version": 7}]}
+    limited = await execute(workflows, job_id, "review", {"payload": stale}, **writes)
+    assert (limited.status, limited.json()["items"]) == (409, [])
+    decision = {"payload": {"decisions": [{"id": 1, "action": "approve"}]}}
+    shown = await execute(workflows, job_id, "review", decision, **both, **ONCE)
+    assert (shown.status, len(shown.json()["result"]["items"])) == (200, 1)
+    limited = await execute(workflows, job_id, "review", decision, **writes, **ONCE)
+    body = limited.json()
+    assert (limited.status, body["result"]["items"], body["completed"]) == (202, [], True)
+    again = await execute(workflows, job_id, "review", decision, **both, **ONCE)
+    assert again.body == shown.body
+    empty = await workflows.create_job(None, **writes)
+    await workflows.until_proposals(empty, 0)
+    limited = await execute(workflows, empty, "review", **writes)
+    assert (limited.status, limited.json()["result"]["items"]) == (202, []), "an ended review"

@@ -1,15 +1,16 @@
-"""Executing steps: what is started, how long a request waits, and its response."""
+"""Executing and cancelling steps: what is started, how long a request waits, its response."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from common.errors import StoreUnavailable
-from tests.gateway.access_kit import bearer, key_for
-from tests.gateway.conftest import Make
-from tests.gateway.features.workflows.actions import (
+from tests.support.gateway.access import bearer, key_for
+from tests.support.gateway.harness import Make
+from tests.support.gateway.workflow_actions import (
     begin,
     event_types,
     execute,
@@ -18,10 +19,11 @@ from tests.gateway.features.workflows.actions import (
     queued,
     running,
     work,
-    work_up_to,
 )
-from tests.gateway.features.workflows.kit import Workflows, check_envelope, proposals
-from tests.worker.kit import eventually
+from tests.support.gateway.workflows import Workflows, check_envelope, proposals
+from tests.support.worker.harness import eventually
+
+pytestmark = pytest.mark.fakeredis_only
 
 LONG = {"wait_s": 30}
 MISFITS: list[tuple[dict[str, Any], str]] = [
@@ -47,6 +49,8 @@ async def test_a_request_waits_for_its_step(workflows: Workflows) -> None:
     request = begin(workflows, execute_path(job_id, "sources"), LONG)
     await waiting(workflows)
     what = await running(workflows, job_id)
+    args = {"workflow_job_id": job_id, "step": "sources", "execution_id": what.execution}
+    assert await queued(workflows) == [{"tool": "workflow.step", "args": args}]
     await work(workflows, job_id)
     answer = await request.answer()
     body = answer.json()
@@ -84,86 +88,46 @@ async def test_earlier_steps_run_first(workflows: Workflows) -> None:
     assert result["ontology_edits"] == {"supported": True, "granular": True, "pending_changes": 0}
 
 
-async def test_each_execution_is_one_core_job(workflows: Workflows) -> None:
-    job_id = await workflows.create_job()
-    answer = await execute(workflows, job_id, "sources", {"payload": {"sources": []}})
-    args = {
-        "workflow_job_id": job_id,
-        "step": "sources",
-        "execution_id": answer.json()["execution_id"],
-    }
-    assert await queued(workflows) == [{"tool": "workflow.step", "args": args}]
+async def test_at_the_timeout_and_at_shutdown_the_response_is_202(workflows: Workflows) -> None:
+    for how in ({"wait_s": 0.05}, LONG, {}):
+        job_id = await workflows.create_job()
+        prefer = {} if how else {"prefer": "respond-async, wait=0"}
+        request = begin(workflows, execute_path(job_id, "proposals"), how, **prefer)
+        if how is LONG:
+            await waiting(workflows)
+            workflows.gateway.hub.close_streams()
+        answer = await request.answer()
+        body = answer.json()
+        assert answer.status == 202
+        assert answer.header("location") == f"/api/workflow/jobs/{job_id}/status"
+        assert answer.header("retry-after") == "1"
+        assert body["success"] is True
+        assert body["result"]["summary"] == "Execution accepted for step 'proposals'"
+        assert body["result"]["items"] == []
+        assert body["execution_id"] == (await running(workflows, job_id)).execution
+        assert workflows.gateway.hub.clients == 0
 
 
-async def test_at_the_timeout_the_response_is_202(workflows: Workflows) -> None:
-    job_id = await workflows.create_job()
-    answer = await execute(workflows, job_id, "proposals", {"wait_s": 0.05})
-    body = answer.json()
-    assert answer.status == 202
-    assert answer.header("location") == f"/api/workflow/jobs/{job_id}/status"
-    assert answer.header("retry-after") == "1"
-    assert body["success"] is True
-    assert body["result"]["summary"] == "Execution accepted for step 'proposals'"
-    assert body["result"]["items"] == []
-    assert body["execution_id"] == (await running(workflows, job_id)).execution
-    assert workflows.gateway.hub.clients == 0
-
-
-@pytest.mark.parametrize("prefer", ["wait=0", "respond-async, wait=0"])
-async def test_prefer_wait_sets_the_timeout(fake_workflows: Workflows, prefer: str) -> None:
-    job_id = await fake_workflows.create_job()
-    answer = await begin(
-        fake_workflows, execute_path(job_id, "sources"), {}, prefer=prefer
-    ).answer()
-    assert answer.status == 202
-
-
-async def test_a_failed_step_is_reported(workflows: Workflows) -> None:
-    job_id = await workflows.create_job()
-    request = begin(workflows, execute_path(job_id, "sources"), LONG)
-    await waiting(workflows)
-    await fail(workflows, job_id)
-    answer = await request.answer()
-    body = answer.json()
-    assert (answer.status, body["success"]) == (200, False)
-    assert [error["code"] for error in body["errors"]] == ["step_failed", "boom"]
-    assert "it broke" in body["errors"][0]["message"]
-    assert body["result"]["items"] == []
-
-
-async def test_a_failed_earlier_step_is_reported(workflows: Workflows) -> None:
+async def test_failed_and_cancelled_steps_are_reported(workflows: Workflows) -> None:
     job_id = await workflows.create_job()
     request = begin(workflows, execute_path(job_id, "proposals"), LONG)
     await waiting(workflows)
     await work(workflows, job_id)
     await fail(workflows, job_id)
-    body = (await request.answer()).json()
-    assert (body["success"], body["step"]) == (False, "proposals")
+    answer = await request.answer()
+    body = answer.json()
+    assert (answer.status, body["success"], body["step"]) == (200, False, "proposals")
+    assert [error["code"] for error in body["errors"]] == ["step_failed", "boom"]
     assert "'index_extract' failed: it broke" in body["errors"][0]["message"]
-    again = await execute(workflows, job_id, "proposals")
-    assert again.status == 202  # continues with the failed step
-    assert (await running(workflows, job_id)).step == "index_extract"
-
-
-async def test_a_cancel_while_waiting_is_reported(workflows: Workflows) -> None:
-    job_id = await workflows.create_job()
-    request = begin(workflows, execute_path(job_id, "sources"), LONG)
+    assert body["result"]["items"] == []
+    request = begin(workflows, execute_path(job_id, "proposals"), LONG)
     await waiting(workflows)
+    assert (await running(workflows, job_id)).step == "index_extract", "continues where it failed"
     assert (await workflows.post(f"/{job_id}/cancel")).status == 200
     body = (await request.answer()).json()
-    assert body["success"] is False
-    assert body["errors"][0]["code"] == "step_cancelled"
-
-
-async def test_execution_stops_at_a_review(workflows: Workflows) -> None:
-    job_id = await workflows.create_job()
-    request = begin(workflows, execute_path(job_id, "apply"), LONG)
-    await waiting(workflows)
-    await work_up_to(workflows, job_id, "proposals")
-    answer = await request.answer()
-    assert answer.status == 202
-    assert answer.json()["result"]["summary"] == "Step 'review' waits for decisions on 3 items"
-    assert (await workflows.status(job_id))["status"] == "waiting_input"
+    assert (body["success"], body["errors"][0]["code"]) == (False, "step_cancelled")
+    answer = await execute(workflows, job_id, "sources")
+    check_envelope(answer, 409, "job_terminal")
 
 
 async def test_the_job_is_read_only_after_relevant_events(
@@ -201,18 +165,9 @@ async def test_a_client_that_disconnects_does_not_cancel_the_step(workflows: Wor
     assert "step.progress" not in await event_types(workflows, job_id)
 
 
-async def test_shutdown_ends_waiting_with_202(workflows: Workflows) -> None:
-    job_id = await workflows.create_job()
-    request = begin(workflows, execute_path(job_id, "sources"), LONG)
-    await waiting(workflows)
-    workflows.gateway.hub.close_streams()
-    assert (await request.answer()).status == 202
-
-
 async def test_redis_failing_while_waiting_gets_202(
-    fake_workflows: Workflows, monkeypatch: pytest.MonkeyPatch
+    workflows: Workflows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    workflows = fake_workflows
     job_id = await workflows.create_job()
     reader, calls = workflows.gateway.workflows.reader, 0
     snapshot = reader.snapshot
@@ -229,29 +184,18 @@ async def test_redis_failing_while_waiting_gets_202(
     assert answer.status == 202
 
 
-# -- rejections ------------------------------------------------------------------------------
-
-
-async def test_a_running_step_is_reported(workflows: Workflows) -> None:
+async def test_steps_that_cannot_start_are_rejected(workflows: Workflows) -> None:
     job_id = await workflows.create_job()
+    answer = await execute(workflows, job_id, "proposals", {"strict": True})
+    assert check_envelope(answer, 409, "step_out_of_order")["step"] == "sources"
     await execute(workflows, job_id, "sources")
     what = await running(workflows, job_id)
     envelope = check_envelope(await execute(workflows, job_id, "sources"), 409, "step_in_progress")
     assert (envelope["execution_id"], envelope["step"]) == (what.execution, "sources")
     assert what.execution in envelope["detail"]
-
-
-async def test_a_review_cannot_be_skipped(workflows: Workflows) -> None:
-    job_id = await workflows.create_job()
-    await workflows.until_proposals(job_id, 2)
-    check_envelope(await execute(workflows, job_id, "apply"), 409, "review_required")
-    assert (await workflows.status(job_id))["status"] == "waiting_input"
-
-
-async def test_strict_rejects_a_step_out_of_order(workflows: Workflows) -> None:
-    job_id = await workflows.create_job()
-    answer = await execute(workflows, job_id, "proposals", {"strict": True})
-    assert check_envelope(answer, 409, "step_out_of_order")["step"] == "sources"
+    reviewed = await workflows.create_job()
+    await workflows.until_proposals(reviewed, 2)
+    check_envelope(await execute(workflows, reviewed, "apply"), 409, "review_required")
 
 
 async def test_decisions_are_discarded_only_on_request(workflows: Workflows) -> None:
@@ -267,77 +211,56 @@ async def test_decisions_are_discarded_only_on_request(workflows: Workflows) -> 
     assert again.status == 202
 
 
-async def test_a_job_that_has_ended_is_rejected(workflows: Workflows) -> None:
+async def test_invalid_requests_are_rejected(workflows: Workflows) -> None:
     job_id = await workflows.create_job()
-    await workflows.post(f"/{job_id}/cancel")
-    check_envelope(await execute(workflows, job_id, "sources"), 409, "job_terminal")
-
-
-async def test_invalid_requests_are_rejected(fake_workflows: Workflows) -> None:
-    job_id = await fake_workflows.create_job()
-    before = await fake_workflows.gateway.snapshot()
+    before = await workflows.gateway.snapshot()
     for body, field in MISFITS:
-        answer = await execute(fake_workflows, job_id, "sources", body)
+        answer = await execute(workflows, job_id, "sources", body)
         envelope = check_envelope(answer, 422, "validation_error")
         assert envelope["errors"][0]["field"].startswith(field)
-    assert await fake_workflows.gateway.snapshot() == before
+    assert await workflows.gateway.snapshot() == before
 
 
-async def test_unknown_steps_and_jobs_are_rejected(fake_workflows: Workflows) -> None:
-    job_id = await fake_workflows.create_job()
+async def test_unknown_steps_and_jobs_are_rejected(workflows: Workflows) -> None:
+    job_id = await workflows.create_job()
     envelope = check_envelope(
-        await execute(fake_workflows, job_id, "sauces"), 422, "unknown_step", "step_name"
+        await execute(workflows, job_id, "sauces"), 422, "unknown_step", "step_name"
     )
     assert "index_extract" in envelope["detail"]
     for unknown in ("wf_20200101_001", "x", "wf_1_1"):
-        check_envelope(await execute(fake_workflows, unknown, "sources"), 404, "job_not_found")
+        check_envelope(await execute(workflows, unknown, "sources"), 404, "job_not_found")
 
 
-async def test_a_full_queue_rejects_new_executions(make: Make) -> None:
+async def test_a_full_queue_and_pressure_reject_new_executions(make: Make) -> None:
     workflows = Workflows(make(backpressure_max_backlog=1))
     first, second = await workflows.create_job(), await workflows.create_job()
     assert (await execute(workflows, first, "sources", idempotency_key="a")).status == 202
     answer = await execute(workflows, second, "sources", idempotency_key="b")
     check_envelope(answer, 429, "queue_full")
     assert answer.header("retry-after")
+    workflows.gateway.state.pressure.refusing = True
+    check_envelope(await execute(workflows, second, "sources"), 503, "under_pressure")
     repeated = await execute(workflows, first, "sources", idempotency_key="a")
     assert repeated.status == 202  # the first request was accepted
 
 
-async def test_a_gateway_under_pressure_rejects_new_executions(fake_workflows: Workflows) -> None:
-    workflows = fake_workflows
-    first, second = await workflows.create_job(), await workflows.create_job()
-    await execute(workflows, first, "sources", idempotency_key="a")
-    workflows.gateway.state.pressure.refusing = True
-    check_envelope(await execute(workflows, second, "sources"), 503, "under_pressure")
-    assert (await execute(workflows, first, "sources", idempotency_key="a")).status == 202
-
-
-# -- tenants ---------------------------------------------------------------------------------
-
-
 async def test_jobs_of_other_tenants_are_not_found(workflows: Workflows) -> None:
-    own_key = await key_for(
-        workflows.gateway, "own", scopes=("jobs:read", "jobs:write"), tenant="a"
-    )
-    other_key = await key_for(
-        workflows.gateway, "other", scopes=("jobs:read", "jobs:write"), tenant="b"
-    )
+    scopes = ("jobs:read", "jobs:write")
+    own_key, other_key = [
+        await key_for(workflows.gateway, tenant, scopes=scopes, tenant=tenant) for tenant in "ab"
+    ]
     job_id = await workflows.create_job(None, **bearer(own_key))
     denied = await execute(workflows, job_id, "sources", **bearer(other_key))
     check_envelope(denied, 404, "job_not_found")
     # Whichever caller executes it, the job belongs to the tenant.
     assert (await execute(workflows, job_id, "sources")).status == 202
     [record] = [key.decode() for key in await workflows.redis.keys("job:*-????????????")]
-    core_id = record.removeprefix("job:")
-    read = await workflows.gateway.client.get(f"/v1/jobs/{core_id}", bearer(own_key))
-    assert read.status == 200
-    read = await workflows.gateway.client.get(f"/v1/jobs/{core_id}", bearer(other_key))
-    assert read.status == 404
+    target = f"/v1/jobs/{record.removeprefix('job:')}"
+    assert (await workflows.gateway.client.get(target, bearer(own_key))).status == 200
+    assert (await workflows.gateway.client.get(target, bearer(other_key))).status == 404
 
 
-async def test_executing_requires_scope_and_task(fake_workflows: Workflows) -> None:
-    workflows = fake_workflows
+async def test_executing_requires_scope_and_task(workflows: Workflows) -> None:
     writes = await key_for(workflows.gateway, "w", scopes=("jobs:write",), tenant="a")
     reads = await key_for(workflows.gateway, "r", scopes=("jobs:read",), tenant="a")
     chats = await key_for(
@@ -349,3 +272,49 @@ async def test_executing_requires_scope_and_task(fake_workflows: Workflows) -> N
     check_envelope(envelope, 403, "task_not_allowed")
     # A caller without the read scope does not wait.
     assert (await execute(workflows, job_id, "sources", LONG, **bearer(writes))).status == 202
+
+
+async def test_canceling_ends_the_running_step(workflows: Workflows) -> None:
+    job_id = await workflows.create_job()
+    await execute(workflows, job_id, "sources")
+    entries = await workflows.redis.xrange(workflows.gateway.keys.queue)
+    core_id = entries[0][1][b"job_id"].decode()
+    answer = await workflows.post(f"/{job_id}/cancel", {"reason": "not needed"})
+    body = answer.json()
+    assert answer.status == 200
+    assert list(body) == ["success", "job_id", "job"]
+    assert (body["success"], body["job_id"]) == (True, job_id)
+    assert (body["job"]["status"], body["job"]["stepper"][0]["status"]) == ("cancelled",) * 2
+    assert body["job"]["completed_at"]
+    core = (await workflows.gateway.client.get(f"/v1/jobs/{core_id}")).json()
+    assert core["status"] == "canceled"
+    before = await event_types(workflows, job_id)
+    assert before[-1] == "job.cancelled"
+    [event] = await workflows.redis.xrevrange(f"workflow:job:{job_id}:events", count=1)
+    assert json.loads(event[1][b"data"])["reason"] == "not needed"
+    again = await workflows.post(f"/{job_id}/cancel", {"reason": "other"})
+    assert (again.status, again.json()) == (200, body)
+    assert await event_types(workflows, job_id) == before
+
+
+async def test_invalid_cancels_are_rejected(workflows: Workflows) -> None:
+    job_id = await workflows.create_job()
+    for body in ({"reason": 1}, {"reason": "x" * 501}, {"why": "x"}, []):
+        check_envelope(await workflows.post(f"/{job_id}/cancel", body), 422)
+    check_envelope(await workflows.post("/wf_20200101_001/cancel"), 404, "job_not_found")
+    assert (await workflows.status(job_id))["status"] == "queued"
+    await execute(workflows, job_id, "sources")
+    await workflows.store.fail(await running(workflows, job_id), b"[]")
+    check_envelope(await workflows.post(f"/{job_id}/cancel"), 409, "job_terminal")
+
+
+async def test_a_job_of_another_tenant_is_not_found(workflows: Workflows) -> None:
+    own_key = await key_for(workflows.gateway, "a", scopes=("jobs:read", "jobs:write"), tenant="a")
+    other_key = await key_for(workflows.gateway, "b", scopes=("jobs:write",), tenant="b")
+    job_id = await workflows.create_job(None, **bearer(own_key))
+    denied = await workflows.post(f"/{job_id}/cancel", **bearer(other_key))
+    check_envelope(denied, 404, "job_not_found")
+    admin = await key_for(workflows.gateway, "admin", scopes=("admin",))
+    assert (await workflows.post(f"/{job_id}/cancel", **bearer(admin))).status == 200
+    audit_log = await workflows.redis.xrange("access:trail")
+    assert job_id.encode() in b"".join(b"".join(fields.values()) for _, fields in audit_log)

@@ -1,14 +1,14 @@
-"""`GET /api/workflow/jobs`: newest first, bounded, by tenant."""
+"""`GET /api/workflow/jobs` and `GET …/events`: page by page, bounded, by tenant."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import pytest
 
 from common.features.workflows import listing
-from tests.gateway.access_kit import bearer, key_for
-from tests.gateway.features.workflows.kit import KEYS, PLAIN, Workflows, check_envelope
+from tests.support.gateway.access import bearer, key_for
+from tests.support.gateway.workflows import KEYS, PLAIN, Workflows, check_envelope, things
+
+pytestmark = pytest.mark.fakeredis_only
 
 
 async def ids_of(workflows: Workflows, query: str = "", **headers: str) -> list[str]:
@@ -30,6 +30,8 @@ async def ids_of(workflows: Workflows, query: str = "", **headers: str) -> list[
 
 
 async def test_jobs_are_listed_newest_first(workflows: Workflows) -> None:
+    nothing = {"count": 0, "has_more": False, "next_cursor": None, "total": 0}
+    assert (await workflows.read(""))["pagination"] == nothing
     job_ids = [await workflows.create_job() for _ in range(5)]
     await workflows.run(job_ids[2], "sources")
     answer = await workflows.read("")
@@ -42,72 +44,67 @@ async def test_jobs_are_listed_newest_first(workflows: Workflows) -> None:
     assert answer["pagination"] == {
         "count": 5, "has_more": False, "next_cursor": None, "total": 5,
     }  # fmt: skip
+    cursor = (await workflows.read("?limit=2"))["pagination"]["next_cursor"]
+    await workflows.create_job()  # does not shift later pages
+    assert await ids_of(workflows, f"cursor={cursor}") == job_ids[2::-1]
 
 
-async def test_jobs_are_filtered_by_status_and_workflow(fake_workflows: Workflows) -> None:
-    await fake_workflows.declare()
-    job_ids = [await fake_workflows.create_job() for _ in range(3)]
-    plain = await fake_workflows.create_job({"workflow": PLAIN.name})
-    await fake_workflows.run(job_ids[1], "sources")
-    assert await ids_of(fake_workflows, "status=running") == [job_ids[1]]
-    assert await ids_of(fake_workflows, "status=queued&limit=1") == [plain, job_ids[2], job_ids[0]]
-    assert await ids_of(fake_workflows, f"workflow={PLAIN.name}") == [plain]
-    assert await ids_of(fake_workflows, "workflow=nope") == []
-    assert await ids_of(fake_workflows, "status=running&workflow=plain_v1") == []
-    filtered = await fake_workflows.read("?status=queued")
+async def test_jobs_are_filtered_by_status_and_workflow(workflows: Workflows) -> None:
+    await workflows.declare()
+    job_ids = [await workflows.create_job() for _ in range(3)]
+    plain = await workflows.create_job({"workflow": PLAIN.name})
+    await workflows.run(job_ids[1], "sources")
+    assert await ids_of(workflows, "status=running") == [job_ids[1]]
+    assert await ids_of(workflows, "status=queued&limit=1") == [plain, job_ids[2], job_ids[0]]
+    assert await ids_of(workflows, f"workflow={PLAIN.name}") == [plain]
+    assert await ids_of(workflows, "workflow=nope") == []
+    assert await ids_of(workflows, "status=running&workflow=plain_v1") == []
+    filtered = await workflows.read("?status=queued")
     assert filtered["pagination"]["total"] is None, "filtered jobs are not counted"
 
 
 @pytest.mark.parametrize("scan_size", [2, 3, 200])
 async def test_pages_have_no_gap_and_no_overlap(
-    fake_workflows: Workflows, monkeypatch: pytest.MonkeyPatch, scan_size: int
+    workflows: Workflows, monkeypatch: pytest.MonkeyPatch, scan_size: int
 ) -> None:
     """Also if many were created at the same time."""
     monkeypatch.setattr(listing, "SCAN_SIZE", scan_size)
-    job_ids = [await fake_workflows.create_job() for _ in range(7)]
+    job_ids = [await workflows.create_job() for _ in range(7)]
     times = dict(zip(job_ids, (1, 2, 2, 2, 2, 2, 3)))
-    await fake_workflows.redis.delete(KEYS.index())
-    await fake_workflows.redis.zadd(KEYS.index(), times)
+    await workflows.redis.delete(KEYS.index())
+    await workflows.redis.zadd(KEYS.index(), times)
     for limit in (1, 2, 3, 7):
-        assert await ids_of(fake_workflows, f"limit={limit}") == job_ids[::-1]
-        skipped = await fake_workflows.read(f"?limit={limit}&offset=2")
+        assert await ids_of(workflows, f"limit={limit}") == job_ids[::-1]
+        skipped = await workflows.read(f"?limit={limit}&offset=2")
         assert [job["job_id"] for job in skipped["jobs"]] == job_ids[::-1][2 : 2 + limit]
 
 
-async def test_new_jobs_do_not_shift_later_pages(fake_workflows: Workflows) -> None:
-    job_ids = [await fake_workflows.create_job() for _ in range(4)]
-    first = await fake_workflows.read("?limit=2")
-    await fake_workflows.create_job()
-    cursor = first["pagination"]["next_cursor"]
-    assert await ids_of(fake_workflows, f"cursor={cursor}") == job_ids[1::-1]
-
-
 async def test_expired_jobs_are_skipped(
-    fake_workflows: Workflows, monkeypatch: pytest.MonkeyPatch
+    workflows: Workflows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A request scans a limited number, however many have expired."""
     monkeypatch.setattr(listing, "SCAN_SIZE", 2)
     monkeypatch.setattr(listing, "MOST_LOOKS", 2)
-    job_ids = [await fake_workflows.create_job() for _ in range(9)]
+    job_ids = [await workflows.create_job() for _ in range(9)]
     for job_id in job_ids[2:]:
-        await fake_workflows.redis.delete(KEYS.job(job_id))
-    first = await fake_workflows.read("?limit=2")
+        await workflows.redis.delete(KEYS.job(job_id))
+    first = await workflows.read("?limit=2")
     assert first["jobs"] == []
     assert first["pagination"]["has_more"] is True
-    assert await ids_of(fake_workflows, "limit=2") == job_ids[1::-1]
+    assert await ids_of(workflows, "limit=2") == job_ids[1::-1]
 
 
 async def test_a_large_offset_continues_on_the_next_pages(
-    fake_workflows: Workflows, monkeypatch: pytest.MonkeyPatch
+    workflows: Workflows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listing, "SCAN_SIZE", 2)
     monkeypatch.setattr(listing, "MOST_LOOKS", 2)
-    job_ids = [await fake_workflows.create_job() for _ in range(12)]
-    await fake_workflows.redis.delete(KEYS.job(job_ids[8]))
+    job_ids = [await workflows.create_job() for _ in range(12)]
+    await workflows.redis.delete(KEYS.job(job_ids[8]))
     there = [job_id for job_id in job_ids[::-1] if job_id != job_ids[8]]
     for offset in range(12):
-        assert await ids_of_from(fake_workflows, offset) == there[offset:]
-    assert await ids_of_from(fake_workflows, 10_000_000) == []
+        assert await ids_of_from(workflows, offset) == there[offset:]
+    assert await ids_of_from(workflows, 10_000_000) == []
 
 
 async def ids_of_from(workflows: Workflows, offset: int) -> list[str]:
@@ -141,20 +138,87 @@ MISFITS = [
 ]
 
 
-async def test_invalid_query_parameters_are_rejected(fake_workflows: Workflows) -> None:
+async def test_invalid_query_parameters_are_rejected(workflows: Workflows) -> None:
     for query, status, code, field in MISFITS:
-        answer = await fake_workflows.get(f"?{query}")
+        answer = await workflows.get(f"?{query}")
         check_envelope(answer, status, code, field)
+    await workflows.redis.set(KEYS.index(), "x")
+    check_envelope(await workflows.get(""), 503, "store_corrupt")
 
 
-async def test_an_index_of_another_type_is_reported(fake_workflows: Workflows) -> None:
-    await fake_workflows.redis.set(KEYS.index(), "x")
-    check_envelope(await fake_workflows.get(""), 503, "store_corrupt")
+async def numbers_of(workflows: Workflows, job_id: str, query: str) -> list[int]:
+    """Numbers over all pages."""
+    found: list[int] = []
+    cursor = ""
+    while True:
+        answer = await workflows.read(f"/{job_id}/events?{query}{cursor}")
+        page = answer["pagination"]
+        assert page["count"] == len(answer["events"])
+        found += [event["seq"] for event in answer["events"]]
+        if not page["has_more"]:
+            assert page["next_cursor"] is None
+            return found
+        assert page["next_cursor"] == f"evt_{found[-1]}"
+        cursor = f"&cursor={page['next_cursor']}"
 
 
-async def test_without_jobs_the_list_is_empty(workflows: Workflows) -> None:
-    answer: Any = await workflows.read("")
-    assert answer["jobs"] == []
+async def test_events_describe_each_step(workflows: Workflows) -> None:
+    job_id = await workflows.create_job({"metadata": {"a": 1}})
+    await workflows.run(job_id, "sources", things(2), "Read 2 sources")
+    answer = await workflows.read(f"/{job_id}/events")
+    assert list(answer) == ["success", "job_id", "events", "pagination"]
+    assert answer["job_id"] == job_id
+    created, started, completed = answer["events"]
+    assert list(created) == ["id", "seq", "type", "at", "step", "data"]
+    assert (created["id"], created["seq"], created["type"]) == ("1-0", 1, "job.created")
+    assert (created["step"], created["data"]) == (None, {"metadata": {"a": 1}})
+    assert (started["type"], started["step"]) == ("step.started", "sources")
+    assert completed["type"] == "step.completed"
+    assert completed["data"]["summary"] == "Read 2 sources"
+    assert completed["at"].endswith("Z")
     assert answer["pagination"] == {
-        "count": 0, "has_more": False, "next_cursor": None, "total": 0,
+        "count": 3, "has_more": False, "next_cursor": None, "total": 3,
     }  # fmt: skip
+
+
+async def test_pages_of_events_have_no_gap(workflows: Workflows) -> None:
+    job_id = await workflows.create_job()
+    running = await workflows.start(job_id, "sources")
+    for done in range(8):
+        await workflows.store.progress(running, done, 8)
+    for limit in (1, 2, 3, 9, 10, 500):
+        assert await numbers_of(workflows, job_id, f"limit={limit}") == list(range(1, 11))
+    assert await numbers_of(workflows, job_id, "offset=7") == [8, 9, 10]
+    answer = await workflows.read(f"/{job_id}/events?limit=2&offset=3")
+    assert [event["seq"] for event in answer["events"]] == [4, 5]
+    assert (await workflows.read(f"/{job_id}/events?offset=50"))["events"] == []
+    assert await numbers_of(workflows, job_id, "cursor=evt_8&limit=1") == [9, 10]
+    assert await numbers_of(workflows, job_id, "cursor=evt_0") == list(range(1, 11))
+    assert (await workflows.read(f"/{job_id}/events?cursor=evt_99"))["events"] == []
+
+
+async def test_invalid_events_are_tolerated(workflows: Workflows) -> None:
+    job_id = await workflows.create_job()
+    key = KEYS.events(job_id)
+    await workflows.redis.xadd(key, {"type": b"\xff", "ts": "x", "data": b"{"}, id="2-0")
+    await workflows.redis.xadd(key, {"a": "b"}, id="3-7")
+    events = (await workflows.read(f"/{job_id}/events"))["events"]
+    assert [event["seq"] for event in events] == [1, 2, 3]
+    assert events[1]["data"] == {"_raw": "{"}
+    assert events[2]["data"] == {}
+
+
+INVALID_EVENTS = [
+    ("limit=501", 422, "validation_error", "limit"),
+    ("cursor=res_1", 400, "invalid_cursor", "cursor"),
+    ("cursor=1-0", 400, "invalid_cursor", "cursor"),
+    ("cursor=evt_1-0", 400, "invalid_cursor", "cursor"),
+    ("cursor=evt_1&offset=2", 400, "pagination_conflict", "offset"),
+]
+
+
+async def test_invalid_event_queries_are_rejected(workflows: Workflows) -> None:
+    job_id = await workflows.create_job()
+    for query, status, code, field in INVALID_EVENTS:
+        answer = await workflows.get(f"/{job_id}/events?{query}")
+        check_envelope(answer, status, code, field)

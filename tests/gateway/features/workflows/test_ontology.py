@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from common.features.workflows.types import NewItem
-from tests.gateway.asgi import Answer
-from tests.gateway.features.workflows.actions import items, reviewing, running, send, statuses
-from tests.gateway.features.workflows.kit import Workflows, check_envelope, things
+from tests.support.gateway.asgi import Answer
+from tests.support.gateway.workflow_actions import items, reviewing, send, statuses
+from tests.support.gateway.workflows import Workflows, check_envelope, things
+
+pytestmark = pytest.mark.fakeredis_only
 
 MOVE: dict[str, Any] = {"kind": "file_move", "from": "in/a.txt", "to": "notes/a.txt"}
 
@@ -89,40 +91,20 @@ async def test_an_edit_changes_and_approves_the_proposal(workflows: Workflows) -
     assert response["errors"] == []
 
 
-async def test_the_new_confidence_is_used_by_filters(workflows: Workflows) -> None:
-    job_id = await reviewing(workflows)
-    body = {"confidence": 0.9, "auto_approve": False}
-    assert (await edit(workflows, job_id, 1, body)).json()["item"]["status"] == "proposed"
-    decision = {"action": "approve", "filter": {"min_confidence": 0.8}}
-    answer = await workflows.post(f"/{job_id}/proposals/bulk", decision)
-    assert [item["id"] for item in answer.json()["items"]] == ["p_001"]
+async def test_an_edit_of_an_old_version_is_rejected(workflows: Workflows) -> None:
+    for by in ("body", '"{}"', 'W/"{}"', "{}"):
+        job_id = await reviewing(workflows)
 
+        async def on(version: int, to: str, job_id: str = job_id, by: str = by) -> Answer:
+            if by == "body":
+                return await edit(workflows, job_id, 1, {"to": to, "version": version})
+            return await edit(workflows, job_id, 1, {"to": to}, if_match=by.format(version))
 
-async def test_an_edit_can_be_undone(workflows: Workflows) -> None:
-    job_id = await reviewing(workflows)
-    before = (await items(workflows, job_id))["p_001"]
-    token = (await edit(workflows, job_id, 1, {"to": "x"})).json()["undo_token"]
-    answer = await workflows.post(f"/{job_id}/undo", {"undo_token": token})
-    assert answer.status == 200
-    after = (await items(workflows, job_id))["p_001"]
-    assert after == {**before, "version": 3}
-
-
-@pytest.mark.parametrize("by", ["body", "header", "weak", "bare"])
-async def test_an_edit_of_an_old_version_is_rejected(workflows: Workflows, by: str) -> None:
-    job_id = await reviewing(workflows)
-
-    async def on(version: int, to: str) -> Answer:
-        written = {"header": f'"{version}"', "weak": f'W/"{version}"', "bare": str(version)}
-        if by == "body":
-            return await edit(workflows, job_id, 1, {"to": to, "version": version})
-        return await edit(workflows, job_id, 1, {"to": to}, if_match=written[by])
-
-    assert (await on(1, "first")).status == 200
-    response = check_envelope(await on(1, "second"), 409, "version_conflict")
-    assert response["errors"][0]["item_id"] == "p_001"
-    assert (response["item"]["version"], response["item"]["payload"]["to"]) == (2, "first")
-    assert (await on(2, "third")).json()["item"]["payload"]["to"] == "third"
+        assert (await on(1, "first")).status == 200
+        response = check_envelope(await on(1, "second"), 409, "version_conflict")
+        assert response["errors"][0]["item_id"] == "p_001"
+        assert (response["item"]["version"], response["item"]["payload"]["to"]) == (2, "first")
+        assert (await on(2, "third")).json()["item"]["payload"]["to"] == "third"
 
 
 async def test_concurrent_edits_are_all_kept(workflows: Workflows) -> None:
@@ -136,87 +118,60 @@ async def test_concurrent_edits_are_all_kept(workflows: Workflows) -> None:
     assert item["version"] == 5
 
 
-async def test_editing_the_last_proposal_ends_the_review(workflows: Workflows) -> None:
+async def test_only_open_proposals_can_be_edited(workflows: Workflows) -> None:
     job_id = await reviewing(workflows, 2)
-    await edit(workflows, job_id, 1, {"to": "x"})
+    check_envelope(await edit(workflows, job_id, "s_001", {"to": "x"}), 409, "not_reviewable")
+    kept = await edit(workflows, job_id, 1, {"confidence": 0.9, "auto_approve": False})
+    assert kept.json()["item"]["status"] == "proposed"
+    decision = {"action": "approve", "filter": {"min_confidence": 0.8}}
+    answer = await workflows.post(f"/{job_id}/proposals/bulk", decision)
+    assert [item["id"] for item in answer.json()["items"]] == ["p_001"]
     assert (await workflows.status(job_id))["status"] == "waiting_input"
     assert (await edit(workflows, job_id, 2, {"to": "y"})).status == 200
-    assert (await workflows.status(job_id))["status"] == "running"
-
-
-async def test_an_edit_after_the_review_is_rejected(workflows: Workflows) -> None:
-    job_id = await reviewing(workflows)
-    await workflows.post(f"/{job_id}/proposals/bulk", {"action": "approve", "all": True})
-    check_envelope(await edit(workflows, job_id, 1, {"to": "x"}), 409, "not_reviewable")
-    answer = await workflows.post(f"/{job_id}/steps/apply/execute", {"wait_s": 0})
-    assert answer.status == 202
-    assert (await running(workflows, job_id)).step == "apply"
+    assert (await workflows.status(job_id))["status"] == "running", "the review has ended"
     check_envelope(await edit(workflows, job_id, 1, {"to": "x"}), 409, "not_reviewable")
 
 
-async def test_unknown_items_are_not_found(fake_workflows: Workflows) -> None:
-    job_id = await reviewing(fake_workflows)
-    for item in ("p_009", 9, "unknown", "s_001%2e"):
-        check_envelope(await edit(fake_workflows, job_id, item, {"to": "x"}), 404, "item_not_found")
-    check_envelope(await edit(fake_workflows, "wf_20200101_001", 1, {"to": "x"}), 404)
-
-
-async def test_only_proposals_can_be_edited(workflows: Workflows) -> None:
-    job_id = await reviewing(workflows)
-    check_envelope(await edit(workflows, job_id, "s_001", {"to": "x"}), 409, "not_reviewable")
-
-
-# -- files ----------------------------------------------------------------------------------
-
-
-async def test_folder_and_filename_change_the_target(fake_workflows: Workflows) -> None:
-    job_id = await with_proposal(fake_workflows, MOVE)
-    for body, to in MOVES:
-        answer = await edit(fake_workflows, job_id, 1, body)
+async def test_folder_and_filename_change_the_target(workflows: Workflows) -> None:
+    job_id = await with_proposal(workflows, MOVE)
+    before = (await items(workflows, job_id))["p_001"]
+    for number, (body, to) in enumerate(MOVES):
+        answer = await edit(workflows, job_id, 1, body)
         assert answer.json()["item"]["payload"] == {**MOVE, "to": to}
         token = answer.json()["undo_token"]
-        await fake_workflows.post(f"/{job_id}/undo", {"undo_token": token})
-
-
-async def test_invalid_folders_and_filenames_are_rejected(fake_workflows: Workflows) -> None:
-    job_id = await with_proposal(fake_workflows, MOVE)
+        await workflows.post(f"/{job_id}/undo", {"undo_token": token})
+        undone = (await items(workflows, job_id))["p_001"]
+        assert undone == {**before, "version": 3 + 2 * number}
     for body in NOWHERE:
-        check_envelope(await edit(fake_workflows, job_id, 1, body), 422, "validation_error")
-
-
-async def test_only_file_moves_have_a_folder(fake_workflows: Workflows) -> None:
-    job_id = await reviewing(fake_workflows)
-    answer = await edit(fake_workflows, job_id, 1, {"proposed_folder": "x"})
+        check_envelope(await edit(workflows, job_id, 1, body), 422, "validation_error")
+    other = await reviewing(workflows)
+    answer = await edit(workflows, other, 1, {"proposed_folder": "x"})
     check_envelope(answer, 422, "validation_error", "proposed_folder")
 
 
-# -- invalid --------------------------------------------------------------------------------
-
-
-async def test_invalid_requests_are_rejected(fake_workflows: Workflows) -> None:
-    job_id = await reviewing(fake_workflows)
+async def test_invalid_requests_are_rejected(workflows: Workflows) -> None:
+    job_id = await reviewing(workflows)
     for body in MISFITS:
-        check_envelope(await edit(fake_workflows, job_id, 1, body), 422, "validation_error")
-    assert await statuses(fake_workflows, job_id) == ["proposed"] * 3
-
-
-async def test_an_edited_item_may_not_exceed_its_limit(fake_workflows: Workflows) -> None:
-    job_id = await with_proposal(fake_workflows, {"to": ["a"]})
-    for variants, status in ((16, 200), (17, 422)):
-        body = {"to": ["x" * 4000] * variants, "auto_approve": False}
-        answer = await edit(fake_workflows, job_id, 1, body)
-        assert answer.status == status
-    assert "65536 at most" in check_envelope(answer, 422, "validation_error")["detail"]
-    item = (await items(fake_workflows, job_id))["p_001"]
-    assert (item["version"], len(item["payload"]["to"])) == (2, 16)
-
-
-async def test_invalid_versions_are_rejected(fake_workflows: Workflows) -> None:
-    job_id = await reviewing(fake_workflows)
+        check_envelope(await edit(workflows, job_id, 1, body), 422, "validation_error")
     for header in ('"x"', "0", "-1", '"1", "2"'):
-        answer = await edit(fake_workflows, job_id, 1, {"to": "x"}, if_match=header)
+        answer = await edit(workflows, job_id, 1, {"to": "x"}, if_match=header)
         check_envelope(answer, 422, "validation_error", "if-match")
     body = {"to": "x", "version": 1}
-    answer = await edit(fake_workflows, job_id, 1, body, if_match='"2"')
+    answer = await edit(workflows, job_id, 1, body, if_match='"2"')
     check_envelope(answer, 422, "validation_error", "version")
-    assert (await edit(fake_workflows, job_id, 1, body, if_match="*")).status == 200
+    for item in ("p_009", 9, "unknown", "s_001%2e"):
+        check_envelope(await edit(workflows, job_id, item, {"to": "x"}), 404, "item_not_found")
+    check_envelope(await edit(workflows, "wf_20200101_001", 1, {"to": "x"}), 404)
+    assert await statuses(workflows, job_id) == ["proposed"] * 3
+    assert (await edit(workflows, job_id, 1, body, if_match="*")).status == 200
+
+
+async def test_an_edited_item_may_not_exceed_its_limit(workflows: Workflows) -> None:
+    job_id = await with_proposal(workflows, {"to": ["a"]})
+    for variants, status in ((16, 200), (17, 422)):
+        body = {"to": ["x" * 4000] * variants, "auto_approve": False}
+        answer = await edit(workflows, job_id, 1, body)
+        assert answer.status == status
+    assert "65536 at most" in check_envelope(answer, 422, "validation_error")["detail"]
+    item = (await items(workflows, job_id))["p_001"]
+    assert (item["version"], len(item["payload"]["to"])) == (2, 16)

@@ -14,7 +14,7 @@ from gateway.app import create_app
 from gateway.auth.permissions import ADMIN, ADMIN_READ, READ, SUBMIT_AND_READ, WRITE, permission_for
 from gateway.features.workflows.models.requests import EXAMPLE, CreateWorkflowRequest
 from tests.gateway.features.workflows import seed_shapes
-from tests.gateway.features.workflows.kit import JOBS, Workflows
+from tests.support.gateway.workflows import JOBS, Workflows
 
 JOB = f"{JOBS}/{{job_id}}"
 ROUTES = {
@@ -69,11 +69,12 @@ def test_the_request_is_documented(document: dict[str, Any]) -> None:
     assert "required" not in media["schema"]
 
 
+@pytest.mark.fakeredis_only
 async def test_responses_match_their_schemas(
-    fake_workflows: Workflows, document: dict[str, Any]
+    workflows: Workflows, document: dict[str, Any]
 ) -> None:
-    job_id = await fake_workflows.create_job({"webhook_url": "https://example.com/x"})
-    await fake_workflows.until_proposals(job_id, 3)
+    job_id = await workflows.create_job({"webhook_url": "https://example.com/x"})
+    await workflows.until_proposals(job_id, 3)
     registry: Any = Registry().with_resource(
         "urn:doc", Resource(contents=document, specification=DRAFT202012)
     )
@@ -86,7 +87,7 @@ async def test_responses_match_their_schemas(
         content = document["paths"][template]["get"]["responses"]["200"]["content"]
         reference = "urn:doc" + content["application/json"]["schema"]["$ref"]
         validator = jsonschema.Draft202012Validator({"$ref": reference}, registry=registry)
-        validator.validate(await fake_workflows.read(path))
+        validator.validate(await workflows.read(path))
 
 
 def test_every_route_has_its_permission() -> None:

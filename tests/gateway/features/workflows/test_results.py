@@ -9,7 +9,9 @@ import pytest
 from common.features.workflows import reader as reading
 from common.features.workflows.types import NewItem
 from tests.gateway.features.workflows import seed_shapes
-from tests.gateway.features.workflows.kit import KEYS, Workflows, check_envelope, things
+from tests.support.gateway.workflows import KEYS, Workflows, check_envelope, things
+
+pytestmark = pytest.mark.fakeredis_only
 
 
 async def ids_of(workflows: Workflows, path: str) -> list[str]:
@@ -55,52 +57,36 @@ async def test_the_response_has_the_shape_of_the_contract(workflows: Workflows) 
     assert seed_shapes.extras(answer, seed_shapes.result_schema()) == {"result.pagination.total"}
 
 
-async def test_items_are_in_the_order_of_their_steps(workflows: Workflows) -> None:
+async def test_pages_have_no_gap_and_no_overlap(workflows: Workflows) -> None:
     job_id = await workflows.create_job()
     await workflows.until_proposals(job_id, 4)
     answer = await workflows.read(f"/{job_id}/results")
     assert answer["step"] == "proposals", "the current step"
-    ids = [item["id"] for item in answer["result"]["items"]]
-    assert ids == [
-        "s_001",
-        "s_002",
-        "s_003",
-        "x_001",
-        "x_002",
-        "sum_001",
-        "p_001",
-        "p_002",
-        "p_003",
-        "p_004",
-    ]
     types = [item["type"] for item in answer["result"]["items"]]
-    assert types[0] == "source"
-    assert types[-1] == "proposal"
-    assert (await workflows.read(f"/{job_id}/results?step=sources"))["step"] == "sources"
-
-
-async def test_pages_have_no_gap_and_no_overlap(fake_workflows: Workflows) -> None:
-    job_id = await fake_workflows.create_job()
-    await fake_workflows.until_proposals(job_id, 4)
-    whole = await ids_of(fake_workflows, f"/{job_id}/results")
-    for limit, pages in ((1, 10), (3, 4), (5, 2), (10, 1), (11, 1)):
-        assert await ids_of(fake_workflows, f"/{job_id}/results?limit={limit}") == whole
+    assert (types[0], types[-1]) == ("source", "proposal")
+    whole = await ids_of(workflows, f"/{job_id}/results")
+    steps = ["s_001", "s_002", "s_003", "x_001", "x_002", "sum_001"]
+    assert whole == [*steps, "p_001", "p_002", "p_003", "p_004"]
+    for limit, pages in ((1, 10), (3, 4), (5, 2), (10, 1), (11, 1), (500, 1)):
+        assert await ids_of(workflows, f"/{job_id}/results?limit={limit}") == whole
         skipped = (pages - 1) * limit
-        last = await fake_workflows.read(f"/{job_id}/results?limit={limit}&offset={skipped}")
+        last = await workflows.read(f"/{job_id}/results?limit={limit}&offset={skipped}")
         assert last["result"]["pagination"]["has_more"] is False, "also on an exact multiple"
         assert [item["id"] for item in last["result"]["items"]] == whole[skipped:]
+    for query in ("cursor=res_1&offset=0", "cursor=res_0", "offset=9999"):
+        assert (await workflows.get(f"/{job_id}/results?{query}")).status == 200, query
 
 
-async def test_a_cursor_keeps_its_position(fake_workflows: Workflows) -> None:
-    job_id = await fake_workflows.create_job()
-    await fake_workflows.run(job_id, "sources", things(5))
-    first = await fake_workflows.read(f"/{job_id}/results?limit=3")
+async def test_a_cursor_keeps_its_position(workflows: Workflows) -> None:
+    job_id = await workflows.create_job()
+    await workflows.run(job_id, "sources", things(5))
+    first = await workflows.read(f"/{job_id}/results?limit=3")
     cursor = first["result"]["pagination"]["next_cursor"]
-    await fake_workflows.run(job_id, "index_extract", things(2))
-    rest = await ids_of(fake_workflows, f"/{job_id}/results?limit=2&cursor={cursor}")
+    await workflows.run(job_id, "index_extract", things(2))
+    rest = await ids_of(workflows, f"/{job_id}/results?limit=2&cursor={cursor}")
     assert rest == ["s_004", "s_005", "x_001", "x_002"]
-    await fake_workflows.run(job_id, "sources", things(2))  # its items are replaced
-    again = await fake_workflows.read(f"/{job_id}/results?cursor={cursor}")
+    await workflows.run(job_id, "sources", things(2))  # its items are replaced
+    again = await workflows.read(f"/{job_id}/results?cursor={cursor}")
     assert [item["id"] for item in again["result"]["items"]] == ["s_001", "s_002"]
 
 
@@ -115,17 +101,14 @@ async def test_items_are_filtered_by_status(
         await workflows.redis.hset(KEYS.states(job_id), f"p_{number:03d}", state)
     path = f"/{job_id}/results?step=proposals&status=approved"
     approved = ["p_002", "p_003", "p_007", "p_009"]
-    assert await ids_of(workflows, path) == approved
-    assert await ids_of(workflows, f"{path}&limit=1") == approved
-    assert await ids_of(workflows, f"{path}&limit=4") == approved
+    for limit in ("", "&limit=1", "&limit=4"):
+        assert await ids_of(workflows, path + limit) == approved
     page = (await workflows.read(f"{path}&limit=2&offset=1"))["result"]
     assert [item["id"] for item in page["items"]] == approved[1:3]
     assert page["pagination"]["total"] == 4
-    assert (await workflows.read(f"/{job_id}/results?status=complete"))["result"]["pagination"][
-        "total"
-    ] == 6
-    none = (await workflows.read(f"/{job_id}/results?status=failed"))["result"]
-    assert (none["items"], none["pagination"]["total"]) == ([], 0)
+    for status, total in (("complete", 6), ("failed", 0)):
+        found = (await workflows.read(f"/{job_id}/results?status={status}"))["result"]
+        assert found["pagination"]["total"] == total
 
 
 async def test_only_undoable_items_have_a_token(workflows: Workflows) -> None:
@@ -140,41 +123,41 @@ async def test_only_undoable_items_have_a_token(workflows: Workflows) -> None:
     assert [item["undo_token"] for item in items] == ["undo_p_001", None, None]
 
 
-async def test_only_reviewed_steps_have_bulk_operations(fake_workflows: Workflows) -> None:
-    job_id = await fake_workflows.create_job()
-    await fake_workflows.redis.hset(
+async def test_only_reviewed_steps_have_bulk_operations(workflows: Workflows) -> None:
+    job_id = await workflows.create_job()
+    await workflows.redis.hset(
         KEYS.job(job_id), mapping={"last_operation": "approve_all", "pending_changes": "4"}
     )
     for step in ("sources", "index_extract", "apply"):
-        result = (await fake_workflows.read(f"/{job_id}/results?step={step}"))["result"]
+        result = (await workflows.read(f"/{job_id}/results?step={step}"))["result"]
         assert result["bulk"] == {"supported": False, "last_operation": None}
         assert result["ontology_edits"] == {
             "supported": False, "granular": False, "pending_changes": 0,
         }  # fmt: skip
         assert result["summary"] == f"Step '{step}' has not been executed"
     for reviewed in ("proposals", "review"):
-        result = (await fake_workflows.read(f"/{job_id}/results?step={reviewed}"))["result"]
+        result = (await workflows.read(f"/{job_id}/results?step={reviewed}"))["result"]
         assert result["bulk"] == {"supported": True, "last_operation": "approve_all"}
         assert result["ontology_edits"]["pending_changes"] == 4
 
 
-async def test_errors_of_the_step_are_returned(fake_workflows: Workflows) -> None:
-    job_id = await fake_workflows.create_job()
-    await fake_workflows.run(
+async def test_errors_of_the_step_are_returned(workflows: Workflows) -> None:
+    job_id = await workflows.create_job()
+    await workflows.run(
         job_id, "sources", errors=b'[{"code":"source_failed","message":"no file","source":"a.md"}]'
     )
-    answer = await fake_workflows.read(f"/{job_id}/results?step=sources")
+    answer = await workflows.read(f"/{job_id}/results?step=sources")
     assert answer["success"] is True
     assert answer["errors"] == [
         {"code": "source_failed", "message": "no file", "field": None, "item_id": None,
          "source": "a.md"},
     ]  # fmt: skip
-    running = await fake_workflows.start(job_id, "index_extract")
-    assert (await fake_workflows.read(f"/{job_id}/results"))["result"]["summary"] == (
+    running = await workflows.start(job_id, "index_extract")
+    assert (await workflows.read(f"/{job_id}/results"))["result"]["summary"] == (
         "Step 'index_extract' is running"
     )
-    await fake_workflows.store.fail(running, b'[{"code":"step_failed","message":"too deep"}]')
-    answer = await fake_workflows.read(f"/{job_id}/results")
+    await workflows.store.fail(running, b'[{"code":"step_failed","message":"too deep"}]')
+    answer = await workflows.read(f"/{job_id}/results")
     assert answer["result"]["summary"] == "Step 'index_extract' failed: too deep"
 
 
@@ -198,35 +181,26 @@ MISFITS = [
 ]
 
 
-async def test_invalid_query_parameters_are_rejected(fake_workflows: Workflows) -> None:
-    job_id = await fake_workflows.create_job()
+async def test_invalid_query_parameters_are_rejected(workflows: Workflows) -> None:
+    job_id = await workflows.create_job()
     for query, status, code, field in MISFITS:
-        answer = await fake_workflows.get(f"/{job_id}/results?{query}")
+        answer = await workflows.get(f"/{job_id}/results?{query}")
         assert check_envelope(answer, status, code, field)["job_id"] == job_id
 
 
-async def test_parameters_at_their_bounds_are_accepted(fake_workflows: Workflows) -> None:
-    job_id = await fake_workflows.create_job()
-    await fake_workflows.run(job_id, "sources", things(2))
-    for query in ("limit=500", "limit=1", "cursor=res_1&offset=0", "cursor=res_0", "offset=9999"):
-        assert (await fake_workflows.get(f"/{job_id}/results?{query}")).status == 200, query
-
-
-BAD_STATES = [b"", b"proposed", b"strange 1 0 0.5", b"proposed x y z", b"\xff \xff \xff \xff"]
-
-
-@pytest.mark.parametrize("state", BAD_STATES)
-async def test_invalid_items_are_tolerated(fake_workflows: Workflows, state: bytes) -> None:
-    job_id = await fake_workflows.create_job()
-    await fake_workflows.run(job_id, "sources", things(3))
-    redis = fake_workflows.redis
-    await redis.hset(KEYS.states(job_id), "s_001", state)
-    await redis.hset(KEYS.items(job_id), "s_002", b"{no json")
-    await redis.hdel(KEYS.items(job_id), "s_003")
-    await redis.zadd(KEYS.order(job_id), {"zzz": 99})
-    items: list[Any] = (await fake_workflows.read(f"/{job_id}/results"))["result"]["items"]
-    assert {item["id"] for item in items} <= {"s_001", "s_002"}
-    assert next(item for item in items if item["id"] == "s_002")["payload"] == {"_raw": "{no json"}
+async def test_invalid_items_are_tolerated(workflows: Workflows) -> None:
+    redis = workflows.redis
+    for state in (b"", b"proposed", b"strange 1 0 0.5", b"proposed x y z", b"\xff \xff \xff \xff"):
+        job_id = await workflows.create_job()
+        await workflows.run(job_id, "sources", things(3))
+        await redis.hset(KEYS.states(job_id), "s_001", state)
+        await redis.hset(KEYS.items(job_id), "s_002", b"{no json")
+        await redis.hdel(KEYS.items(job_id), "s_003")
+        await redis.zadd(KEYS.order(job_id), {"zzz": 99})
+        found: list[Any] = (await workflows.read(f"/{job_id}/results"))["result"]["items"]
+        assert {item["id"] for item in found} <= {"s_001", "s_002"}
+        raw = next(item for item in found if item["id"] == "s_002")
+        assert raw["payload"] == {"_raw": "{no json"}
 
 
 async def test_payloads_are_returned_unchanged(workflows: Workflows) -> None:
@@ -247,19 +221,7 @@ async def test_a_worker_can_read_all_items(workflows: Workflows) -> None:
     found = await reader.step_items(job_id, "proposals")
     assert [item.id for item in found] == [f"p_{number:03d}" for number in range(1, 1204)]
     assert found[6].confidence == 0.007
-    one = await reader.item(job_id, "p_1203")
-    assert one == found[-1]
+    assert await reader.item(job_id, "p_1203") == found[-1]
     assert await reader.item(job_id, "p_9999") is None
     assert await reader.item("wf_20000101_001", "p_001") is None
     assert await reader.step_items("wf_20000101_001", "proposals") == []
-
-
-async def test_data_and_options_are_stored_by_step(workflows: Workflows) -> None:
-    job_id = await workflows.create_job({"steps": {"summarize": {"sentences": 2}}})
-    running = await workflows.start(job_id, "sources")
-    await workflows.store.put(running, "index", b"\x00bytes")
-    reader = workflows.gateway.workflows.reader
-    assert await reader.data(job_id, running.execution, "index") == b"\x00bytes"
-    assert await reader.data(job_id, "ex_other", "index") is None
-    assert await reader.options(job_id, "summarize") == b'{"sentences":2}'
-    assert await reader.options(job_id, "apply") == b""

@@ -1,12 +1,16 @@
-"""Reviews through the execute route of the review step."""
+"""Decisions on proposals: through the review step, and in bulk by id, by filter or all."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
-from tests.gateway.features.workflows.actions import (
+import pytest
+
+from tests.support.gateway.access import bearer, key_for
+from tests.support.gateway.asgi import Answer
+from tests.support.gateway.workflow_actions import (
     begin,
-    event_types,
     execute,
     execute_path,
     items,
@@ -15,8 +19,10 @@ from tests.gateway.features.workflows.actions import (
     statuses,
     work_up_to,
 )
-from tests.gateway.features.workflows.kit import Workflows, check_envelope
-from tests.worker.kit import eventually
+from tests.support.gateway.workflows import PLAIN, Workflows, check_envelope
+from tests.support.worker.harness import eventually
+
+pytestmark = pytest.mark.fakeredis_only
 
 
 async def decide(workflows: Workflows, job_id: str, *decisions: dict[str, Any], **more: Any) -> Any:
@@ -46,6 +52,10 @@ async def test_a_review_waits_for_decisions(workflows: Workflows) -> None:
     assert (job["status"], job["current_step"]) == ("waiting_input", "review")
     again = await execute(workflows, job_id, "review")
     assert (again.status, again.json()["execution_id"]) == (202, body["execution_id"])
+    empty = await workflows.create_job()
+    await workflows.until_proposals(empty, 0)
+    answer = await execute(workflows, empty, "review")
+    assert (answer.status, answer.json()["result"]["summary"]) == (200, "Nothing to decide")
 
 
 async def test_the_last_decision_completes_the_review(workflows: Workflows) -> None:
@@ -66,38 +76,6 @@ async def test_the_last_decision_completes_the_review(workflows: Workflows) -> N
     assert (job["status"], job["progress"]) == ("running", 0.85)
 
 
-async def test_finalize_rejects_the_rest(workflows: Workflows) -> None:
-    job_id = await reviewing(workflows)
-    answer = await decide(workflows, job_id, approve(1), finalize=True)
-    assert (answer.status, answer.json()["applied"]) == (200, 3)
-    assert await statuses(workflows, job_id) == ["approved", "rejected", "rejected"]
-
-
-async def test_auto_advance_starts_the_next_step(workflows: Workflows) -> None:
-    job_id = await workflows.create_job({"auto_advance": True})
-    await work_up_to(workflows, job_id, "proposals")
-    answer = await decide(workflows, job_id, finalize=True)
-    what = await running(workflows, job_id)
-    assert what.step == "apply"
-    started = answer.json()["started"]
-    assert started == {"step": "apply", "execution_id": what.execution}
-
-
-async def test_without_proposals_the_review_is_complete(workflows: Workflows) -> None:
-    job_id = await workflows.create_job()
-    await workflows.until_proposals(job_id, 0)
-    answer = await execute(workflows, job_id, "review")
-    assert (answer.status, answer.json()["result"]["summary"]) == (200, "Nothing to decide")
-
-
-async def test_decisions_open_and_complete_the_review(workflows: Workflows) -> None:
-    job_id = await workflows.create_job()
-    await workflows.until_proposals(job_id, 2)
-    answer = await decide(workflows, job_id, approve(1), approve(2))
-    assert answer.status == 200
-    assert (await event_types(workflows, job_id)).count("step.completed") == 5
-
-
 async def test_a_waiting_request_ends_at_the_review(workflows: Workflows) -> None:
     job_id = await workflows.create_job()
     request = begin(workflows, execute_path(job_id, "review"), {"wait_s": 30})
@@ -110,44 +88,23 @@ async def test_a_waiting_request_ends_at_the_review(workflows: Workflows) -> Non
 
 async def test_some_decisions_fail(workflows: Workflows) -> None:
     job_id = await reviewing(workflows)
-    answer = await decide(
-        workflows,
-        job_id,
-        approve(1, version=7),
-        approve("p_009"),
-        approve("s_001"),
-        approve(2, version=1),
-    )
+    failing = (approve(1, version=7), approve("p_009"), approve("s_001"), approve(2, version=1))
+    answer = await decide(workflows, job_id, *failing)
     body = answer.json()
     assert (answer.status, body["success"], body["applied"], body["failed"]) == (202, False, 1, 3)
     reported = {error["item_id"]: error["code"] for error in body["errors"]}
-    assert reported == {
-        "p_001": "version_conflict",
-        "p_009": "item_not_found",
-        "s_001": "item_not_found",
-    }
+    missing = dict.fromkeys(("p_009", "s_001"), "item_not_found")
+    assert reported == {"p_001": "version_conflict", **missing}
     [conflict] = [error for error in body["errors"] if error["item_id"] == "p_001"]
     assert (conflict["version"], conflict["status"]) == (1, "proposed")
-    assert await statuses(workflows, job_id) == ["proposed", "approved", "proposed"]
-
-
-async def test_only_version_conflicts_get_409(workflows: Workflows) -> None:
-    job_id = await reviewing(workflows)
-    await decide(workflows, job_id, reject(1))
-    answer = await decide(workflows, job_id, approve(1, version=1), finalize=True)
+    answer = await decide(workflows, job_id, approve(1, version=7), finalize=True)
     body = answer.json()
     assert (answer.status, body["success"], body["step"]) == (409, False, "review")
     assert body["detail"] == body["errors"][0]["message"]
-    assert [error["code"] for error in body["errors"]] == ["version_conflict"]
-    assert [(item["id"], item["version"]) for item in body["items"]] == [("p_001", 2)]
-    assert await statuses(workflows, job_id) == ["rejected", "proposed", "proposed"]
-
-
-async def test_failed_decisions_are_not_finalized(workflows: Workflows) -> None:
-    job_id = await reviewing(workflows)
-    answer = await decide(workflows, job_id, approve("p_009"), finalize=True)
-    assert (answer.status, answer.json()["success"]) == (202, False)
-    assert await statuses(workflows, job_id) == ["proposed"] * 3
+    assert [(item["id"], item["version"]) for item in body["items"]] == [("p_001", 1)]
+    assert await statuses(workflows, job_id) == ["proposed", "approved", "proposed"]
+    answer = await decide(workflows, job_id, finalize=True)
+    assert (answer.status, answer.json()["applied"]) == (200, 2)
 
 
 async def test_decisions_need_reviewable_proposals(workflows: Workflows) -> None:
@@ -181,10 +138,125 @@ MISFITS: list[tuple[Any, str]] = [
 ]
 
 
-async def test_invalid_decisions_are_rejected(fake_workflows: Workflows) -> None:
-    job_id = await reviewing(fake_workflows)
+async def test_invalid_decisions_are_rejected(workflows: Workflows) -> None:
+    job_id = await reviewing(workflows)
     for payload, field in MISFITS:
-        answer = await execute(fake_workflows, job_id, "review", {"payload": payload})
+        answer = await execute(workflows, job_id, "review", {"payload": payload})
         envelope = check_envelope(answer, 422, "validation_error")
         assert envelope["errors"][0]["field"].startswith(field)
-    assert await statuses(fake_workflows, job_id) == ["proposed"] * 3
+    assert await statuses(workflows, job_id) == ["proposed"] * 3
+
+
+INVALID_BULK: list[Any] = [
+    {"action": "approve"},
+    {"proposal_ids": [1]},
+    {"action": "approve", "proposal_ids": []},
+    {"action": "approve", "proposal_ids": [1], "all": True},
+    {"action": "approve", "filter": {}, "all": True},
+    {"action": "approve", "filter": {"min_confidence": 2}},
+    {"action": "approve", "filter": {"status": "lost"}},
+    {"action": "approve", "all": False},
+    {"action": "approve", "all": 1},
+    {"action": "apply", "all": True},
+    {"action": "approve", "all": True, "versions": {"p_001": 1}},
+    {"action": "approve", "proposal_ids": [1], "versions": {"p_002": 1}},
+    {"action": "approve", "proposal_ids": [1], "versions": {"p_001": 0}},
+    {"action": "approve", "proposal_ids": [True]},
+    {"action": "approve", "proposal_ids": [1.5]},
+    {"action": "approve", "proposal_ids": [1], "note": "x" * 2001},
+    {"action": "approve", "proposal_ids": [1], "more": 1},
+    [],
+    "approve",
+]
+
+
+async def bulk(workflows: Workflows, job_id: str, body: object, **headers: str) -> Answer:
+    return await workflows.post(f"/{job_id}/proposals/bulk", body, **headers)
+
+
+async def test_named_and_filtered_proposals_are_approved(workflows: Workflows) -> None:
+    job_id = await workflows.create_job({"auto_advance": True})
+    await work_up_to(workflows, job_id, "proposals", 4)  # of confidence 0.001 to 0.004
+    answer = await bulk(workflows, job_id, {"action": "approve", "proposal_ids": ["p_001", 3, "3"]})
+    body = answer.json()
+    assert answer.status == 200
+    assert list(body)[:8] == [
+        *("success", "job_id", "step", "applied", "failed", "items", "errors", "undo_token")
+    ]
+    assert (body["success"], body["step"]) == (True, "proposals")
+    assert (body["applied"], body["failed"], body["errors"]) == (2, 0, [])
+    assert [(item["id"], item["status"], item["version"]) for item in body["items"]] == [
+        ("p_001", "approved", 2),
+        ("p_003", "approved", 2),
+    ]
+    assert (body["pending"], body["completed"]) == (2, False)
+    found = await workflows.read(f"/{job_id}/results?step=proposals")
+    assert found["result"]["bulk"] == {"supported": True, "last_operation": "approve_selected"}
+    assert found["result"]["ontology_edits"]["pending_changes"] == 2
+    decision = {"action": "approve", "filter": {"status": "proposed", "min_confidence": 0.003}}
+    assert [item["id"] for item in (await bulk(workflows, job_id, decision)).json()["items"]] == [
+        "p_004"
+    ]
+    found = await workflows.read(f"/{job_id}/results?step=proposals")
+    assert found["result"]["bulk"]["last_operation"] == "approve_filtered"
+    body = (await bulk(workflows, job_id, {"action": "reject", "all": True})).json()
+    assert (body["completed"], body["pending"]) == (True, 0)
+    what = await running(workflows, job_id)
+    assert body["started"] == {"step": "apply", "execution_id": what.execution}
+
+
+async def test_some_bulk_decisions_fail(workflows: Workflows) -> None:
+    job_id = await reviewing(workflows)
+    await bulk(workflows, job_id, {"action": "reject", "proposal_ids": [1]})
+    stale = {"action": "approve", "proposal_ids": [1], "versions": {"p_001": 1}}
+    answer = await bulk(workflows, job_id, stale)
+    body = answer.json()
+    assert (answer.status, body["success"]) == (409, False), "only version conflicts"
+    assert body["detail"] == body["errors"][0]["message"]
+    assert body["errors"][0]["code"] == "version_conflict"
+    assert [(item["id"], item["version"]) for item in body["items"]] == [("p_001", 2)]
+    several = {"proposal_ids": ["p_001", "p_002", "p_404"], "versions": {"p_001": 1, "2": 1}}
+    answer = await bulk(workflows, job_id, {**stale, **several})
+    body = answer.json()
+    assert (answer.status, body["success"], body["applied"], body["failed"]) == (200, False, 1, 2)
+    assert [item["id"] for item in body["items"]] == ["p_002"]
+    assert [(error["item_id"], error["code"]) for error in body["errors"]] == [
+        ("p_001", "version_conflict"),
+        ("p_404", "item_not_found"),
+    ]
+    assert body["errors"][0]["version"] == 2
+
+
+async def test_bulk_decisions_need_reviewable_proposals(workflows: Workflows) -> None:
+    await workflows.declare()
+    plain = await workflows.create_job({"workflow": PLAIN.name})
+    job_id = await workflows.create_job()
+    body = {"action": "approve", "all": True}
+    for each in (job_id, plain):
+        check_envelope(await bulk(workflows, each, body), 409, "not_reviewable")
+    await workflows.until_proposals(job_id, 2)
+    assert (await bulk(workflows, job_id, body)).status == 200  # the review is not open yet
+    await workflows.post(f"/{job_id}/cancel")
+    check_envelope(await bulk(workflows, job_id, body), 409, "not_reviewable")
+
+
+async def test_invalid_bulk_decisions_are_rejected(workflows: Workflows) -> None:
+    job_id = await reviewing(workflows)
+    for body in INVALID_BULK:
+        check_envelope(await bulk(workflows, job_id, body), 422, "validation_error")
+    for raw in (b"{", b""):
+        check_envelope(await bulk(workflows, job_id, raw), 400, "invalid_json")
+    assert await statuses(workflows, job_id) == ["proposed"] * 3
+
+
+async def test_the_key_and_the_note_are_recorded_once(workflows: Workflows) -> None:
+    key = await key_for(workflows.gateway, "k", scopes=("jobs:read", "jobs:write"), tenant="a")
+    job_id = await workflows.create_job(None, **bearer(key))
+    await workflows.until_proposals(job_id, 50)
+    body = {"action": "approve", "proposal_ids": list(range(1, 50)), "note": "n" * 2000}
+    assert (await bulk(workflows, job_id, body, **bearer(key))).status == 200
+    found = await workflows.get(f"/{job_id}/results?step=review", **bearer(key))
+    [audit] = found.json()["result"]["items"]
+    assert audit["payload"]["who"] == key.split("_")[1]
+    assert audit["payload"]["note"] == "n" * 2000
+    assert len(json.dumps(audit)) < 8000

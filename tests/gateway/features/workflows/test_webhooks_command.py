@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.gateway.processes import PYTHON_M, GatewayProcess, environment
-from tests.support.backends import BUNDLED, RealServer, require_binary
+from tests.support.processes.gateway import PYTHON_M, GatewayProcess, environment
+from tests.support.servers import BUNDLED, RealServer, require_binary
 
 pytestmark = pytest.mark.process
 EVENT = "wf_20260214_001:job.created:ab12cd34"

@@ -11,8 +11,13 @@ from typing import Any
 
 import pytest
 
+from common.settings.gateway import GatewaySettings
+from gateway.app import create_app
 from gateway.http.openapi.docs_page import curl, render
-from tests.gateway.conftest import Gateway, check_problem
+from tests.gateway.http.test_headers import check_strict
+from tests.support.gateway.harness import Gateway, check_problem
+
+pytestmark = pytest.mark.fakeredis_only
 
 #: Tags that need no end.
 VOID = {"meta", "br"}
@@ -48,12 +53,15 @@ class Page(HTMLParser):
         return "\n".join(self.texts)
 
 
-@pytest.fixture
-async def html(fake_gateway: Gateway) -> str:
-    answer = await fake_gateway.client.get("/docs")
-    assert answer.status == 200
-    assert answer.header("content-type") == "text/html; charset=utf-8"
-    return answer.body.decode()
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    """Shared, because building it is slow."""
+    return create_app(GatewaySettings()).openapi()
+
+
+@pytest.fixture(scope="module")
+def html(document: dict[str, Any]) -> str:
+    return render(document)
 
 
 def test_the_page_loads_no_external_resources(html: str) -> None:
@@ -69,17 +77,27 @@ def test_the_page_loads_no_external_resources(html: str) -> None:
     assert "url(" not in html
 
 
-async def test_the_policy_allows_the_style_of_the_page(fake_gateway: Gateway, html: str) -> None:
+async def test_the_page_is_served_with_its_own_policy(gateway: Gateway, html: str) -> None:
+    answer = await gateway.client.get("/docs")
+    assert (answer.status, answer.body.decode()) == (200, html)
+    assert answer.header("content-type") == "text/html; charset=utf-8"
+    check_strict(answer, None)
+    assert answer.header("cross-origin-opener-policy") == "same-origin"
+    assert answer.header("permissions-policy")
     [style] = re.findall("<style>(.*?)</style>", html, re.DOTALL)
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    policy = (await fake_gateway.client.get("/docs")).header("content-security-policy") or ""
-    assert f"style-src 'sha256-{digest}';" in policy
     assert "prefers-color-scheme:dark" in style
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    policy = answer.header("content-security-policy") or ""
+    assert policy.startswith(f"default-src 'none'; style-src 'sha256-{digest}';")
+    assert "frame-ancestors 'none'" in policy
+    assert "unsafe" not in policy
+    for target in ("/redoc", "/docs/oauth2-redirect"):  # pages that need a CDN
+        check_problem(await gateway.client.get(target), 404)
+    assert (await gateway.client.send("HEAD", "/docs")).status in (200, 405)
 
 
-def test_every_operation_is_on_the_page(fake_gateway: Gateway, html: str) -> None:
+def test_every_operation_is_on_the_page(document: dict[str, Any], html: str) -> None:
     page = Page(html)
-    document = fake_gateway.app.openapi()
     for path, item in document["paths"].items():
         assert path in page.texts
         for method, operation in item.items():
@@ -93,8 +111,7 @@ def test_every_operation_is_on_the_page(fake_gateway: Gateway, html: str) -> Non
     assert "curl -N" in page.text
 
 
-def test_the_examples_are_valid_commands(fake_gateway: Gateway) -> None:
-    document = fake_gateway.app.openapi()
+def test_the_examples_are_valid_commands(document: dict[str, Any]) -> None:
     for path, item in document["paths"].items():
         for method, operation in item.items():
             command = curl(method, path, operation)
@@ -136,9 +153,3 @@ def test_texts_of_the_document_are_escaped() -> None:
     page = Page(render(document))
     assert "script" not in page.tags
     assert "alert('1')" in page.text
-
-
-async def test_pages_that_need_a_cdn_are_disabled(fake_gateway: Gateway) -> None:
-    for target in ("/redoc", "/docs/oauth2-redirect"):
-        check_problem(await fake_gateway.client.get(target), 404)
-    assert (await fake_gateway.client.send("HEAD", "/docs")).status in (200, 405)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from common.contracts.stats import ONE_SECOND, TEN_SECONDS, StatsColumn
 from gateway.observability.history import reader as module
 from gateway.observability.history.reader import HistoryReader
 from gateway.observability.history.samples import COLUMNS, Number, Point, columns, make_point
-from tests.gateway.observability.history.kit import START, STATS, History, sample
+from tests.support.gateway.history import START, STATS, History, sample
+
+pytestmark = pytest.mark.fakeredis_only
 
 
 def value(one: Point, column: StatsColumn) -> Number | None:
@@ -59,11 +63,11 @@ async def test_samples_are_read_once(history: History) -> None:
     assert known.newest.ts == START + 601_000
 
 
-async def test_paging_reads_every_sample(fake_history: History) -> None:
+async def test_paging_reads_every_sample(history: History) -> None:
     for number in (module.PAGE - 1, module.PAGE, module.PAGE + 1, 2 * module.PAGE):
-        await fake_history.redis.delete(STATS.ring(ONE_SECOND))
-        await fake_history.put([sample(START + n * 1000) for n in range(number)])
-        assert len(await HistoryReader(fake_history.rings).points(ONE_SECOND)) == number
+        await history.redis.delete(STATS.ring(ONE_SECOND))
+        await history.put([sample(START + n * 1000) for n in range(number)])
+        assert len(await HistoryReader(history.rings).points(ONE_SECOND)) == number
 
 
 async def test_replaced_ring_is_read_again(history: History) -> None:
@@ -88,11 +92,11 @@ def test_columns_have_a_row_for_each_step() -> None:
     assert columns([], 1000, ["done"]) == {"ts": [], "done": []}
 
 
-async def test_several_samples_of_one_time_count_once(fake_history: History) -> None:
+async def test_several_samples_of_one_time_count_once(history: History) -> None:
     """Only third-party writers add several samples at one time."""
-    await fake_history.put([sample(START, done=1)])
+    await history.put([sample(START, done=1)])
     for number in range(1, 3 * module.PAGE):
-        await fake_history.redis.xadd(STATS.ring(ONE_SECOND), {"done": "9"}, f"{START}-{number}")
-    known = HistoryReader(fake_history.rings)
+        await history.redis.xadd(STATS.ring(ONE_SECOND), {"done": "9"}, f"{START}-{number}")
+    known = HistoryReader(history.rings)
     for _ in range(3):
         assert [each.ts for each in await known.points(ONE_SECOND)] == [START]

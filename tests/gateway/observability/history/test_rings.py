@@ -7,8 +7,7 @@ import pytest
 from common.contracts.stats import ONE_SECOND, TEN_SECONDS, Resolution
 from common.errors import CorruptKey
 from gateway.observability.history.rings import SamplerLease, WriteOutcome
-from tests.gateway.observability.history.kit import LEASE, START, STATS, History, sample
-from tests.support.backends import Backend
+from tests.support.gateway.history import LEASE, START, STATS, History, sample
 
 OTHER = SamplerLease("other", 60_000)
 
@@ -27,27 +26,18 @@ async def test_only_one_gateway_holds_the_lease(history: History) -> None:
 
 async def test_each_sample_is_written_once(history: History) -> None:
     rings = history.rings
-    await rings.acquire(LEASE)
+    await rings.acquire(LEASE._replace(ttl_ms=100))
     assert await rings.append(ONE_SECOND, sample(START, done=1), LEASE, "seen") is WriteOutcome.OK
+    assert await history.redis.pttl(STATS.sampler_lock) > 50_000, "a sample renews the lease"
     again = await rings.append(ONE_SECOND, sample(START, done=2), LEASE, "more")
     before = await rings.append(ONE_SECOND, sample(START - 1000, done=2), LEASE, "more")
     assert (again, before) == (WriteOutcome.TAKEN, WriteOutcome.TAKEN)
     [only] = await history.stored()
     assert only.encode() == sample(START, done=1).encode()
     assert await rings.seen() == b"seen", "baselines are stored only with a written sample"
-
-
-async def test_sample_renews_the_lease(history: History) -> None:
-    await history.rings.acquire(LEASE._replace(ttl_ms=100))
-    await history.rings.append(ONE_SECOND, sample(START), LEASE)
-    assert await history.redis.pttl(STATS.sampler_lock) > 50_000
-
-
-async def test_ring_length_is_bounded(history: History) -> None:
     short = Resolution("1s", 1000, 5)
-    await history.rings.acquire(LEASE)
-    for second in range(8):
-        await history.rings.append(short, sample(START + second * 1000), LEASE)
+    for second in range(1, 8):
+        await rings.append(short, sample(START + second * 1000), LEASE)
     assert [each.ts for each in await history.stored()] == [
         START + second * 1000 for second in range(3, 8)
     ]
@@ -86,14 +76,3 @@ async def test_key_of_another_type_is_not_changed(history: History) -> None:
         await history.rings.append(ONE_SECOND, sample(START), LEASE)
     assert await history.stored() == []
     assert await history.redis.get(STATS.ring(ONE_SECOND)) == b"text"
-
-
-async def test_samples_are_written_when_redis_is_full(real_backend: Backend) -> None:
-    """Operators need them in that situation, and their size is bounded."""
-    history = History(real_backend)
-    await history.rings.acquire(LEASE)
-    await history.redis.config_set("maxmemory", "1")
-    try:
-        assert await history.rings.append(ONE_SECOND, sample(START), LEASE, "{}") is WriteOutcome.OK
-    finally:
-        await history.redis.config_set("maxmemory", "0")

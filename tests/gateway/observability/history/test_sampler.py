@@ -12,8 +12,7 @@ from gateway.observability.history import sampler as sampler_module
 from gateway.observability.history.collector import MOST_GAP_MS
 from gateway.observability.history.sampler import HistorySampler
 from gateway.observability.history.samples import Sample
-from tests.conftest import eventually
-from tests.gateway.observability.history.kit import (
+from tests.support.gateway.history import (
     KEYS,
     START,
     STATS,
@@ -23,6 +22,9 @@ from tests.gateway.observability.history.kit import (
     sample,
     task_histograms,
 )
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.fakeredis_only
 
 
 async def next_sample(sampler: HistorySampler) -> Sample:
@@ -161,8 +163,8 @@ async def test_two_lease_holders_write_each_second_once(history: History) -> Non
     assert len(set(times)) == len(times)
 
 
-async def test_lost_reply_neither_loses_nor_repeats_counts(fake_history: History) -> None:
-    sampler = fake_history.sampler()
+async def test_lost_reply_neither_loses_nor_repeats_counts(history: History) -> None:
+    sampler = history.sampler()
     await next_sample(sampler)
     append = sampler._rings.append
 
@@ -170,40 +172,38 @@ async def test_lost_reply_neither_loses_nor_repeats_counts(fake_history: History
         await append(*args, **options)  # type: ignore[arg-type]
         raise ConnectionError("the reply was lost")
 
-    await fake_history.add_counts(done=5)
+    await history.add_counts(done=5)
     sampler._rings.append = lose_reply  # type: ignore[assignment]
 
     async def written() -> bool:
         with pytest.raises(ConnectionError):
             await sampler.run_once()
-        return len(await fake_history.stored()) == 2
+        return len(await history.stored()) == 2
 
     await eventually(written, 30)
     sampler._rings.append = append  # type: ignore[method-assign]
-    await fake_history.add_counts(done=2)
+    await history.add_counts(done=2)
     await next_sample(sampler)
-    assert [each.values.get(StatsField.DONE) for each in await fake_history.stored()] == [
+    assert [each.values.get(StatsField.DONE) for each in await history.stored()] == [
         None,
         5,
         2,
     ]
 
 
-async def test_no_counts_for_a_time_without_samples(fake_history: History) -> None:
-    now_ms = await fake_history.now_ms()
-    await fake_history.put([sample(now_ms // 1000 * 1000 - MOST_GAP_MS, done_total=0)])
-    await fake_history.add_counts(done=1000)
-    found = await next_sample(fake_history.sampler())
-    assert StatsField.DONE not in found.values
-
-
-async def test_reset_counters_count_from_zero(fake_history: History) -> None:
-    sampler = fake_history.sampler()
-    await fake_history.add_counts(done=50)
+async def test_counts_after_a_reset_or_a_gap(history: History) -> None:
+    sampler = history.sampler()
+    await history.add_counts(done=50)
     await next_sample(sampler)
-    await fake_history.redis.delete(KEYS.counts)
-    await fake_history.add_counts(done=3)
-    assert (await next_sample(sampler)).values[StatsField.DONE] == 3
+    await history.redis.delete(KEYS.counts)
+    await history.add_counts(done=3)
+    assert (await next_sample(sampler)).values[StatsField.DONE] == 3, "from zero"
+    await history.redis.flushall()
+    now_ms = await history.now_ms()
+    await history.put([sample(now_ms // 1000 * 1000 - MOST_GAP_MS, done_total=0)])
+    await history.add_counts(done=1000)
+    found = await next_sample(history.sampler())
+    assert StatsField.DONE not in found.values, "unknown after a time without samples"
 
 
 async def test_longer_samples_are_merged_at_boundaries(history: History) -> None:
@@ -225,21 +225,13 @@ async def test_longer_samples_are_merged_at_boundaries(history: History) -> None
     assert len(await history.stored(TEN_SECONDS)) == 61
     await sampler.roll_up(START + 620_000)
     assert len(await history.stored(TEN_SECONDS)) == 62
-    sampler._rolled_ms = 0
-    await sampler.roll_up(START + 621_000)
-    assert len(await history.stored(TEN_SECONDS)) == 62
-
-
-async def test_missed_boundary_is_merged_later(fake_history: History) -> None:
-    await fake_history.put([sample(START + n * 1000, done=1) for n in range(25)])
-    sampler = fake_history.sampler()
-    sampler.holds_lease = await fake_history.rings.acquire(sampler.lease)
-    sampler._rolled_ms = START + 8000
-    await sampler.roll_up(START + 23_000)
-    assert [each.values[StatsField.DONE] for each in await fake_history.stored(TEN_SECONDS)] == [
-        10,
-        10,
-    ]
+    for rolled_ms, now_ms in ((0, 621_000), (START + 608_000, 633_000)):
+        sampler._rolled_ms = rolled_ms
+        await history.put(
+            [sample(START + 600_000 + n * 1000) for n in range(20, 33)] if rolled_ms else []
+        )
+        await sampler.roll_up(START + now_ms)
+    assert len(await history.stored(TEN_SECONDS)) == 63, "a missed boundary is merged later"
 
 
 async def test_sampling_continues_after_the_clock_went_back(
@@ -257,34 +249,34 @@ async def test_sampling_continues_after_the_clock_went_back(
 
 
 async def test_clock_behind_for_a_while_deletes_no_history(
-    fake_history: History, monkeypatch: pytest.MonkeyPatch
+    history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A machine without a real-time clock, until it has synchronised its time."""
-    now_ms = await fake_history.now_ms() // 1000 * 1000
+    now_ms = await history.now_ms() // 1000 * 1000
     before = [sample(now_ms + 10**9 + n * 1000, done=1) for n in range(3)]
-    await fake_history.put(before)
-    await fake_history.put(before, TEN_SECONDS)
-    sampler = fake_history.sampler()
+    await history.put(before)
+    await history.put(before, TEN_SECONDS)
+    sampler = history.sampler()
     for _ in range(3):
         assert await sampler.run_once() is None
     for ring in (ONE_SECOND, TEN_SECONDS):
-        assert [each.ts for each in await fake_history.stored(ring)] == [b.ts for b in before]
-    assert await fake_history.redis.exists(STATS.sampler_lock), "it keeps its lease"
+        assert [each.ts for each in await history.stored(ring)] == [b.ts for b in before]
+    assert await history.redis.exists(STATS.sampler_lock), "it keeps its lease"
     monkeypatch.setattr(sampler_module, "FUTURE_KEPT_S", 0.0)
     found = await next_sample(sampler)
-    assert [each.ts for each in await fake_history.stored()] == [found.ts], "it stays behind"
-    assert all(each.ts <= found.ts for each in await fake_history.stored(TEN_SECONDS))
+    assert [each.ts for each in await history.stored()] == [found.ts], "it stays behind"
+    assert all(each.ts <= found.ts for each in await history.stored(TEN_SECONDS))
 
 
-async def test_stale_gateways_are_removed(fake_history: History) -> None:
-    await fake_history.redis.hset(  # type: ignore[misc]
+async def test_stale_gateways_are_removed(history: History) -> None:
+    await history.redis.hset(  # type: ignore[misc]
         STATS.gateways,
         mapping={"gone": '{"seen_ms":5,"sse_clients":9}', "odd": "x", "many": "[1]"},
     )
-    found = await next_sample(fake_history.sampler())
+    found = await next_sample(history.sampler())
     assert found.values[StatsField.GATEWAYS] == 1
     assert found.values[StatsField.SSE_CLIENTS] == 0
-    assert await fake_history.redis.hlen(STATS.gateways) == 1  # type: ignore[misc]
+    assert await history.redis.hlen(STATS.gateways) == 1  # type: ignore[misc]
 
 
 async def test_invalid_values_in_redis_are_tolerated(history: History) -> None:
@@ -298,8 +290,8 @@ async def test_invalid_values_in_redis_are_tolerated(history: History) -> None:
     assert found.values[StatsField.WORKERS] == 0
 
 
-async def test_sampling_continues_after_errors(fake_history: History) -> None:
-    sampler = fake_history.sampler()
+async def test_sampling_continues_after_errors(history: History) -> None:
+    sampler = history.sampler()
     errors = [RuntimeError("a mistake"), ConnectionError("away")]
     collect = sampler._collector.collect
 
@@ -312,7 +304,7 @@ async def test_sampling_continues_after_errors(fake_history: History) -> None:
     sampler._until_next_s = lambda: 0.01  # type: ignore[method-assign]
     running = asyncio.create_task(sampler.run())
     try:
-        await eventually(fake_history.stored, 30)
+        await eventually(history.stored, 30)
     finally:
         await cancel(running)
     assert errors == []

@@ -8,10 +8,11 @@ import pytest
 
 from common.contracts.stats import FIVE_MINUTES, ONE_SECOND, TEN_SECONDS, Resolution, StatsColumn
 from gateway.observability.history.models import StatsView
-from tests.gateway.access_kit import call, key_for
-from tests.gateway.conftest import Gateway, Make, check_problem
-from tests.gateway.observability.history.kit import STATS, History, sample
-from tests.support.backends import Backend
+from tests.support.gateway.access import call, key_for
+from tests.support.gateway.harness import Gateway, Make, check_problem
+from tests.support.gateway.history import STATS, History, sample
+
+pytestmark = pytest.mark.fakeredis_only
 
 RANGES = {
     "10m": ONE_SECOND,
@@ -29,33 +30,22 @@ def times(resolution: Resolution, count: int) -> list[int]:
     return [last - n * step for n in reversed(range(count))]
 
 
-@pytest.fixture
-async def gateway(fake_make: Make) -> Gateway:
-    return fake_make()
-
-
-@pytest.fixture
-def history(fake_backend: Backend) -> History:
-    return History(fake_backend)
-
-
-@pytest.mark.parametrize("name", RANGES)
-async def test_each_range_has_its_resolution(gateway: Gateway, history: History, name: str) -> None:
-    resolution = RANGES[name]
-    rows = LENGTHS[name] * 1000 // resolution.step_ms
-    await history.put(
-        [sample(ts, done=2) for ts in times(resolution, resolution.length)], resolution
-    )
-    answer = await gateway.client.get(f"/v1/stats?range={name}&columns=done")
-    assert answer.status == 200
-    assert answer.header("cache-control") == "no-store"
-    body = answer.json()
-    assert (body["range"], body["resolution_s"]) == (name, resolution.step_ms // 1000)
-    assert body["until_ms"] - body["since_ms"] == LENGTHS[name] * 1000
-    assert abs(len(body["series"]["ts"]) - rows) <= 1
-    assert set(body["series"]) == {"ts", "done"}
-    assert body["series"]["done"] == [2] * len(body["series"]["ts"])
-    StatsView.model_validate(body)
+async def test_each_range_has_its_resolution(gateway: Gateway, history: History) -> None:
+    for resolution in (FIVE_MINUTES, TEN_SECONDS, ONE_SECOND):  # the shortest last: time passes
+        samples = [sample(ts, done=2) for ts in times(resolution, resolution.length)]
+        await history.put(samples, resolution)
+    for name, resolution in RANGES.items():
+        rows = LENGTHS[name] * 1000 // resolution.step_ms
+        answer = await gateway.client.get(f"/v1/stats?range={name}&columns=done")
+        assert answer.status == 200
+        assert answer.header("cache-control") == "no-store"
+        body = answer.json()
+        assert (body["range"], body["resolution_s"]) == (name, resolution.step_ms // 1000)
+        assert body["until_ms"] - body["since_ms"] == LENGTHS[name] * 1000
+        assert abs(len(body["series"]["ts"]) - rows) <= 1
+        assert set(body["series"]) == {"ts", "done"}
+        assert body["series"]["done"] == [2] * len(body["series"]["ts"])
+        StatsView.model_validate(body)
 
 
 async def test_now_is_the_newest_second(gateway: Gateway, history: History) -> None:
@@ -69,14 +59,6 @@ async def test_now_is_the_newest_second(gateway: Gateway, history: History) -> N
     assert set(body["series"]) == {"ts", *(column.value for column in StatsColumn)}
 
 
-async def test_values_are_null_without_samples(gateway: Gateway) -> None:
-    body = (await gateway.client.get("/v1/stats")).json()
-    assert body["range"] == "10m"
-    assert set(body["now"].pop("totals").values()) == {None}
-    assert set(body["now"].values()) == {None}
-    assert all(column == [] for column in body["series"].values())
-
-
 async def test_samples_before_the_range_are_left_out(gateway: Gateway, history: History) -> None:
     old, new = times(TEN_SECONDS, 2)
     await history.put([sample(old - 3_600_000, done=1), sample(new, done=2)], TEN_SECONDS)
@@ -87,11 +69,10 @@ async def test_samples_before_the_range_are_left_out(gateway: Gateway, history: 
     assert set(body["series"]["done"][1:-1]) == {None}
 
 
-@pytest.mark.parametrize(
-    "query", ["range=2h", "range=", "columns=done,nonsense", "columns=", "columns=,", "range=10M"]
-)
-async def test_unknown_range_or_column_is_rejected(gateway: Gateway, query: str) -> None:
-    check_problem(await gateway.client.get(f"/v1/stats?{query}"), 422, "invalid_request")
+async def test_unknown_range_or_column_is_rejected(gateway: Gateway) -> None:
+    columns = ("columns=done,nonsense", "columns=", "columns=,")
+    for query in ("range=2h", "range=", "range=10M", *columns):
+        check_problem(await gateway.client.get(f"/v1/stats?{query}"), 422, "invalid_request")
 
 
 async def test_no_rows_are_filled_up_to_the_far_future(gateway: Gateway, history: History) -> None:
@@ -103,18 +84,20 @@ async def test_no_rows_are_filled_up_to_the_far_future(gateway: Gateway, history
     assert body["now"]["done"] == 2
 
 
-async def test_key_of_another_type_gives_no_rows(gateway: Gateway, history: History) -> None:
-    await history.redis.set(STATS.ring(ONE_SECOND), "text")
-    body = (await gateway.client.get("/v1/stats")).json()
-    assert body["series"]["ts"] == []
+async def test_without_samples_values_are_null(gateway: Gateway, history: History) -> None:
+    for corrupt in (False, True):
+        if corrupt:
+            await history.redis.set(STATS.ring(ONE_SECOND), "text")
+        body = (await gateway.client.get("/v1/stats")).json()
+        assert body["range"] == "10m"
+        assert set(body["now"].pop("totals").values()) == {None}
+        assert set(body["now"].values()) == {None}
+        assert all(column == [] for column in body["series"].values())
 
 
-@pytest.mark.parametrize(
-    ("scopes", "status"),
-    [(["metrics"], 200), (["ui"], 200), (["admin"], 200), (["jobs:read", "jobs:write"], 403)],
-)
-async def test_reading_requires_a_scope(fake_make: Make, scopes: list[str], status: int) -> None:
-    gateway = fake_make(auth="required")
-    key = await key_for(gateway, scopes=frozenset(scopes))
-    assert (await call(gateway, "GET", "/v1/stats", key)).status == status
+async def test_reading_requires_a_scope(make: Make) -> None:
+    gateway = make(auth="required")
     assert (await call(gateway, "GET", "/v1/stats")).status == 401
+    for scope, status in (("metrics", 200), ("ui", 200), ("admin", 200), ("jobs:read", 403)):
+        key = await key_for(gateway, scopes=frozenset({scope}))
+        assert (await call(gateway, "GET", "/v1/stats", key)).status == status, scope

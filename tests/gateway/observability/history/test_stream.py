@@ -14,21 +14,18 @@ from common.contracts.stats import ONE_SECOND, StatsColumn
 from common.errors import StoreUnavailable
 from gateway.dashboard.activity import subscriber
 from gateway.dashboard.activity.feed import MAX_JOBS_PER_EVENT, MAX_PENDING_CHANGES
-from tests.conftest import eventually
-from tests.gateway.access_kit import bearer, call, key_for, post
-from tests.gateway.asgi import Exchange
-from tests.gateway.conftest import Gateway, Make, check_problem, settle
-from tests.gateway.observability.history.kit import STATS, History, sample
-from tests.gateway.sse import Block
-from tests.support.backends import Backend
+from tests.support.gateway.access import bearer, call, key_for, post
+from tests.support.gateway.asgi import Exchange
+from tests.support.gateway.harness import Gateway, Make, check_problem, settle
+from tests.support.gateway.history import STATS, History, sample
+from tests.support.gateway.sse import Block
+from tests.support.servers import Backend
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.fakeredis_only
 
 NOW = int(time.time() * 1000) // 1000 * 1000
 EMPTY = "/v1/stream"
-
-
-@pytest.fixture
-async def gateway(make: Make) -> Gateway:
-    return make()
 
 
 async def open_page(gateway: Gateway, query: str = "", **headers: str) -> Exchange:
@@ -73,44 +70,27 @@ async def test_job_changes_are_streamed(gateway: Gateway) -> None:
         name: job[name]
         for name in ("job_id", "task", "status", "created_ts", "updated_ts", "ttl_s", "error")
     }
-    await gateway.finish(job_id)
-    [changed] = await jobs_in(page, 1)
-    assert (changed["job_id"], changed["status"]) == (job_id, "done")
-
-
-async def test_error_is_shortened(gateway: Gateway) -> None:
-    page = await open_page(gateway, "?only=jobs")
-    job_id = await gateway.create()
-    await jobs_in(page, 1)
+    for _ in range(5):  # no change of the job
+        await gateway.emit(job_id, "message", {"text": "a token"})
+        await gateway.history.feed.run_once()
     error = {"kind": "timeout", "message": "x" * 5000, "attempt": 1, "secret": "y"}
     await gateway.redis.hset(gateway.keys.job(job_id), "error", json.dumps(error))  # type: ignore[misc]
     await gateway.finish(job_id, "error")
     [changed] = await jobs_in(page, 1)
+    assert (changed["job_id"], changed["status"]) == (job_id, "error")
     assert changed["error"] == {"kind": "timeout", "message": "x" * 200}
 
 
-async def test_events_without_a_job_change_are_not_streamed(gateway: Gateway) -> None:
-    page = await open_page(gateway, "?only=jobs")
-    job_id = await gateway.create()
-    await jobs_in(page, 1)
-    for _ in range(5):
-        await gateway.emit(job_id, "message", {"text": "a token"})
-        await gateway.history.feed.run_once()
-    await gateway.finish(job_id)
-    [changed] = await jobs_in(page, 1)
-    assert changed["status"] == "done", "no event in between"
-
-
 async def test_many_changes_are_cut_to_the_newest_and_a_count(
-    fake_gateway: Gateway,
+    gateway: Gateway,
 ) -> None:
-    page = await open_page(fake_gateway, "?only=jobs")
-    feed = fake_gateway.history.feed
+    page = await open_page(gateway, "?only=jobs")
+    feed = gateway.history.feed
     ids = [f"job-{n}" for n in range(MAX_PENDING_CHANGES + 30)]
-    async with fake_gateway.redis.pipeline() as pipe:
+    async with gateway.redis.pipeline() as pipe:
         for job_id in ids:
             fields = {"status": "queued", "updated_ts": "1"}
-            pipe.hset(fake_gateway.keys.job(job_id), mapping=fields)
+            pipe.hset(gateway.keys.job(job_id), mapping=fields)
         await pipe.execute()
     feed.on_hint(" ".join(ids).encode())
     first = (await page.event("jobs")).json()
@@ -120,8 +100,8 @@ async def test_many_changes_are_cut_to_the_newest_and_a_count(
     assert {job["job_id"] for job in rest} == set(ids[30:-MAX_JOBS_PER_EVENT])
 
 
-async def test_each_audience_gets_every_change(fake_make: Make) -> None:
-    gateway = fake_make(auth="required")
+async def test_each_audience_gets_every_change(make: Make) -> None:
+    gateway = make(auth="required")
     tenant = await key_for(gateway, **scoped("ui", "jobs:write", tenant="a"))
     own_job = (await post(gateway, tenant)).json()["job_id"]
     pages = {
@@ -166,13 +146,13 @@ async def test_stream_continues_after_the_clock_went_back(
     assert (await page.event("stats")).id == f"{NOW}-0"
 
 
-async def test_only_core_jobs_are_streamed(fake_gateway: Gateway) -> None:
-    page = await open_page(fake_gateway, "?only=jobs")
-    keys, feed = fake_gateway.keys, fake_gateway.history.feed
-    await fake_gateway.redis.set(keys.job("a-string"), "text")
+async def test_only_core_jobs_are_streamed(gateway: Gateway) -> None:
+    page = await open_page(gateway, "?only=jobs")
+    keys, feed = gateway.keys, gateway.history.feed
+    await gateway.redis.set(keys.job("a-string"), "text")
     hints = "wf_20260214_001 image:status:7 gone a-string  \xff " + "x" * 500
     feed.on_hint(hints.encode())
-    job_id = await fake_gateway.create()
+    job_id = await gateway.create()
     [changed] = await jobs_in(page, 1)
     assert changed["job_id"] == job_id
 
@@ -199,27 +179,26 @@ async def test_missing_points_are_a_gap(gateway: Gateway, history: History) -> N
     assert (await page.event("stats")).id == f"{NOW}-0"
 
 
-@pytest.mark.parametrize("query", ["?only=", "?only=nonsense", "?only=stats,x", "?only=,"])
-async def test_unknown_event_type_is_rejected(fake_gateway: Gateway, query: str) -> None:
-    answer = await fake_gateway.client.get(f"/v1/stream{query}")
-    check_problem(answer, 422, "invalid_request")
-
-
-async def test_bad_ids_and_media_types_are_rejected(fake_gateway: Gateway) -> None:
-    get = fake_gateway.client.get
+async def test_invalid_requests_are_rejected(make: Make) -> None:
+    gateway = make(sse_max_clients=1)
+    get = gateway.client.get
     check_problem(await get(EMPTY, {"last-event-id": "x"}), 400, "invalid_last_event_id")
     check_problem(await get(EMPTY, {"accept": "text/html"}), 406, "not_acceptable")
+    for query in ("?only=", "?only=nonsense", "?only=stats,x", "?only=,"):
+        check_problem(await get(EMPTY + query), 422, "invalid_request")
+    await open_page(gateway)
+    check_problem(await get(EMPTY), 503, "too_many_streams")
 
 
-async def test_ndjson_is_sent_on_request(fake_gateway: Gateway, fake_backend: Backend) -> None:
-    history = History(fake_backend)
+async def test_ndjson_is_sent_on_request(gateway: Gateway, backend: Backend) -> None:
+    history = History(backend)
     await history.put([sample(NOW, done=1)])
     headers = {"accept": "application/x-ndjson"}
-    page = await fake_gateway.client.begin("GET", EMPTY, headers).start()
+    page = await gateway.client.begin("GET", EMPTY, headers).start()
     text = b""
     while text.count(b"\n") < 2:
         text += await page.chunk() or b""
-    job_id = await fake_gateway.create()
+    job_id = await gateway.create()
     while text.count(b"\n") < 3:
         text += await page.chunk() or b""
     hello, stats, jobs = (json.loads(line) for line in text.splitlines())
@@ -231,8 +210,8 @@ async def test_ndjson_is_sent_on_request(fake_gateway: Gateway, fake_backend: Ba
     assert "id" not in jobs
 
 
-async def test_the_stream_has_heartbeats_and_a_shutdown_event(fake_make: Make) -> None:
-    gateway = fake_make(sse_heartbeat_s=0.05)
+async def test_the_stream_has_heartbeats_and_a_shutdown_event(make: Make) -> None:
+    gateway = make(sse_heartbeat_s=0.05)
     page = await open_page(gateway, "?only=jobs")
     beat = await page.next()
     assert beat is not None
@@ -242,21 +221,17 @@ async def test_the_stream_has_heartbeats_and_a_shutdown_event(fake_make: Make) -
     assert await page.next() is None
     late = await open_page(gateway)
     assert (await late.rest())[-1].event == "shutdown"
+    aging = await open_page(make(sse_max_life_s=0.05))
+    assert [block.event for block in await aging.rest()] == ["shutdown"]
 
 
-async def test_stream_ends_at_its_maximum_age(fake_make: Make) -> None:
-    gateway = fake_make(sse_max_life_s=0.05)
-    page = await open_page(gateway)
-    assert [block.event for block in await page.rest()] == ["shutdown"]
-
-
-async def test_one_reader_serves_all_pages_and_stops_with_the_last(fake_gateway: Gateway) -> None:
-    feed: Any = fake_gateway.history.feed
+async def test_one_reader_serves_all_pages_and_stops_with_the_last(gateway: Gateway) -> None:
+    feed: Any = gateway.history.feed
     assert not feed._reader
-    pages = [await open_page(fake_gateway) for _ in range(5)]
+    pages = [await open_page(gateway) for _ in range(5)]
     reader = feed._reader
     assert reader is not None
-    assert feed.clients == fake_gateway.state.streams.clients == 5
+    assert feed.clients == gateway.state.streams.clients == 5
     for page in pages[1:]:
         await page.hang_up()
     await settle()
@@ -266,15 +241,9 @@ async def test_one_reader_serves_all_pages_and_stops_with_the_last(fake_gateway:
     await asyncio.wait_for(reader, 5)
     assert feed.clients == 0
     assert feed._trackers == {}
-    page = await open_page(fake_gateway, "?only=jobs")
-    job_id = await fake_gateway.create()
+    page = await open_page(gateway, "?only=jobs")
+    job_id = await gateway.create()
     assert (await jobs_in(page, 1))[0]["job_id"] == job_id
-
-
-async def test_the_number_of_streams_is_limited(fake_make: Make) -> None:
-    gateway = fake_make(sse_max_clients=1)
-    await open_page(gateway)
-    check_problem(await gateway.client.get(EMPTY), 503, "too_many_streams")
 
 
 async def test_slow_page_gets_a_gap_notice(
@@ -300,9 +269,9 @@ async def test_slow_page_gets_a_gap_notice(
     assert watch.live
 
 
-async def test_stream_survives_an_unreachable_redis(fake_gateway: Gateway) -> None:
-    page = await open_page(fake_gateway, "?only=jobs")
-    summaries = fake_gateway.history.feed._summaries
+async def test_stream_survives_an_unreachable_redis(gateway: Gateway) -> None:
+    page = await open_page(gateway, "?only=jobs")
+    summaries = gateway.history.feed._summaries
     reading, errors = summaries.read, [StoreUnavailable("away"), RuntimeError("a mistake")]
 
     async def failing(job_ids: Any) -> Any:
@@ -312,7 +281,7 @@ async def test_stream_survives_an_unreachable_redis(fake_gateway: Gateway) -> No
         return await reading(ids)
 
     summaries.read = failing  # type: ignore[method-assign]
-    job_id = await fake_gateway.create()
+    job_id = await gateway.create()
     assert [job["job_id"] for job in await jobs_in(page, 1)] == [job_id]
     assert errors == []
 
@@ -324,41 +293,32 @@ def scoped(*scopes: str, tenant: str = "") -> dict[str, Any]:
     return {"scopes": frozenset(scopes), "tenant": tenant}
 
 
-@pytest.mark.parametrize(
-    ("scopes", "events"),
-    [
+async def test_scopes_decide_the_event_types(make: Make) -> None:
+    gateway = make(auth="required")
+    assert (await call(gateway, "GET", EMPTY)).status == 401
+    for scopes, events in (
         (("metrics",), ["stats"]),
         (("jobs:read",), ["jobs"]),
         (("ui",), ["stats", "jobs"]),
         (("admin",), ["stats", "jobs"]),
         (("metrics", "jobs:read"), ["stats", "jobs"]),
-    ],
-)
-async def test_scopes_decide_the_event_types(
-    fake_make: Make, scopes: tuple[str, ...], events: list[str]
-) -> None:
-    gateway = fake_make(auth="required")
-    key = await key_for(gateway, **scoped(*scopes))
-    page = await gateway.client.begin("GET", EMPTY, bearer(key)).start()
-    assert page.status == 200
-    hello = await page.next()
-    assert hello is not None
-    assert hello.json()["data"]["only"] == events
-    for event in ("stats", "jobs"):
-        target = f"/v1/stream?only={event}"
-        if event in events:
-            commands = await gateway.client.begin("GET", target, bearer(key)).start()
-            assert commands.status == 200
-        else:
-            refused = await call(gateway, "GET", target, key)
-            check_problem(refused, 403, "insufficient_scope")
-
-
-async def test_write_scope_may_not_watch(fake_make: Make) -> None:
-    gateway = fake_make(auth="required")
-    key = await key_for(gateway, **scoped("jobs:write"))
-    check_problem(await call(gateway, "GET", EMPTY, key), 403, "insufficient_scope")
-    assert (await call(gateway, "GET", EMPTY)).status == 401
+        (("jobs:write",), []),
+    ):
+        key = await key_for(gateway, **scoped(*scopes))
+        if events:
+            page = await gateway.client.begin("GET", EMPTY, bearer(key)).start()
+            assert page.status == 200
+            hello = await page.next()
+            assert hello is not None
+            assert hello.json()["data"]["only"] == events
+        for event in ("stats", "jobs"):
+            target = f"/v1/stream?only={event}"
+            if event in events:
+                page = await gateway.client.begin("GET", target, bearer(key)).start()
+                assert page.status == 200
+            else:
+                refused = await call(gateway, "GET", target, key)
+                check_problem(refused, 403, "insufficient_scope")
 
 
 async def test_tenant_sees_only_its_own_jobs(make: Make) -> None:
@@ -370,10 +330,9 @@ async def test_tenant_sees_only_its_own_jobs(make: Make) -> None:
         name: await gateway.client.begin("GET", f"{EMPTY}?only=jobs", bearer(key)).start()
         for name, key in (*keys.items(), ("all", admin))
     }
-    ids = {
-        name: [(await post(gateway, key)).json()["job_id"] for _ in range(3)]
-        for name, key in keys.items()
-    }
+    ids: dict[str, list[str]] = {}
+    for name, key in keys.items():  # Python 3.10 has no nested asynchronous comprehensions
+        ids[name] = [(await post(gateway, key)).json()["job_id"] for _ in range(3)]
     for name in ("a", "b"):
         seen = {job["job_id"] for job in await jobs_in(pages[name], 3)}
         assert seen == set(ids[name])
@@ -381,8 +340,8 @@ async def test_tenant_sees_only_its_own_jobs(make: Make) -> None:
     assert seen == {*ids["a"], *ids["b"]}
 
 
-async def test_tenant_does_not_see_the_count_of_other_jobs(fake_make: Make) -> None:
-    gateway = fake_make(auth="required")
+async def test_tenant_does_not_see_the_count_of_other_jobs(make: Make) -> None:
+    gateway = make(auth="required")
     key = await key_for(gateway, **scoped("jobs:read", "jobs:write", tenant="a"))
     page = await gateway.client.begin("GET", f"{EMPTY}?only=jobs", bearer(key)).start()
     await page.next()
@@ -396,20 +355,20 @@ async def test_tenant_does_not_see_the_count_of_other_jobs(fake_make: Make) -> N
 
 
 async def test_revoked_key_ends_the_stream(
-    fake_make: Make, fake_backend: Backend, monkeypatch: pytest.MonkeyPatch
+    make: Make, backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gateway = fake_make(auth="required")
+    gateway = make(auth="required")
     key = await key_for(gateway, **scoped("metrics"))
     page = await gateway.client.begin("GET", EMPTY, bearer(key)).start()
     await page.next()
     monkeypatch.setattr("gateway.auth.callers.CACHE_TTL_S", 0.0)
     await gateway.state.access.keys.revoke(key.split("_")[1])
-    await History(fake_backend).put([sample(NOW)])
+    await History(backend).put([sample(NOW)])
     assert await page.rest() == []
 
 
-async def test_thirty_pages_cost_redis_as_much_as_one(fake_gateway: Gateway) -> None:
-    client, feed = fake_gateway.state.client, fake_gateway.history.feed
+async def test_thirty_pages_cost_redis_as_much_as_one(gateway: Gateway) -> None:
+    client, feed = gateway.state.client, gateway.history.feed
     commands: list[Any] = []
     execute: Any = client.execute_command
 
@@ -421,7 +380,7 @@ async def test_thirty_pages_cost_redis_as_much_as_one(fake_gateway: Gateway) -> 
     counts = []
     for number in (1, 29):
         for _ in range(number):
-            await open_page(fake_gateway)
+            await open_page(gateway)
         await settle()
         assert feed._reader is not None
         await cancel(feed._reader)  # it must not read at the same time

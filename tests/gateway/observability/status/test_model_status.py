@@ -12,9 +12,11 @@ from common.observability.heartbeats import Histogram, ModelReading
 from common.settings.gateway import GatewaySettings
 from gateway.observability.status.checks import Level
 from gateway.observability.status.status import ModelCheck, overall, run_checks
-from tests.gateway.conftest import Gateway
 from tests.gateway.observability.metrics.test_metrics import beat, scrape, store
 from tests.gateway.observability.status.test_status import CALM, HEALTHY
+from tests.support.gateway.harness import Gateway
+
+pytestmark = pytest.mark.fakeredis_only
 
 
 def model(state: ModelState = ModelState.READY, reason: str = "", **more: Any) -> ModelReading:
@@ -33,22 +35,16 @@ def test_ready_model_server_passes() -> None:
     assert (found.status, found.output, level) == (Level.PASS, None, Level.PASS)
 
 
-@pytest.mark.parametrize("state", [ModelState.DOWN, ModelState.LOADING])
-def test_a_model_server_that_is_not_ready_is_a_warning(state: ModelState) -> None:
-    found, level = check(model(state, "Connection refused"), model())
-    assert (found.number, found.ready, found.slots) == (2, 1, 2)
-    assert (found.status, level) == (Level.WARN, Level.WARN)
-    assert found.output == f"w1 ({state.value}): Connection refused"
-
-
-def test_server_of_many_workers_is_listed_once() -> None:
+def test_a_model_server_that_is_not_ready_is_a_warning() -> None:
+    for state in (ModelState.DOWN, ModelState.LOADING):
+        found, level = check(model(state, "Connection refused"), model())
+        assert (found.number, found.ready, found.slots) == (2, 1, 2)
+        assert (found.status, level) == (Level.WARN, Level.WARN)
+        assert found.output == f"w1 ({state.value}): Connection refused"
     down = model(ModelState.DOWN, "Connection refused")
     found, _ = check(down, down, down, model(ModelState.LOADING))
     expected = "w1 and 2 more (down): Connection refused; w4 (loading): no answer"
-    assert found.output == expected
-
-
-def test_a_rejected_model_key_is_a_warning() -> None:
+    assert found.output == expected, "a server of many workers is listed once"
     found, _ = check(model(reason="401: who are you?; is MODEL_API_KEY right?"))
     assert found.status is Level.WARN
     assert found.output == "w1 (ready): 401: who are you?; is MODEL_API_KEY right?"

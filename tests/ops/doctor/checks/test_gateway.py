@@ -16,7 +16,7 @@ from ops.doctor.checks import gateway as checks
 from ops.doctor.checks.gateway import listeners
 from ops.doctor.finding import CheckSkipped, Health
 from ops.http import Response, fetch_url
-from tests.ops.doctor.machines import answering, finding_of, make_machine, write
+from tests.ops.doctor.machines import answering, finding_of, make_machine, status_of, write
 
 YES = Response(200, b'{"ok":true}')
 HEAD = "  sl  local_address rem_address   st tx_queue\n"
@@ -30,8 +30,8 @@ SIX_MAPPED = "   0: 0000000000000000FFFF00000100007F:1F90 00000000:0000 0A 0:0\n
 
 def test_gateway_answers(tmp_path: Path) -> None:
     subject = make_machine(tmp_path, fetch=answering(healthz=YES, readyz=YES))
-    assert finding_of(checks.answers, subject).status is Health.OK
-    assert finding_of(checks.ready, subject).status is Health.OK
+    assert status_of(checks.answers, subject) is Health.OK
+    assert status_of(checks.ready, subject) is Health.OK
 
 
 @pytest.mark.parametrize(
@@ -94,14 +94,14 @@ def test_exposure(tmp_path: Path, four: str, six: str, code: int, status: Health
     write(tmp_path, "/proc/net/tcp", HEAD + four)
     write(tmp_path, "/proc/net/tcp6", HEAD + six)
     subject = make_machine(tmp_path, fetch=answering(others=Response(code, b"{}")))
-    assert finding_of(checks.exposure, subject).status is status
+    assert status_of(checks.exposure, subject) is status
 
 
 def test_remote_gateway_needs_keys(tmp_path: Path) -> None:
     for code, status in {404: Health.FAIL, 401: Health.OK}.items():
         fetch = answering(others=Response(code, b"{}"))
         subject = make_machine(tmp_path, fetch=fetch, url="http://host.lan:8080")
-        assert finding_of(checks.exposure, subject).status is status
+        assert status_of(checks.exposure, subject) is status
 
 
 def test_gateway_version(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_gateway_version(tmp_path: Path) -> None:
         subject = make_machine(
             tmp_path, version="0.1.0", fetch=answering(openapi_json=Response(200, body))
         )
-        assert finding_of(checks.version, subject).status is status
+        assert status_of(checks.version, subject) is status
     for answer, expected in {
         Response(401, b"{}"): "SLUICE_API_KEY",
         Response(200, b"{}"): "does not report",

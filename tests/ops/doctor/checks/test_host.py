@@ -9,11 +9,19 @@ import pytest
 from ops.doctor.checks import host
 from ops.doctor.finding import CheckSkipped, Health
 from ops.doctor.machine import Disk, disk_of
-from tests.ops.doctor.machines import GB, ROOMY, commands, finding_of, make_machine, write
+from tests.ops.doctor.machines import (
+    GB,
+    ROOMY,
+    commands,
+    finding_of,
+    make_machine,
+    status_of,
+    write,
+)
 
 
 def test_python_version(tmp_path: Path) -> None:
-    assert finding_of(host.python, make_machine(tmp_path)).status is Health.OK
+    assert status_of(host.python, make_machine(tmp_path)) is Health.OK
 
 
 @pytest.mark.parametrize(
@@ -30,7 +38,7 @@ def test_python_version(tmp_path: Path) -> None:
     ],
 )
 def test_disk(tmp_path: Path, disk: Disk, status: Health) -> None:
-    assert finding_of(host.disk, make_machine(tmp_path, disk=lambda path: disk)).status is status
+    assert status_of(host.disk, make_machine(tmp_path, disk=lambda path: disk)) is status
 
 
 def test_disk_of_the_data_directory(tmp_path: Path) -> None:
@@ -91,7 +99,7 @@ def test_missing_meminfo_is_skipped(tmp_path: Path) -> None:
 )
 def test_swap(tmp_path: Path, total: int, free: int, status: Health) -> None:
     write(tmp_path, "/proc/meminfo", f"SwapTotal: {total} kB\nSwapFree: {free} kB\n")
-    assert finding_of(host.swap, make_machine(tmp_path)).status is status
+    assert status_of(host.swap, make_machine(tmp_path)) is status
 
 
 @pytest.mark.parametrize(
@@ -109,15 +117,15 @@ def test_hugepages(tmp_path: Path) -> None:
         host.hugepages.run(make_machine(tmp_path))
     file = "/sys/kernel/mm/transparent_hugepage/enabled"
     write(tmp_path, file, "always [madvise] never\n")
-    assert finding_of(host.hugepages, make_machine(tmp_path)).status is Health.OK
+    assert status_of(host.hugepages, make_machine(tmp_path)) is Health.OK
     write(tmp_path, file, "[always] madvise never\n")
-    assert finding_of(host.hugepages, make_machine(tmp_path)).status is Health.NOTE
+    assert status_of(host.hugepages, make_machine(tmp_path)) is Health.NOTE
 
 
 def test_files(tmp_path: Path) -> None:
-    assert finding_of(host.files, make_machine(tmp_path)).status in (Health.OK, Health.NOTE)
+    assert status_of(host.files, make_machine(tmp_path)) in (Health.OK, Health.NOTE)
     write(tmp_path, "/proc/sys/fs/file-nr", "99000\t0\t100000\n")
-    assert finding_of(host.files, make_machine(tmp_path)).status is Health.FAIL
+    assert status_of(host.files, make_machine(tmp_path)) is Health.FAIL
 
 
 def test_file_limit_below_max_connections(tmp_path: Path) -> None:
@@ -132,9 +140,7 @@ def test_file_limit_below_max_connections(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("value", "status"), [("yes", Health.OK), ("no", Health.WARN)])
 def test_clock(tmp_path: Path, value: str, status: Health) -> None:
     assert (
-        finding_of(
-            host.clock, make_machine(tmp_path, run=commands(timedatectl=f"{value}\n"))
-        ).status
+        status_of(host.clock, make_machine(tmp_path, run=commands(timedatectl=f"{value}\n")))
         is status
     )
 
@@ -144,4 +150,4 @@ def test_clock_without_timedatectl(tmp_path: Path) -> None:
         with pytest.raises(CheckSkipped):
             host.clock.run(make_machine(tmp_path, run=run))
     write(tmp_path, "/run/systemd/timesync/synchronized")
-    assert finding_of(host.clock, make_machine(tmp_path)).status is Health.OK
+    assert status_of(host.clock, make_machine(tmp_path)) is Health.OK

@@ -14,7 +14,7 @@ from ops.doctor.checks import images as checks
 from ops.doctor.finding import Health
 from ops.doctor.machine import Machine
 from ops.model.catalogue import ModelFile, Purpose, Weights, digest
-from tests.ops.doctor.machines import finding_of, make_machine, write
+from tests.ops.doctor.machines import finding_of, make_machine, status_of, write
 
 AS_ROOT = os.geteuid() == 0
 
@@ -34,7 +34,7 @@ def machine_with(root: Path, **given: Any) -> Machine:
 
 @pytest.mark.parametrize("check", [checks.spool, checks.store])
 def test_missing_directories_are_fine(tmp_path: Path, check: Any) -> None:
-    assert finding_of(check, machine_with(tmp_path)).status is Health.OK
+    assert status_of(check, machine_with(tmp_path)) is Health.OK
 
 
 def test_waiting_uploads_are_counted(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_installed_directory_needs_group_permissions(tmp_path: Path) -> None:
     assert (found.status, found.seen) == (Health.FAIL, f"{home} has mode 700")
     assert f"chmod 2770 {home}" in found.fix
     home.chmod(0o2770)
-    assert finding_of(checks.spool, machine_with(tmp_path)).status is Health.OK
+    assert status_of(checks.spool, machine_with(tmp_path)) is Health.OK
     assert str(home / "store") in finding_of(checks.store, machine_with(tmp_path)).seen
 
 
@@ -91,12 +91,12 @@ def test_unreachable_bucket(tmp_path: Path) -> None:
 
 
 def test_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert finding_of(checks.packages, machine_with(tmp_path)).status is Health.OK
+    assert status_of(checks.packages, machine_with(tmp_path)) is Health.OK
     monkeypatch.setattr(checks, "find_spec", lambda name: None)
     found = finding_of(checks.packages, machine_with(tmp_path))
     assert (found.status, "sluice[images]" in found.fix) == (Health.NOTE, True)
     monkeypatch.setattr(checks, "find_spec", lambda name: None if "heif" in name else name)
-    assert finding_of(checks.packages, machine_with(tmp_path)).status is Health.OK
+    assert status_of(checks.packages, machine_with(tmp_path)) is Health.OK
     found = finding_of(checks.packages, machine_with(tmp_path, image_formats="jpeg,heic"))
     assert (found.status, "sluice[heic]" in found.fix) == (Health.WARN, True)
 
@@ -117,7 +117,7 @@ def test_no_detector(tmp_path: Path) -> None:
     ],
 )
 def test_configured_detector_must_exist(tmp_path: Path, given: dict[str, str]) -> None:
-    assert finding_of(checks.detector, machine_with(tmp_path, **given)).status is Health.FAIL
+    assert status_of(checks.detector, machine_with(tmp_path, **given)) is Health.FAIL
 
 
 def test_detector_is_available(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,10 +128,10 @@ def test_detector_is_available(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     )
     assert "centerface in" in finding_of(checks.detector, machine_with(tmp_path)).seen
     named = machine_with(tmp_path, image_model_path="/models/centerface.onnx")
-    assert finding_of(checks.detector, named).status is Health.OK
+    assert status_of(checks.detector, named) is Health.OK
     monkeypatch.setattr(checks, "find_spec", lambda name: None)
     found = finding_of(checks.detector, machine_with(tmp_path))
     assert (found.status, "sluice[faces]" in found.fix) == (Health.NOTE, True)
-    assert finding_of(checks.detector, named).status is Health.FAIL
+    assert status_of(checks.detector, named) is Health.FAIL
     model.write_text("damaged")
-    assert finding_of(checks.detector, machine_with(tmp_path)).status is Health.NOTE
+    assert status_of(checks.detector, machine_with(tmp_path)) is Health.NOTE

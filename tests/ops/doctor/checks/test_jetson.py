@@ -8,7 +8,7 @@ import pytest
 
 from ops.doctor.checks import jetson
 from ops.doctor.finding import Check, CheckSkipped, Health
-from tests.ops.doctor.machines import finding_of, make_machine, write
+from tests.ops.doctor.machines import finding_of, make_machine, status_of, write
 
 MODEL = "NVIDIA Jetson Orin Nano Developer Kit\0"
 RELEASE = "# R36 (release), REVISION: 4.3, GCID: 38968081, BOARD: generic, EABI: aarch64\n"
@@ -56,7 +56,7 @@ def test_old_release(orin: Path) -> None:
     assert found.status is Health.WARN
     assert "JetPack 5" in found.seen
     write(orin, "/etc/nv_tegra_release", "nonsense")
-    assert finding_of(jetson.release, make_machine(orin)).status is Health.NOTE
+    assert status_of(jetson.release, make_machine(orin)) is Health.NOTE
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_old_release(orin: Path) -> None:
 )
 def test_temperature(orin: Path, millidegrees: int, status: Health) -> None:
     warm(orin, millidegrees)
-    assert finding_of(jetson.temperature, make_machine(orin)).status is status
+    assert status_of(jetson.temperature, make_machine(orin)) is status
 
 
 def test_throttled_by_heat(orin: Path) -> None:
@@ -72,9 +72,7 @@ def test_throttled_by_heat(orin: Path) -> None:
     write(orin, "/sys/class/thermal/cooling_device0/cur_state", "0\n")
     write(orin, "/sys/class/thermal/cooling_device1/type", "pwm-fan\n")
     write(orin, "/sys/class/thermal/cooling_device1/cur_state", "3\n")
-    assert (
-        finding_of(jetson.throttling, make_machine(orin)).status is Health.OK
-    )  # a fan does not throttle
+    assert status_of(jetson.throttling, make_machine(orin)) is Health.OK  # a fan does not throttle
     write(orin, "/sys/class/thermal/cooling_device0/cur_state", "2\n")
     found = finding_of(jetson.throttling, make_machine(orin))
     assert found.status is Health.WARN
@@ -90,7 +88,7 @@ def test_over_current_events(orin: Path) -> None:
 
 def test_stopped_fan(orin: Path) -> None:
     warm(orin, 76_000)
-    assert finding_of(jetson.fan, make_machine(orin)).status is Health.WARN
+    assert status_of(jetson.fan, make_machine(orin)) is Health.WARN
     write(orin, "/sys/class/hwmon/hwmon0/pwm1", "128\n")
     write(orin, "/sys/class/hwmon/hwmon2/rpm", "2100\n")
     assert finding_of(jetson.fan, make_machine(orin)).seen == "at 50%, 2100 rpm"

@@ -22,7 +22,14 @@ from ops.model.announcement import Announcement, ServedModel
 from ops.model.catalogue import ModelFile, Purpose, Weights, digest
 from ops.redis_target import RedisTarget
 from tests.ops.doctor.checks.test_systemd import RUNNING, Systemd
-from tests.ops.doctor.machines import answering, finding_of, findings_of, make_machine, write
+from tests.ops.doctor.machines import (
+    answering,
+    finding_of,
+    findings_of,
+    make_machine,
+    status_of,
+    write,
+)
 
 OK = Response(200, b'{"status":"ok"}')
 MODELS = Response(200, b'{"data":[{"id":"small"},{"id":"large"}]}')
@@ -63,7 +70,7 @@ def test_no_model_server_configured(bare: Path) -> None:
 
 def test_server_answers(bare: Path) -> None:
     subject = machine_with(bare, model_url=URL)
-    assert finding_of(checks.server, subject).status is Health.OK
+    assert status_of(checks.server, subject) is Health.OK
     assert finding_of(checks.name, subject).seen == "small, large"
     assert finding_of(checks.slots, subject).seen == "1 of 2 slots busy"
 
@@ -116,27 +123,17 @@ def test_unknown_model_name(bare: Path) -> None:
     found = finding_of(checks.name, machine_with(bare, model_url=URL, model_name="none"))
     assert (found.status, "small, large" in found.cause) == (Health.FAIL, True)
     assert (
-        finding_of(checks.name, machine_with(bare, model_url=URL, model_name="large")).status
-        is Health.OK
+        status_of(checks.name, machine_with(bare, model_url=URL, model_name="large")) is Health.OK
     )
 
 
 def test_more_requests_than_slots(bare: Path) -> None:
-    assert (
-        finding_of(checks.slots, machine_with(bare, model_url=URL, model_slots=3)).status
-        is Health.WARN
-    )
-    assert (
-        finding_of(checks.slots, machine_with(bare, model_url=URL, model_slots=2)).status
-        is Health.OK
-    )
+    assert status_of(checks.slots, machine_with(bare, model_url=URL, model_slots=3)) is Health.WARN
+    assert status_of(checks.slots, machine_with(bare, model_url=URL, model_slots=2)) is Health.OK
     without_slots = answering(health=OK, models=MODELS)
-    assert (
-        finding_of(checks.slots, machine_with(bare, without_slots, model_url=URL)).status
-        is Health.NOTE
-    )
+    assert status_of(checks.slots, machine_with(bare, without_slots, model_url=URL)) is Health.NOTE
     configured = machine_with(bare, without_slots, model_url=URL, model_slots=4)
-    assert finding_of(checks.slots, configured).status is Health.OK
+    assert status_of(checks.slots, configured) is Health.OK
 
 
 @pytest.fixture
@@ -153,40 +150,40 @@ def small(bare: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_weights(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert finding_of(checks.weights, machine_with(small)).status is Health.OK
+    assert status_of(checks.weights, machine_with(small)) is Health.OK
     with monkeypatch.context() as without:
         without.setattr(checks, "engine_version", lambda directory: None)
-        assert finding_of(checks.weights, machine_with(small)).status is Health.WARN
+        assert status_of(checks.weights, machine_with(small)) is Health.WARN
     write(small, f"models/{CHAT_FILE}", "weightz")
     found = finding_of(checks.weights, machine_with(small))
     assert (found.status, found.fix) == (Health.FAIL, "sluice model install")
     (small / "models" / CHAT_FILE).unlink()
-    assert finding_of(checks.weights, machine_with(small)).status is Health.NOTE
+    assert status_of(checks.weights, machine_with(small)) is Health.NOTE
 
 
 def test_weights_in_the_installer_directory(small: Path) -> None:
     (small / "models").rename(small / "elsewhere")
     write(small, checks.DROP_IN, "[Service]\nEnvironment=SLUICE_MODELS_DIR=/elsewhere\n")
     subject = make_machine(small, worker_settings=settings())
-    assert finding_of(checks.weights, subject).status is Health.OK
-    assert finding_of(checks.embedder, subject).status is Health.OK
+    assert status_of(checks.weights, subject) is Health.OK
+    assert status_of(checks.embedder, subject) is Health.OK
 
 
 def test_embedder(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert finding_of(checks.embedder, machine_with(small)).status is Health.OK
+    assert status_of(checks.embedder, machine_with(small)) is Health.OK
     with monkeypatch.context() as without:
         without.setattr(checks, "find_spec", lambda name: None)
         assert "numpy" in finding_of(checks.embedder, machine_with(small)).cause
     write(small, "models/m/model.safetensors", "weightz")
-    assert finding_of(checks.embedder, machine_with(small)).status is Health.FAIL
+    assert status_of(checks.embedder, machine_with(small)) is Health.FAIL
     (small / "models/m/model.safetensors").unlink()
-    assert finding_of(checks.embedder, machine_with(small)).status is Health.NOTE
-    assert finding_of(checks.embedder, machine_with(small, embedder="minilm")).status is Health.FAIL
-    assert finding_of(checks.embedder, machine_with(small, embedder="off")).status is Health.NOTE
-    assert finding_of(checks.embedder, machine_with(small, embedder="server")).status is Health.FAIL
-    assert finding_of(checks.embedder, machine_with(small, embed_url=URL)).status is Health.OK
+    assert status_of(checks.embedder, machine_with(small)) is Health.NOTE
+    assert status_of(checks.embedder, machine_with(small, embedder="minilm")) is Health.FAIL
+    assert status_of(checks.embedder, machine_with(small, embedder="off")) is Health.NOTE
+    assert status_of(checks.embedder, machine_with(small, embedder="server")) is Health.FAIL
+    assert status_of(checks.embedder, machine_with(small, embed_url=URL)) is Health.OK
     served = machine_with(small, embedder="server", model_url=URL)
-    assert finding_of(checks.embedder, served).status is Health.OK
+    assert status_of(checks.embedder, served) is Health.OK
     away = machine_with(small, answering(models=Response(404, b"")), embed_url=URL)
     assert "EMBED_URL" in finding_of(checks.embedder, away).fix
 
@@ -204,7 +201,7 @@ def test_vector_search(
 
     monkeypatch.setattr(checks, "find_spec", lambda name: object() if numpy else None)
     subject = make_machine(bare, redis=FakeServer(RedisTarget("redis://host", "--redis")))
-    assert finding_of(checks.vectors, subject).status is status
+    assert status_of(checks.vectors, subject) is status
 
 
 def test_model_unit_is_checked_if_installed(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from ops.doctor.finding import CheckSkipped, Health
 from ops.doctor.machine import Machine
 from ops.doctor.redis_server import PartitionServer, RedisServer
 from ops.redis_target import RedisTarget
-from tests.ops.doctor.machines import finding_of, findings_of, real_machine
-from tests.support.backends import REAL, SYSTEM, RealServer, require_binary
+from tests.ops.doctor.machines import finding_of, findings_of, real_machine, status_of
+from tests.support.servers import REAL, SYSTEM, RealServer, require_binary
 
 PARTITIONS = 4
 GROUP = "workers"
@@ -71,16 +71,16 @@ def test_waiting_jobs_are_summed(server: RealServer) -> None:
     assert found.status is Health.WARN
     assert found.seen.startswith("4 waiting, the oldest for 5 min")
     assert finding_of(queue.backlog, fresh(server)).seen == "4 of 200"
-    assert finding_of(queue.workers, fresh(server)).status is Health.OK
+    assert status_of(queue.workers, fresh(server)) is Health.OK
 
 
 def test_partition_without_a_group(server: RealServer) -> None:
     make_all_groups(server)
     client: Any = server.client
-    assert finding_of(queue.group, fresh(server)).status is Health.OK
+    assert status_of(queue.group, fresh(server)) is Health.OK
     enqueue(server, 3)
     client.xgroup_destroy(KEYS[3].queue, GROUP)
-    assert finding_of(queue.group, fresh(server)).status is Health.FAIL
+    assert status_of(queue.group, fresh(server)) is Health.FAIL
 
 
 def test_expired_lease_in_one_partition(server: RealServer) -> None:
@@ -98,7 +98,7 @@ def test_expired_lease_in_one_partition(server: RealServer) -> None:
 
 def test_wrong_key_type_in_one_partition(server: RealServer) -> None:
     make_all_groups(server)
-    assert finding_of(queue.key_types, fresh(server)).status is Health.OK
+    assert status_of(queue.key_types, fresh(server)) is Health.OK
     client: Any = server.client
     client.set(KEYS[2].index, "x")
     found = finding_of(queue.key_types, fresh(server))
@@ -116,7 +116,7 @@ def test_scheduled_jobs_and_dead_letters_are_summed(server: RealServer) -> None:
     client.zadd(KEYS[3].scheduled, {"c": now_ms - 600_000})
     found = finding_of(queue.scheduled, fresh(server))
     assert (found.status, found.seen[:13]) == (Health.FAIL, "1 job overdue")
-    assert finding_of(queue.dead_letters, fresh(server)).status is Health.OK
+    assert status_of(queue.dead_letters, fresh(server)) is Health.OK
     client.xadd(KEYS[1].dead_letters, {"reason": "newer"}, id="1760000000001-0")
     client.xadd(KEYS[2].dead_letters, {"reason": "older"}, id="1760000000000-9")
     found = finding_of(queue.dead_letters, fresh(server))

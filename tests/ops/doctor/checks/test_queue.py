@@ -15,8 +15,8 @@ from common.redis.connection import async_client
 from ops.doctor.checks import queue as checks
 from ops.doctor.finding import CheckSkipped, Health
 from ops.doctor.machine import Machine
-from tests.ops.doctor.machines import finding_of, real_machine
-from tests.support.backends import REAL, RealServer
+from tests.ops.doctor.machines import finding_of, real_machine, status_of
+from tests.support.servers import REAL, RealServer
 
 KEYS = JobKeys()
 GROUP = "workers"
@@ -66,15 +66,15 @@ def take(server: RealServer, idle_ms: int, consumer: str = "w1") -> None:
 
 def test_empty_redis(server: RealServer) -> None:
     machine = fresh(server)
-    assert finding_of(checks.key_types, machine).status is Health.NOTE
-    assert finding_of(checks.group, machine).status is Health.NOTE
-    assert finding_of(checks.workers, machine).status is Health.FAIL
-    assert finding_of(checks.audit, machine).status is Health.NOTE
+    assert status_of(checks.key_types, machine) is Health.NOTE
+    assert status_of(checks.group, machine) is Health.NOTE
+    assert status_of(checks.workers, machine) is Health.FAIL
+    assert status_of(checks.audit, machine) is Health.NOTE
     for check in (
         *(checks.consumers, checks.pending, checks.waiting, checks.backlog),
         *(checks.scheduled, checks.dead_letters),
     ):
-        assert finding_of(check, machine).status is Health.OK, check.name
+        assert status_of(check, machine) is Health.OK, check.name
     with pytest.raises(CheckSkipped):
         checks.versions.run(machine)
 
@@ -88,7 +88,7 @@ def test_healthy_queue(server: RealServer) -> None:
     machine = fresh(server)
     for check in checks.CHECKS:
         if check is not checks.audit:
-            assert finding_of(check, machine).status is Health.OK, check.name
+            assert status_of(check, machine) is Health.OK, check.name
     assert finding_of(checks.workers, machine).seen == "1 worker: w1 (1 of 4 busy)"
     assert finding_of(checks.pending, machine).seen.startswith("1 in progress")
     assert finding_of(checks.waiting, machine).seen.startswith("1 waiting")
@@ -110,8 +110,8 @@ def test_key_of_another_type(server: RealServer) -> None:
 def test_jobs_without_workers(server: RealServer) -> None:
     enqueue(server, age_s=300)
     machine = fresh(server)
-    assert finding_of(checks.group, machine).status is Health.FAIL
-    assert finding_of(checks.waiting, machine).status is Health.FAIL
+    assert status_of(checks.group, machine) is Health.FAIL
+    assert status_of(checks.waiting, machine) is Health.FAIL
     found = finding_of(checks.workers, machine)
     assert found.status is Health.FAIL
     assert "1 job waiting" in found.seen
@@ -158,7 +158,7 @@ def test_damaged_heartbeats(server: RealServer) -> None:
     client: Any = server.client
     client.zadd(KEYS.workers, {"w1": 1, b"\xff\x1b[31m": 2})
     client.set(KEYS.worker("w1"), b"{nonsense")
-    assert finding_of(checks.workers, fresh(server)).status is Health.FAIL
+    assert status_of(checks.workers, fresh(server)) is Health.FAIL
 
 
 def test_expired_leases(server: RealServer) -> None:
@@ -166,9 +166,9 @@ def test_expired_leases(server: RealServer) -> None:
     enqueue(server)
     take(server, 3_600_000)
     machine = fresh(server)
-    assert finding_of(checks.pending, machine).status is Health.FAIL
+    assert status_of(checks.pending, machine) is Health.FAIL
     live(server, "w2")
-    assert finding_of(checks.pending, fresh(server)).status is Health.WARN
+    assert status_of(checks.pending, fresh(server)) is Health.WARN
 
 
 def test_inactive_consumers(server: RealServer) -> None:
@@ -192,14 +192,14 @@ def test_backlog(server: RealServer) -> None:
         settings = fresh(server).gateway_settings.model_copy(
             update={"backpressure_max_backlog": limit}
         )
-        assert finding_of(checks.backlog, fresh(server, gateway_settings=settings)).status is status
+        assert status_of(checks.backlog, fresh(server, gateway_settings=settings)) is status
 
 
 def test_overdue_jobs(server: RealServer) -> None:
     client: Any = server.client
     now_ms = int(time.time() * 1000)
     client.zadd(KEYS.scheduled, {"later": now_ms + 60_000, "just now": now_ms - 1000})
-    assert finding_of(checks.scheduled, fresh(server)).status is Health.OK
+    assert status_of(checks.scheduled, fresh(server)) is Health.OK
     client.zadd(KEYS.scheduled, {"late": now_ms - 600_000})
     found = finding_of(checks.scheduled, fresh(server))
     assert found.status is Health.FAIL
@@ -221,24 +221,24 @@ async def test_audits(server: RealServer) -> None:
     lost = Violation("a", Rule.NOT_QUEUED, "gone")
     try:
         await store_report(client, KEYS, AuditReport(now_ms, 5, 1))
-        assert finding_of(checks.audit, fresh(server)).status is Health.OK
+        assert status_of(checks.audit, fresh(server)) is Health.OK
         await store_report(client, KEYS, AuditReport(now_ms, 5, 1, (lost,), 1))
         found = finding_of(checks.audit, fresh(server))
         assert (found.status, found.fix) == (Health.FAIL, "sluice audit --local")
         await store_report(client, KEYS, AuditReport(now_ms, 5, 1))
-        assert finding_of(checks.audit, fresh(server)).status is Health.NOTE
+        assert status_of(checks.audit, fresh(server)) is Health.NOTE
         await client.hset(KEYS.audit, AuditField.LAST_TS, str(now_ms - 86_400_000))
-        assert finding_of(checks.audit, fresh(server)).status is Health.WARN
+        assert status_of(checks.audit, fresh(server)) is Health.WARN
         settings = fresh(server).worker_settings.model_copy(update={"audit_every_s": 0.0})
         machine = fresh(server, worker_settings=settings)
-        assert finding_of(checks.audit, machine).status is Health.NOTE
+        assert status_of(checks.audit, machine) is Health.NOTE
     finally:
         await client.aclose()
 
 
 def test_worker_versions(server: RealServer) -> None:
     live(server)
-    assert finding_of(checks.versions, fresh(server)).status is Health.OK
+    assert status_of(checks.versions, fresh(server)) is Health.OK
     live(server, "w2", version="0.0.9")
     found = finding_of(checks.versions, fresh(server))
     assert found.status is Health.WARN

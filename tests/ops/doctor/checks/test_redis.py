@@ -18,10 +18,10 @@ from ops.doctor.finding import Check, CheckSkipped, Finding, Health
 from ops.doctor.machine import Disk, Machine
 from ops.doctor.redis_server import RedisServer
 from ops.redis_target import RedisTarget
-from tests.gateway.processes import free_port
-from tests.ops.doctor.machines import GB, finding_of, make_machine, real_machine, write
-from tests.support.backends import REAL, RealServer, require_binary
-from tests.worker.processes import wait_until
+from tests.ops.doctor.machines import GB, finding_of, make_machine, real_machine, status_of, write
+from tests.support.processes.gateway import free_port
+from tests.support.processes.worker import wait_until
+from tests.support.servers import REAL, RealServer, require_binary
 
 Start = Callable[..., RealServer]
 ALL = (*checks.CHECKS, *persistence.CHECKS, *access.CHECKS)
@@ -117,7 +117,7 @@ def test_fix_solves_the_problem(start: Start, name: str) -> None:
     command = finding_of(check, real_machine(server)).fix.split("`")[1]
     assert command.startswith(f"redis-cli -s {server.dir}/s CONFIG SET ")
     server.client.execute_command(*command.split()[3:])
-    assert finding_of(check, real_machine(server)).status is Health.OK
+    assert status_of(check, real_machine(server)) is Health.OK
     # Redis cannot be stopped while it writes its first append-only file.
     wait_until(lambda: not server.client.info("persistence")["aof_rewrite_in_progress"])
     wait_until(lambda: not server.client.info("persistence")["aof_rewrite_scheduled"])
@@ -125,14 +125,14 @@ def test_fix_solves_the_problem(start: Start, name: str) -> None:
 
 def test_disabled_default_user(start: Start) -> None:
     server = start(*GOOD, "--port", str(free_port()))
-    assert finding_of(access.default_user, real_machine(server)).status is Health.WARN
+    assert status_of(access.default_user, real_machine(server)) is Health.WARN
     server.client.execute_command("ACL", "SETUSER", "boss", "on", ">pw", "~*", "&*", "+@all")
     server.client.execute_command("ACL", "SETUSER", "default", "off")
     path = f"{server.dir}/s"
     boss = make_machine(
         Path("/"), redis=RedisServer(RedisTarget(f"unix://boss:pw@{path}", "--redis"))
     )
-    assert finding_of(access.default_user, boss).status is Health.OK
+    assert status_of(access.default_user, boss) is Health.OK
     assert "pw" not in finding_of(checks.reachable, boss).seen
     # Without credentials the connection is refused, with the cause.
     anonymous = make_machine(Path("/"), redis=RedisServer(RedisTarget(f"unix://{path}", "--redis")))
@@ -277,14 +277,14 @@ def test_redis_version(version: str, status: Health) -> None:
 def test_findings_from_info_and_settings(
     check: Check, info: dict[str, Any], settings: dict[str, str], status: Health
 ) -> None:
-    assert finding_of(check, fake_machine(FakeClient(info, **settings))).status is status
+    assert status_of(check, fake_machine(FakeClient(info, **settings))) is status
 
 
 def test_network_access_with_a_password_is_a_note() -> None:
     client = FakeClient({}, port="6379", bind="0.0.0.0")
     client.users = ["user default on #abc ~* &* +@all"]
-    assert finding_of(access.bind, fake_machine(client)).status is Health.NOTE
-    assert finding_of(access.default_user, fake_machine(client)).status is Health.OK
+    assert status_of(access.bind, fake_machine(client)) is Health.NOTE
+    assert status_of(access.default_user, fake_machine(client)) is Health.OK
 
 
 @pytest.mark.parametrize(
@@ -302,7 +302,7 @@ def test_disk_space_for_the_append_only_file(
     client = FakeClient({"aof_current_size": 2 * GB}, dir="/data")
     disk = Disk(100 * GB, free, 10, 10, read_only)
     subject = fake_machine(client, tmp_path, disk=lambda path: disk)
-    assert finding_of(persistence.disk, subject).status is status
+    assert status_of(persistence.disk, subject) is status
 
 
 def test_remote_disk_is_skipped() -> None:
@@ -314,7 +314,7 @@ def test_clock_difference(start: Start) -> None:
     server = start(*GOOD)
     for seconds, status in {0.0: Health.OK, 5.0: Health.WARN, 3600.0: Health.FAIL}.items():
         subject = real_machine(server, now=lambda ahead=seconds: time.time() + ahead)
-        assert finding_of(checks.clock, subject).status is status
+        assert status_of(checks.clock, subject) is status
 
 
 def test_fix_uses_redis_local_conf() -> None:
@@ -337,8 +337,8 @@ def test_open_socket_with_passwords(tmp_path: Path) -> None:
     client = FakeClient()
     client.users = ["user default off"]
     subject = fake_machine(client, Path("/"), f"unix://{path}")
-    assert finding_of(access.socket, subject).status is Health.NOTE
+    assert status_of(access.socket, subject) is Health.NOTE
     path.chmod(stat.S_IRWXU)
-    assert finding_of(access.socket, subject).status is Health.OK
+    assert status_of(access.socket, subject) is Health.OK
     with pytest.raises(CheckSkipped, match="TCP"):
         access.socket.run(fake_machine(client))

@@ -12,7 +12,7 @@ from common.settings.gateway import GatewaySettings
 from common.settings.worker import WorkerSettings
 from ops.doctor.checks import settings as checks
 from ops.doctor.finding import CheckSkipped, Health
-from tests.ops.doctor.machines import finding_of, findings_of, make_machine, write
+from tests.ops.doctor.machines import finding_of, findings_of, make_machine, status_of, write
 
 
 def test_valid_environment(tmp_path: Path) -> None:
@@ -73,10 +73,7 @@ def test_suggestions_for_misspelt_settings(name: str, suggestion: str | None) ->
 
 
 def test_spelling_check(tmp_path: Path) -> None:
-    assert (
-        finding_of(checks.spelling, make_machine(tmp_path, environ={"HOME": "/"})).status
-        is Health.OK
-    )
+    assert status_of(checks.spelling, make_machine(tmp_path, environ={"HOME": "/"})) is Health.OK
     write(tmp_path, "/etc/sluice/worker.env", "MAX_INFLIGHTT=4\n")
     found = finding_of(checks.spelling, make_machine(tmp_path, environ={"LEASE__MS": "1"}))
     assert found.status is Health.WARN

@@ -13,7 +13,7 @@ from ops.doctor.checks import systemd as unit_checks
 from ops.doctor.checks import systemd as units
 from ops.doctor.finding import Check, CheckSkipped, Health
 from ops.doctor.machine import TIMED_OUT, Machine, Output
-from tests.ops.doctor.machines import finding_of, findings_of, make_machine, write
+from tests.ops.doctor.machines import finding_of, findings_of, make_machine, status_of, write
 
 RUNNING = {
     "LoadState": "loaded",
@@ -111,7 +111,7 @@ def test_healthy_installation(systemd: Systemd) -> None:
     scores = findings_of(unit_checks.security, systemd.machine)
     assert [finding.status for finding in scores] == [Health.OK] * 4  # sockets have no score
     for check in (unit_checks.restarts, unit_checks.drop_ins, unit_checks.collision):
-        assert finding_of(check, systemd.machine).status is Health.OK
+        assert status_of(check, systemd.machine) is Health.OK
 
 
 def test_failed_unit(systemd: Systemd) -> None:
@@ -168,7 +168,7 @@ def test_redis_not_managed_by_sluice(systemd: Systemd) -> None:
 
 def test_restarts(systemd: Systemd) -> None:
     systemd.units[units.GATEWAY]["NRestarts"] = "1"
-    assert finding_of(unit_checks.restarts, systemd.machine).status is Health.NOTE
+    assert status_of(unit_checks.restarts, systemd.machine) is Health.NOTE
     systemd.units[units.ECHO_WORKER]["NRestarts"] = "41"
     found = finding_of(unit_checks.restarts, systemd.machine)
     assert found.status is Health.WARN
@@ -198,15 +198,15 @@ def test_drop_ins(systemd: Systemd) -> None:
 def test_collision_with_the_distribution(systemd: Systemd) -> None:
     stopped = {**RUNNING, "ActiveState": "inactive"}
     systemd.units[units.DISTRIBUTION] = {**stopped, "UnitFileState": "disabled"}
-    assert finding_of(unit_checks.collision, systemd.machine).status is Health.OK
+    assert status_of(unit_checks.collision, systemd.machine) is Health.OK
     systemd.units[units.DISTRIBUTION] = stopped
-    assert finding_of(unit_checks.collision, systemd.machine).status is Health.WARN
+    assert status_of(unit_checks.collision, systemd.machine) is Health.WARN
     systemd.units[units.DISTRIBUTION] = dict(RUNNING)
     found = finding_of(unit_checks.collision, systemd.machine)
     assert found.status is Health.WARN
     assert "disable --now redis-server" in found.fix
     systemd.units[units.REDIS]["Id"] = units.DISTRIBUTION
-    assert finding_of(unit_checks.collision, systemd.machine).status is Health.FAIL
+    assert status_of(unit_checks.collision, systemd.machine) is Health.FAIL
 
 
 @pytest.mark.parametrize(
@@ -231,11 +231,8 @@ def test_credentials(tmp_path: Path) -> None:
     file = write(tmp_path, "/etc/sluice/credentials/admin.redis_url", "unix://a:b@/s\n", 0o600)
     file.parent.chmod(0o700)
     owned = make_machine(tmp_path, owner_uid=os.getuid())
-    assert finding_of(secrets.credentials, owned).status is Health.OK
-    assert (
-        finding_of(secrets.credentials, make_machine(tmp_path, owner_uid=12345)).status
-        is Health.FAIL
-    )
+    assert status_of(secrets.credentials, owned) is Health.OK
+    assert status_of(secrets.credentials, make_machine(tmp_path, owner_uid=12345)) is Health.FAIL
     file.chmod(0o640)
     found = finding_of(secrets.credentials, owned)
     assert found.status is Health.FAIL
@@ -247,7 +244,7 @@ def test_secrets_in_settings_files(tmp_path: Path) -> None:
     with pytest.raises(CheckSkipped):
         secrets.environment.run(make_machine(tmp_path))
     write(tmp_path, "/etc/sluice/gateway.env", "# PASSWORD=x\nPORT=8080\nREDIS_URL=unix:///s\n")
-    assert finding_of(secrets.environment, make_machine(tmp_path)).status is Health.OK
+    assert status_of(secrets.environment, make_machine(tmp_path)) is Health.OK
     write(tmp_path, "/etc/sluice/worker.env", "REDIS_URL='redis://w:hunter2@h'\nMODEL_API_KEY=k\n")
     found = finding_of(secrets.environment, make_machine(tmp_path))
     assert found.status is Health.WARN

@@ -7,13 +7,13 @@ import contextlib
 import ctypes
 import pickle
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import eventually
+from tests.support.waiting import eventually
 from tests.worker.execution.process_pool.test_pool import (
     busy_pid,
     dies,
@@ -30,12 +30,25 @@ from worker.execution.process_pool.errors import ComputeCrashed, ComputeTimeout,
 from worker.execution.process_pool.pool import ProcessPool
 from worker.features.workflows.errors import StepError
 
+MakePool = Callable[..., ProcessPool]
+
 
 @pytest.fixture
-async def pool() -> AsyncIterator[ProcessPool]:
-    made = ProcessPool(2)
-    yield made
-    await made.close()
+async def make_pool() -> AsyncIterator[MakePool]:
+    made: list[ProcessPool] = []
+
+    def make(size: int, **options: Any) -> ProcessPool:
+        made.append(ProcessPool(size, **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        await each.close()
+
+
+@pytest.fixture
+def pool(make_pool: MakePool) -> ProcessPool:
+    return make_pool(2)
 
 
 @contextlib.contextmanager
@@ -105,16 +118,15 @@ async def test_notes_arrive_during_the_call_and_in_order(pool: ProcessPool, tmp_
     assert not working.done()
     (tmp_path / "go").touch()
     assert await working == str(tmp_path / "go")
-    notes: list[Any] = []
-    assert await pool.run(sends_notes, *range(500), on_note=notes.append) == 500
-    assert notes == list(range(500))  # all of them have arrived when it returns
+    notes: list[tuple[Any, int]] = []
+    add = notes.append
+    call = pool.run(
+        sends_notes, *range(500), on_note=lambda value: add((value, threading.get_ident()))
+    )
+    assert await call == 500
+    # All of them have arrived when it returns, in the thread of the loop.
+    assert notes == [(value, threading.get_ident()) for value in range(500)]
     assert await pool.run(sends_notes, 1, 2) == 2  # without a callback
-
-
-async def test_notes_are_delivered_in_the_loop(pool: ProcessPool) -> None:
-    threads: set[int] = set()
-    await pool.run(sends_notes, 1, on_note=lambda _: threads.add(threading.get_ident()))
-    assert threads == {threading.get_ident()}
 
 
 async def test_notes_before_a_failure_are_delivered(pool: ProcessPool) -> None:
@@ -179,73 +191,56 @@ async def test_a_call_that_hangs_is_killed_after_its_timeout(
     assert await pool.run(double, 5, timeout_s=60) == 10
 
 
-async def test_a_timeout_does_not_outlive_its_call() -> None:
-    pool = ProcessPool(1, idle_s=3600)
-    try:
-        first = await pool.run(own_pid, timeout_s=60)
-        with later(61):
-            await asyncio.sleep(0.01)  # due timers run
-        assert await pool.run(own_pid) == first
-    finally:
-        await pool.close()
+async def test_a_timeout_does_not_outlive_its_call(make_pool: MakePool) -> None:
+    pool = make_pool(1, idle_s=3600)
+    first = await pool.run(own_pid, timeout_s=60)
+    with later(61):
+        await asyncio.sleep(0.01)  # due timers run
+    assert await pool.run(own_pid) == first
 
 
-async def test_waiting_for_a_process_is_not_counted(tmp_path: Path) -> None:
-    pool = ProcessPool(1)
-    try:
-        await pool.run(double, 1)
-        heard: list[Any] = []
-        first = asyncio.create_task(pool.run(waits_for, str(tmp_path / "go"), on_note=heard.append))
-        await eventually(lambda: heard, 30)
-        second = asyncio.create_task(pool.run(double, 3, timeout_s=60))
-        await asyncio.sleep(0.01)  # by now it waits for a process
-        with later(61):
-            await asyncio.sleep(0.01)  # due timers run
-        (tmp_path / "go").touch()
-        assert await second == 6
-        assert await first
-    finally:
-        await pool.close()
+async def test_waiting_for_a_process_is_not_counted(make_pool: MakePool, tmp_path: Path) -> None:
+    pool = make_pool(1)
+    await pool.run(double, 1)
+    heard: list[Any] = []
+    first = asyncio.create_task(pool.run(waits_for, str(tmp_path / "go"), on_note=heard.append))
+    await eventually(lambda: heard, 30)
+    second = asyncio.create_task(pool.run(double, 3, timeout_s=60))
+    await asyncio.sleep(0.01)  # by now it waits for a process
+    with later(61):
+        await asyncio.sleep(0.01)  # due timers run
+    (tmp_path / "go").touch()
+    assert await second == 6
+    assert await first
 
 
-async def test_a_process_is_replaced_after_its_maximum_of_calls() -> None:
-    pool = ProcessPool(1, most_calls=3)
-    try:
-        pids = [await pool.run(own_pid) for _ in range(7)]
-        assert [pids.count(pid) for pid in dict.fromkeys(pids)] == [3, 3, 1]
-        await eventually(lambda: gone(pids[0]) and gone(pids[3]))
-        assert pool.pids == [pids[6]]
-    finally:
-        await pool.close()
+async def test_a_process_is_replaced_after_its_maximum_of_calls(make_pool: MakePool) -> None:
+    pool = make_pool(1, most_calls=3)
+    pids = [await pool.run(own_pid) for _ in range(5)]
+    with pytest.raises(StepError):
+        await pool.run(fails, "step")  # counts too
+    pids.append(await pool.run(own_pid))
+    assert [pids.count(pid) for pid in dict.fromkeys(pids)] == [3, 2, 1]
+    await eventually(lambda: gone(pids[0]) and gone(pids[3]))
+    assert pool.pids == [pids[5]]
 
 
-async def test_a_call_that_fails_counts_too() -> None:
-    pool = ProcessPool(1, most_calls=2)
-    try:
-        first = await pool.run(own_pid)
-        with pytest.raises(StepError):
-            await pool.run(fails, "step")
-        assert await pool.run(own_pid) != first
-    finally:
-        await pool.close()
-
-
-async def test_lack_of_memory_affects_only_its_own_call(tmp_path: Path) -> None:
-    pool = ProcessPool(2, memory_bytes=256 * 1024 * 1024)
-    try:
-        heard: list[Any] = []
-        neighbour = asyncio.create_task(
-            pool.run(waits_for, str(tmp_path / "go"), on_note=heard.append, timeout_s=60)
-        )
-        await eventually(lambda: heard, 30)
-        with pytest.raises(OutOfMemory):
-            await pool.run(takes_all_memory)
-        with pytest.raises(ComputeCrashed):
-            await pool.run(dies)
-        (tmp_path / "go").touch()
-        assert await neighbour
-    finally:
-        await pool.close()
+async def test_lack_of_memory_affects_only_its_own_call(
+    make_pool: MakePool, tmp_path: Path
+) -> None:
+    pool = make_pool(2, memory_bytes=256 * 1024 * 1024)
+    heard: list[Any] = []
+    neighbour = asyncio.create_task(
+        pool.run(waits_for, str(tmp_path / "go"), on_note=heard.append, timeout_s=60)
+    )
+    await eventually(lambda: heard, 30)
+    with pytest.raises(OutOfMemory, match="256 MB") as caught:
+        await pool.run(takes_all_memory)
+    assert caught.value.kind == "out_of_memory"
+    with pytest.raises(ComputeCrashed):
+        await pool.run(dies)
+    (tmp_path / "go").touch()
+    assert await neighbour
 
 
 async def test_a_process_returns_memory_and_is_killed_first(pool: ProcessPool) -> None:

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import eventually
-from tests.worker.processes import ROOT
+from tests.support.processes.worker import ROOT
+from tests.support.waiting import eventually
 from worker.errors import TransientError
-from worker.execution.process_pool.errors import ComputeCrashed, ComputeError, OutOfMemory
+from worker.execution.process_pool.errors import ComputeCrashed, ComputeError
 from worker.execution.process_pool.pool import ProcessPool, available_cores
 from worker.features.workflows.errors import StepError
 
@@ -102,9 +102,7 @@ async def test_functions_run_in_another_process(pool: ProcessPool) -> None:
     assert "HOME" not in await pool.run(environment)
 
 
-async def test_processes_are_reused(
-    pool: ProcessPool,
-) -> None:
+async def test_processes_are_reused(pool: ProcessPool) -> None:
     assert len({await pool.run(own_pid) for _ in range(5)}) == 1
     found = await asyncio.gather(*(pool.run(double, number) for number in range(10)))
     assert found == [2 * number for number in range(10)]
@@ -121,25 +119,15 @@ async def test_exceptions_are_raised_in_the_caller(pool: ProcessPool) -> None:
     with pytest.raises(StepError, match="there are none") as caught:
         await pool.run(fails, "step")
     assert (caught.value.code, caught.value.kind) == ("no_photos", "no_photos")
-    with pytest.raises(TransientError, match="later"):
-        await pool.run(fails, "transient")
-    with pytest.raises(ComputeError, match="_NotUnpicklable: one and two"):
-        await pool.run(fails, "unhandy")
+    for error, function, argument, message in (
+        (TransientError, fails, "transient", "later"),
+        (ComputeError, fails, "unhandy", "_NotUnpicklable: one and two"),
+        (ComputeError, lambda value: value, 1, "cannot be pickled"),
+        (ComputeError, double, (each for each in ()), "cannot be pickled"),
+    ):
+        with pytest.raises(error, match=message):
+            await pool.run(function, argument)
     assert await pool.run(double, 1) == 2
-
-
-async def test_calls_that_cannot_be_pickled(pool: ProcessPool) -> None:
-    with pytest.raises(ComputeError, match="cannot be pickled"):
-        await pool.run(lambda: 1)
-    with pytest.raises(ComputeError, match="cannot be pickled"):
-        await pool.run(double, (each for each in ()))
-    assert await pool.run(double, 1) == 2
-
-
-async def test_a_process_that_dies_is_replaced(pool: ProcessPool) -> None:
-    with pytest.raises(ComputeCrashed):
-        await pool.run(dies)
-    assert await pool.run(double, 3) == 6
 
 
 async def test_an_idle_process_that_was_killed_is_replaced(pool: ProcessPool) -> None:
@@ -148,17 +136,6 @@ async def test_an_idle_process_that_was_killed_is_replaced(pool: ProcessPool) ->
     await eventually(lambda: len(os.listdir(f"/proc/{pid}/task")) == 1 and is_zombie(pid))
     assert await pool.run(own_pid) != pid
     await eventually(lambda: gone(pid))
-
-
-async def test_memory_is_limited() -> None:
-    pool = ProcessPool(1, memory_bytes=256 * 1024 * 1024)
-    try:
-        with pytest.raises(OutOfMemory, match="256 MB") as caught:
-            await pool.run(takes_all_memory)
-        assert caught.value.kind == "out_of_memory"
-        assert await pool.run(double, 4) == 8
-    finally:
-        await pool.close()
 
 
 async def test_a_canceled_call_is_killed_without_blocking_the_loop(

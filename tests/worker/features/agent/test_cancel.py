@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.worker.features.agent.kit import Bench, calls, hang, says
-from tests.worker.features.tools.kit import ANYTHING
-from tests.worker.kit import Rig, RigMaker, within
+from tests.support.worker.agent import AgentHarness, calls, hang, says
+from tests.support.worker.harness import MakeWorker, WorkerHarness, within
+from tests.support.worker.tools import ANYTHING
 from worker.execution.executor import Outcome
 from worker.features.model.types import ChatRequest, Completion
 
@@ -20,7 +20,7 @@ from worker.features.model.types import ChatRequest, Completion
 PROMPTLY_S, TRIES = 0.25, 3
 
 
-def bench_that_waits(where: str, running: asyncio.Event) -> Bench:
+def agent_that_waits(where: str, running: asyncio.Event) -> AgentHarness:
     loop = asyncio.get_running_loop()
 
     async def slow(call: Any, arguments: Any) -> Any:
@@ -45,16 +45,18 @@ def bench_that_waits(where: str, running: asyncio.Event) -> Bench:
         return await hang(context, request, sink)
 
     if where == "model":
-        return Bench(calls(("effect", {})), talk)
-    bench = Bench(calls(("slow", {}), text="so far"), names=["slow"])
+        return AgentHarness(calls(("effect", {})), talk)
+    agent = AgentHarness(calls(("slow", {}), text="so far"), names=["slow"])
     function = {"tool": slow, "thread": blocking, "stubborn tool": stubborn}[where]
-    bench.toolbox.add(
+    agent.toolbox.add(
         function, name="slow", description="x", parameters=ANYTHING, timeout_s=60, repeatable=True
     )
-    return bench
+    return agent
 
 
-async def time_to_cancel(worker: Rig, running: asyncio.Event) -> tuple[float, dict[str, Any]]:
+async def time_to_cancel(
+    worker: WorkerHarness, running: asyncio.Event
+) -> tuple[float, dict[str, Any]]:
     attempt = await worker.attempt()
     run = asyncio.create_task(worker.executor.run(attempt))
     await asyncio.wait_for(running.wait(), 10)
@@ -65,14 +67,15 @@ async def time_to_cancel(worker: Rig, running: asyncio.Event) -> tuple[float, di
     return took_s, json.loads((await worker.job(attempt.lease.job_id))[b"result"])
 
 
+@pytest.mark.real_redis
 @pytest.mark.parametrize("where", ["model", "tool", "thread", "stubborn tool"])
 async def test_cancel_ends_the_job_at_once_with_its_partial_result(
-    real_rig: RigMaker, where: str
+    make_worker: MakeWorker, where: str
 ) -> None:
     best_s = float("inf")
     for _ in range(TRIES):
         running = asyncio.Event()
-        worker = real_rig(registry=bench_that_waits(where, running).registry)
+        worker = make_worker(registry=agent_that_waits(where, running).registry)
         await worker.client.flushall()
         took_s, result = await time_to_cancel(worker, running)
         assert (result["text"], result["finish_reason"]) == ("so far", "canceled")
@@ -83,15 +86,18 @@ async def test_cancel_ends_the_job_at_once_with_its_partial_result(
     assert best_s < PROMPTLY_S
 
 
-async def test_cancel_between_two_steps_starts_nothing_more(fake_rig: RigMaker) -> None:
+@pytest.mark.fakeredis_only
+async def test_cancel_between_two_steps_starts_nothing_more(make_worker: MakeWorker) -> None:
     async def ends_it(call: Any, arguments: Any) -> Any:
         worker.executor.cancel(call.job_id)
         return "too late"
 
-    bench = Bench(calls(("ends", {}), ("effect", {})), says("never"), names=["ends", "effect"])
-    bench.add("ends", ends_it)
-    worker = fake_rig(registry=bench.registry)
+    agent = AgentHarness(
+        calls(("ends", {}), ("effect", {})), says("never"), names=["ends", "effect"]
+    )
+    agent.add("ends", ends_it)
+    worker = make_worker(registry=agent.registry)
     outcome, _ = await worker.execute()
     assert outcome is Outcome.CANCELED
-    assert len(bench.calls) == 1
-    assert len(bench.model.asked) == 1
+    assert len(agent.calls) == 1
+    assert len(agent.model.asked) == 1

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.worker.features.agent.kit import Bench, answer, calls, events, says
-from tests.worker.kit import Rig, RigMaker, within
+from tests.support.worker.agent import AgentHarness, answer, calls, events, says
+from tests.support.worker.harness import MakeWorker, WorkerHarness, within
 from worker.errors import AttemptLost, TransientError
 from worker.execution.context import JobContext
 from worker.execution.executor import Outcome
@@ -15,6 +15,7 @@ from worker.features.agent.types import AgentLimits
 from worker.features.model.types import ChatRequest, Completion, Sink
 from worker.queue.claim import ClaimedJob
 
+pytestmark = pytest.mark.fakeredis_only
 #: The model's answers, by the number of its answers in the request.
 SCRIPT = [
     calls(("once", {"n": 1}), ("calculator", {"expression": "1+1"}), text="First."),
@@ -29,8 +30,8 @@ async def by_history(context: JobContext, request: ChatRequest, sink: Sink) -> C
     return turn
 
 
-def bench() -> Bench:
-    made = Bench(*[by_history] * 10, names=["once", "keyed", "calculator"])
+def agent() -> AgentHarness:
+    made = AgentHarness(*[by_history] * 10, names=["once", "keyed", "calculator"])
     made.add("once")
     made.add("keyed", takes_key=True)
     return made
@@ -39,11 +40,11 @@ def bench() -> Bench:
 class Dying:
     """Ends the first attempt before or after its n-th save, as SIGKILL would."""
 
-    def __init__(self, bench: Bench, at: int, after: bool) -> None:
+    def __init__(self, agent: AgentHarness, at: int, after: bool) -> None:
         self.saves: list[str] = []
-        self._chat = bench.chat
+        self._chat = agent.chat
         self._at, self._after = at, after
-        bench.registry.add("chat", self.chat)
+        agent.registry.add("chat", self.chat)
 
     async def chat(self, context: JobContext, payload: dict[str, Any]) -> Any:
         if context.attempt == 1:
@@ -62,7 +63,7 @@ class Dying:
         return await self._chat(context, payload)
 
 
-async def run_twice(worker: Rig) -> tuple[str, dict[str, Any]]:
+async def run_twice(worker: WorkerHarness) -> tuple[str, dict[str, Any]]:
     first = await worker.attempt()
     assert await within(10, worker.executor.run(first)) is Outcome.LOST
     lease = await worker.take_over(first.lease)
@@ -71,10 +72,10 @@ async def run_twice(worker: Rig) -> tuple[str, dict[str, Any]]:
     return first.lease.job_id, await answer(worker, first.lease.job_id)
 
 
-async def test_a_run_without_a_crash_saves_every_step(real_rig: RigMaker) -> None:
-    made = bench()
+async def test_a_run_without_a_crash_saves_every_step(make_worker: MakeWorker) -> None:
+    made = agent()
     saves = Dying(made, 0, after=False).saves
-    worker = real_rig(registry=made.registry)
+    worker = make_worker(registry=made.registry)
     outcome, job_id = await worker.execute()
     assert outcome is Outcome.DONE
     assert saves == [
@@ -93,11 +94,11 @@ INTENTS = {2: "1.0", 7: "2.1"}
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("at", range(1, 9))
 async def test_a_crash_at_any_step_repeats_nothing(
-    real_rig: RigMaker, at: int, after: bool
+    make_worker: MakeWorker, at: int, after: bool
 ) -> None:
-    made = bench()
+    made = agent()
     Dying(made, at, after)
-    worker = real_rig(registry=made.registry)
+    worker = make_worker(registry=made.registry)
     job_id, result = await run_twice(worker)
     assert (result["text"], result["finish_reason"]) == ("All done.", "stop")
     assert [step["name"] for step in result["steps"]] == ["once", "calculator", "keyed", "once"]
@@ -127,10 +128,10 @@ def _id(step: str) -> str:
     return f"c{step[-1]}"
 
 
-async def test_messages_after_a_crash_equal_those_before_it(real_rig: RigMaker) -> None:
-    made = bench()
+async def test_messages_after_a_crash_equal_those_before_it(make_worker: MakeWorker) -> None:
+    made = agent()
     Dying(made, 6, after=True)  # the keyed call of the second round is done
-    worker = real_rig(registry=made.registry)
+    worker = make_worker(registry=made.registry)
     job_id, result = await run_twice(worker)
     reported = await events(worker, job_id, "tool_call", "tool_result")
     assert [(data["round"], data["id"], data["attempt"]) for data in reported] == [
@@ -152,12 +153,10 @@ async def test_messages_after_a_crash_equal_those_before_it(real_rig: RigMaker) 
     assert result["usage"]["total_tokens"] == 45
 
 
-async def test_only_the_failed_round_is_requested_again(
-    real_rig: RigMaker,
-) -> None:
-    made = bench()
+async def test_only_the_failed_round_is_requested_again(make_worker: MakeWorker) -> None:
+    made = agent()
     made.model.turns.insert(1, TransientError("busy"))
-    worker = real_rig(registry=made.registry)
+    worker = make_worker(registry=made.registry)
     await worker.group()
     worker.start()
     [job_id] = await worker.post()
@@ -167,30 +166,30 @@ async def test_only_the_failed_round_is_requested_again(
     assert (await answer(worker, job_id))["text"] == "All done."
 
 
-async def test_loops_and_repairs_are_remembered(real_rig: RigMaker) -> None:
+async def test_loops_and_repairs_are_remembered(make_worker: MakeWorker) -> None:
     same = calls(("once", {}))
-    made = Bench(same, same, same, names=["once"])
+    made = AgentHarness(same, same, same, names=["once"])
     made.add("once")
     Dying(made, 5, after=True)  # agent.1, intent, result, agent.2, repeated call
-    worker = real_rig(registry=made.registry)
+    worker = make_worker(registry=made.registry)
     _, result = await run_twice(worker)
     assert result["finish_reason"] == "tool_loop"
     assert len(made.calls) == 1
 
 
-async def test_limits_hold_over_all_attempts(real_rig: RigMaker) -> None:
+async def test_limits_hold_over_all_attempts(make_worker: MakeWorker) -> None:
     turns = [calls(("once", {"n": n})) for n in range(6)]
-    made = Bench(*turns, names=["once"], limits=AgentLimits(rounds=4, calls=2))
+    made = AgentHarness(*turns, names=["once"], limits=AgentLimits(rounds=4, calls=2))
     made.add("once")
     Dying(made, 3, after=True)  # one call is done
-    worker = real_rig(registry=made.registry)
+    worker = make_worker(registry=made.registry)
     _, result = await run_twice(worker)
     assert result["finish_reason"] == "max_calls"
     assert len(made.calls) == 2
 
 
-async def test_time_is_counted_over_all_attempts(real_rig: RigMaker) -> None:
-    made = bench()
+async def test_time_is_counted_over_all_attempts(make_worker: MakeWorker) -> None:
+    made = agent()
     made.limits = AgentLimits(seconds=100.0)
 
     async def long_ago(context: JobContext, payload: dict[str, Any]) -> Any:
@@ -208,16 +207,16 @@ async def test_time_is_counted_over_all_attempts(real_rig: RigMaker) -> None:
         return await made.chat(context, payload)
 
     made.registry.add("chat", long_ago)
-    worker = real_rig(registry=made.registry)
+    worker = make_worker(registry=made.registry)
     _, result = await run_twice(worker)
     assert result["finish_reason"] == "max_time"
     assert len(result["steps"]) == 2
     assert len(made.model.asked) == 1
 
 
-async def test_a_lost_attempt_saves_and_calls_nothing(real_rig: RigMaker) -> None:
-    made = bench()
-    worker = real_rig(registry=made.registry)
+async def test_a_lost_attempt_saves_and_calls_nothing(make_worker: MakeWorker) -> None:
+    made = agent()
+    worker = make_worker(registry=made.registry)
     first = await worker.attempt()
     await worker.take_over(first.lease)
     assert await within(10, worker.executor.run(first)) is Outcome.LOST

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from common.codec import dumps
-from tests.worker.kit import Rig, RigMaker
+from tests.support.worker.harness import MakeWorker, WorkerHarness
 from worker.execution.outcome import Outcome
 from worker.features.embedding.factory import NullEmbedder
 from worker.features.embedding.types import EmbeddingResult, OnDone, WrongDimensions
@@ -60,28 +60,21 @@ def embedder() -> Lengths:
     return Lengths()
 
 
-@pytest.fixture
-def worker_of(rig: RigMaker, embedder: Lengths) -> Rig:
-    registry = Registry()
-    embed.add_handler(registry, embedder)
-    return rig(registry=registry)
-
-
-async def result_of(rig: Rig, **payload: Any) -> tuple[dict[str, Any], list[tuple[str, str, Any]]]:
-    outcome, job_id = await rig.execute(dumps(payload), "embed")
-    record = await rig.job(job_id)
+async def result_of(harness: WorkerHarness, **payload: Any) -> tuple[dict[str, Any], list[Any]]:
+    outcome, job_id = await harness.execute(dumps(payload), "embed")
+    record = await harness.job(job_id)
     assert outcome is Outcome.DONE, record[b"error"]
-    return json.loads(record[b"result"]), await rig.parsed_events(job_id)
+    return json.loads(record[b"result"]), await harness.parsed_events(job_id)
 
 
-async def error_of(rig: Rig, **payload: Any) -> dict[str, Any]:
-    outcome, job_id = await rig.execute(dumps(payload), "embed")
+async def error_of(harness: WorkerHarness, **payload: Any) -> dict[str, Any]:
+    outcome, job_id = await harness.execute(dumps(payload), "embed")
     assert outcome is Outcome.ERROR
-    return await rig.error(job_id)
+    return await harness.error(job_id)
 
 
-async def test_one_text(worker_of: Rig, embedder: Lengths) -> None:
-    result, story = await result_of(worker_of, input="text")
+async def test_one_text(harness: WorkerHarness, embedder: Lengths) -> None:
+    result, events = await result_of(harness, input="text")
     assert isinstance(result.pop("ms"), int)
     assert result == {
         "vectors": [[4.0, 0.0]],
@@ -92,28 +85,27 @@ async def test_one_text(worker_of: Rig, embedder: Lengths) -> None:
         },
     }  # fmt: skip
     assert embedder.asked == [(["text"], None)]
-    assert [type for type, _, _ in story] == ["queued", "running", "done"]
+    assert [type for type, _, _ in events] == ["queued", "running", "done"]
 
 
-async def test_many_texts_with_progress(worker_of: Rig) -> None:
+@pytest.mark.fakeredis_only
+async def test_many_texts_with_progress(harness: WorkerHarness) -> None:
     texts = ["a" * (number % 12 + 1) for number in range(200)]
-    result, story = await result_of(worker_of, input=texts, dimensions=2)
+    result, events = await result_of(harness, input=texts, dimensions=2)
     assert result["vectors"] == [[float(len(text)), 0.0] for text in texts]
     assert result["truncated"] == sum(len(text) > 9 for text in texts)
-    reported = [data for type, step, data in story if (type, step) == ("progress", "worker.embed")]
+    reported = [data for type, step, data in events if (type, step) == ("progress", "worker.embed")]
     assert 10 <= len(reported) <= embed.PROGRESS_EVENTS
     assert [data["done"] for data in reported] == sorted({data["done"] for data in reported})
     assert all(data["total"] == 200 and data["attempt"] == 1 for data in reported)
+    _, events = await result_of(harness, input=["a"] * (embed.PROGRESS_MIN_TEXTS - 1))
+    assert "progress" not in [type for type, _, _ in events]
 
 
-async def test_few_texts_without_progress(worker_of: Rig) -> None:
-    _, story = await result_of(worker_of, input=["a"] * (embed.PROGRESS_MIN_TEXTS - 1))
-    assert "progress" not in [type for type, _, _ in story]
-
-
-@pytest.mark.parametrize(
-    ("payload", "reported"),
-    [
+@pytest.mark.fakeredis_only
+async def test_invalid_payloads_are_refused(harness: WorkerHarness, make_worker: Any) -> None:
+    long = "a" * embed.MAX_TEXT_CHARS
+    cases: list[tuple[dict[str, Any], str]] = [
         ({}, "input: Field required"),
         ({"input": ""}, "at least 1 character"),
         ({"input": []}, "at least 1 item"),
@@ -122,43 +114,41 @@ async def test_few_texts_without_progress(worker_of: Rig) -> None:
         ({"input": [["a"]]}, "input.0: Input should be a valid string"),
         ({"input": 3}, "input: Input should be a valid list"),
         ({"input": ["a"] * 257}, "at most 256 items"),
-        ({"input": "a" * (embed.MAX_TEXT_CHARS + 1)}, "at most 100000 characters"),
-        ({"input": ["a" * embed.MAX_TEXT_CHARS] * 11}, "1100000 characters, 1000000 at most"),
+        ({"input": long + "a"}, "at most 100000 characters"),
+        ({"input": [long] * 11}, "1100000 characters, 1000000 at most"),
         ({"input": "a", "dimensions": 0}, "dimensions: "),
         ({"input": "a", "dimensions": "2"}, "dimensions: "),
         ({"input": "a", "dimensions": 3}, "dimensions: lengths-2 produces 2 dimensions, not 3"),
         ({"input": "a", "size": 3}, "size: Extra inputs are not permitted"),
-    ],
-)
-async def test_invalid_payloads_are_refused(
-    fake_rig: RigMaker, embedder: Lengths, payload: dict[str, Any], reported: str
-) -> None:
-    registry = Registry()
-    embed.add_handler(registry, embedder)
-    error = await error_of(fake_rig(registry=registry), **payload)
-    assert error["kind"] == "invalid_payload"
-    assert reported in error["message"]
-    assert len(error["message"]) < 2000
-
-
-async def test_without_an_embedder_the_job_fails(fake_rig: RigMaker) -> None:
+    ]
+    for payload, reported in cases:
+        error = await error_of(harness, **payload)
+        assert error["kind"] == "invalid_payload", payload
+        assert reported in error["message"]
+        assert len(error["message"]) < 2000
     registry = Registry()
     embed.add_handler(registry, NullEmbedder("nothing is installed; run `sluice model install`"))
-    error = await error_of(fake_rig(registry=registry), input="a")
+    error = await error_of(make_worker(registry=registry), input="a")
     assert error["kind"] == "no_embedder"
     assert error["message"] == "nothing is installed; run `sluice model install`"
 
 
-async def test_cancel_stops_the_work_at_once(worker_of: Rig, embedder: Lengths) -> None:
+@pytest.mark.fakeredis_only
+async def test_cancel_stops_the_work_at_once(harness: WorkerHarness, embedder: Lengths) -> None:
     embedder.hang = True
-    worker_of.start()
-    [job_id] = await worker_of.post(task="embed", payload=dumps({"input": ["a", "b"]}))
+    harness.start()
+    [job_id] = await harness.post(task="embed", payload=dumps({"input": ["a", "b"]}))
     await asyncio.wait_for(embedder.begun.wait(), 10)
-    await worker_of.cancel(job_id)
+    await harness.cancel(job_id)
     await asyncio.wait_for(embedder.stopped.wait(), 10)
-    assert await worker_of.settled(job_id) == b"canceled"
-    assert (await worker_of.job(job_id))[b"result"] == b""
-    stages = [
-        data["stage"] for type, _, data in await worker_of.parsed_events(job_id) if "stage" in data
-    ]
-    assert "forced" not in stages
+    assert await harness.settled(job_id) == b"canceled"
+    assert (await harness.job(job_id))[b"result"] == b""
+    events = await harness.parsed_events(job_id)
+    assert "forced" not in [data["stage"] for _, _, data in events if "stage" in data]
+
+
+@pytest.fixture
+def harness(make_worker: MakeWorker, embedder: Lengths) -> WorkerHarness:
+    registry = Registry()
+    embed.add_handler(registry, embedder)
+    return make_worker(registry=registry)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -14,9 +14,9 @@ from common.aio import cancel
 from common.errors import SettingsError
 from common.settings.models_dir import MODELS_DIR_VARIABLE
 from common.settings.worker import WorkerSettings
-from tests.support.model_answers import Answer, body_answer, vector_of
-from tests.support.model_server import ModelServer
-from tests.worker.features.model.kit import FakeLimits
+from tests.support.model.answers import Answer, body_answer, vector_of
+from tests.support.model.server import ModelServer
+from tests.support.worker.model import fake_services
 from worker.features.embedding.factory import NullEmbedder, choose_embedder
 from worker.features.embedding.local import LocalEmbedder
 from worker.features.embedding.server import BATCH_SIZE, ServerEmbedder
@@ -33,9 +33,7 @@ async def living(**given: Any) -> AsyncIterator[tuple[Any, WorkerServices]]:
     settings = WorkerSettings(**given)
     model = ModelClient(settings)
     embedder = choose_embedder(settings, model)
-    services = WorkerServices(
-        *(cast(Any, each) for each in (None, FakeLimits(), None, None, None, None))
-    )
+    services = fake_services()
     parts = (model, embedder)
     for part in parts:
         await part.start(services)

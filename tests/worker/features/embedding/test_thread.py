@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from tests.conftest import eventually
+from tests.support.waiting import eventually
 from worker.features.embedding.local import LocalEmbedder
 from worker.features.embedding.thread import (
     BATCH_TOKENS,
@@ -116,6 +116,9 @@ async def test_a_short_text_does_not_wait_for_a_long_list(
     long = put(thread, *[LONG] * 20)
     await model.busy()
     short = put(thread, "query")
+    for _ in range(100):
+        await asyncio.sleep(0)  # the loop continues meanwhile
+    assert model.done == []
     model.allow()
     await asyncio.gather(result_of(long), result_of(short))
     assert model.done[1] == [5]
@@ -131,20 +134,7 @@ async def test_several_lists_take_turns(thread: EmbeddingThread, model: SlowMode
     assert model.done == [[256], [200], [256], [200], [256], [200]]
 
 
-async def test_the_loop_goes_on_meanwhile(thread: EmbeddingThread, model: SlowModel) -> None:
-    model.hold()
-    work = asyncio.ensure_future(result_of(put(thread, "text")))
-    await model.busy()
-    for _ in range(100):
-        await asyncio.sleep(0)
-    assert not work.done()
-    model.allow()
-    assert (await asyncio.wait_for(work, 20)).vectors == [[4.0]]
-
-
-async def test_long_lists_are_read_a_part_at_a_time(
-    thread: EmbeddingThread, model: SlowModel
-) -> None:
+async def test_long_lists_are_read_in_parts(thread: EmbeddingThread, model: SlowModel) -> None:
     model.hold()
     work = put(thread, *["a"] * (3 * READ_AHEAD))
     await model.busy()
@@ -194,9 +184,6 @@ async def test_closing_ends_after_the_batch_under_way(model: SlowModel) -> None:
     with pytest.raises(RuntimeError, match="closed"):
         put(thread, "a")
     EmbeddingThread(lambda: model).close()  # never started
-
-
-# -- as an embedder ------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -251,14 +238,9 @@ async def test_an_error_in_the_progress_callback_stops_the_work(
     assert model.done in ([[256], [2]], [[256], [256], [2]])
 
 
-async def test_no_texts_are_no_work(embedder: LocalEmbedder, model: SlowModel) -> None:
+async def test_many_requests_wait_in_a_queue(embedder: LocalEmbedder, model: SlowModel) -> None:
     assert await embedder.embed([]) == []
     assert not model.done
-
-
-async def test_many_requests_wait_in_a_queue(embedder: LocalEmbedder, model: SlowModel) -> None:
-    many = [
-        asyncio.ensure_future(embedder.embed([f"{'a' * (number + 1)}"])) for number in range(90)
-    ]
-    found = await asyncio.wait_for(asyncio.gather(*many), 20)
+    requests = (embedder.embed(["a" * (number + 1)]) for number in range(90))
+    found = await asyncio.wait_for(asyncio.gather(*requests), 20)
     assert found == [[[number + 1.0]] for number in range(90)]

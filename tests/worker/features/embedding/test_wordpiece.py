@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import re
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from tests.worker.features.embedding.kit import reference, small_vocabulary, weights
+from tests.support.worker.embedding import reference, small_vocabulary, weights
 from worker.features.embedding.types import DamagedModel
 from worker.features.embedding.wordpiece import (
     PIECE_CHARS,
@@ -78,22 +77,9 @@ def test_difficult_texts(pair: Pair, text: str) -> None:
     pair.check(text)
 
 
+@pytest.mark.slow("encodes every character in three positions")
 def test_every_character(pair: Pair) -> None:
-    """Alone, within a word, and after an accent."""
-    assigned = [*range(0xD800), *range(0xE000, 0x32000), *range(0xE0000, 0xE0200)]
-    others = random.Random(5).sample(range(0x32000, 0x110000), 5000)
-    edges = [edge + by for edge in (0xF0000, 0x100000, 0x10FFFE) for by in (-2, -1, 0, 1)]
-    codes = [*assigned, *others, *edges]
-    for first in range(0, len(codes), 512):
-        block = map(chr, codes[first : first + 512])
-        pair.check(" ".join(f"{char} a{char}b e\u0301{char}" for char in block))
-
-
-@pytest.mark.parametrize(
-    "path", sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]), ids=attrgetter("name")
-)
-def test_the_documentation(pair: Pair, path: Path) -> None:
-    pair.check(path.read_text())
+    check_characters(pair, characters())
 
 
 def texts() -> st.SearchStrategy[str]:
@@ -105,7 +91,7 @@ def texts() -> st.SearchStrategy[str]:
     )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(texts())
 def test_any_text(text: str) -> None:
     for pair in pairs():
@@ -128,13 +114,6 @@ def pairs() -> list[Pair]:
     return _PAIRS
 
 
-def test_words_put_together_at_random(pair: Pair) -> None:
-    dice = random.Random(7)
-    words = re.findall(r"\S+|\s+", (ROOT / "contract.md").read_text())
-    for _ in range(200):
-        pair.check("".join(dice.choices(words, k=40)))
-
-
 def test_no_more_than_the_model_reads(small: Pair) -> None:
     begin, end = 2, 3
     short = small.ours.encode("a b c", 5)
@@ -145,15 +124,14 @@ def test_no_more_than_the_model_reads(small: Pair) -> None:
     small.theirs.enable_truncation(16)
     try:
         for text in TEXTS:
-            ids = small.ours.encode(text, 16).ids
-            assert ids == small.theirs.encode(text).ids
+            assert small.ours.encode(text, 16).ids == small.theirs.encode(text).ids
     finally:
         small.theirs.no_truncation()
+    # Unpaired surrogates are dropped.
+    assert small.ours.encode("a\ud800b", 9).ids == small.ours.encode("ab", 9).ids
 
 
-def test_text_beyond_the_limit_is_not_processed(
-    small: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_text_beyond_the_limit_is_not_read(small: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
     from worker.features.embedding import wordpiece
 
@@ -163,10 +141,6 @@ def test_text_beyond_the_limit_is_not_processed(
     )
     assert small.ours.encode("a " * 1_000_000, 256).truncated
     assert sum(map(len, seen)) <= 2 * PIECE_CHARS
-
-
-def test_unpaired_surrogates_are_dropped(small: Pair) -> None:
-    assert small.ours.encode("a\ud800b", 9).ids == small.ours.encode("ab", 9).ids
 
 
 def test_both_files_hold_the_vocabulary(tmp_path: Path) -> None:
@@ -179,16 +153,40 @@ def test_both_files_hold_the_vocabulary(tmp_path: Path) -> None:
     assert read_vocabulary(tmp_path) == vocabulary
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{", '{"model": {"vocab": 3}}', '{"model": null}'])
-def test_a_damaged_vocabulary_is_reported(tmp_path: Path, content: str) -> None:
+def test_a_damaged_vocabulary_is_reported(tmp_path: Path) -> None:
     with pytest.raises(DamagedModel, match="vocabulary"):
         WordPiece.load(tmp_path)
-    (tmp_path / "tokenizer.json").write_text(content)
-    with pytest.raises(DamagedModel, match="vocabulary"):
-        WordPiece.load(tmp_path)
-
-
-def test_a_vocabulary_without_special_tokens(tmp_path: Path) -> None:
+    for content in ("", "[]", "{", '{"model": {"vocab": 3}}', '{"model": null}'):
+        (tmp_path / "tokenizer.json").write_text(content)
+        with pytest.raises(DamagedModel, match="vocabulary"):
+            WordPiece.load(tmp_path)
     (tmp_path / "vocab.txt").write_text("a\nb\n")
     with pytest.raises(DamagedModel, match=re.escape(", ".join(SPECIAL_TOKENS))):
         WordPiece.load(tmp_path)
+
+
+def characters() -> list[int]:
+    assigned = [*range(0xD800), *range(0xE000, 0x32000), *range(0xE0000, 0xE0200)]
+    others = random.Random(5).sample(range(0x32000, 0x110000), 5000)
+    edges = [edge + by for edge in (0xF0000, 0x100000, 0x10FFFE) for by in (-2, -1, 0, 1)]
+    return [*assigned, *others, *edges]
+
+
+def check_characters(pair: Pair, codes: list[int]) -> None:
+    """Alone, within a word, and after an accent."""
+    for first in range(0, len(codes), 512):
+        block = map(chr, codes[first : first + 512])
+        pair.check(" ".join(f"{char} a{char}b e\u0301{char}" for char in block))
+
+
+def test_many_characters(pair: Pair) -> None:
+    check_characters(pair, [*range(0x600), *characters()[0x600::40]])
+
+
+def test_the_documentation_and_its_words_in_any_order(pair: Pair) -> None:
+    for path in DOCUMENTS:
+        pair.check(path.read_text())
+    dice = random.Random(7)
+    words = re.findall(r"\S+|\s+", (ROOT / "contract.md").read_text())
+    for _ in range(200):
+        pair.check("".join(dice.choices(words, k=40)))

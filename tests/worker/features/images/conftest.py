@@ -9,8 +9,8 @@ import pytest
 
 from common.contracts.jobs import JobKeys
 from common.jobs.store import WorkerIdentity
-from tests.support.backends import Backend
-from tests.worker.features.images.kit import ImageMaker, image_maker
+from tests.support.servers import Backend
+from tests.support.worker.images import ImageMaker, image_maker
 
 
 @pytest.fixture
@@ -19,13 +19,4 @@ async def imagers(
 ) -> AsyncIterator[ImageMaker]:
     """Creates workers with images, on an empty Redis of every kind."""
     async for make in image_maker(backend, keys, worker, tmp_path):
-        yield make
-
-
-@pytest.fixture
-async def fake_imagers(
-    fake_backend: Backend, keys: JobKeys, worker: WorkerIdentity, tmp_path: Path
-) -> AsyncIterator[ImageMaker]:
-    """Creates workers with images, on fakeredis only."""
-    async for make in image_maker(fake_backend, keys, worker, tmp_path):
         yield make

@@ -11,7 +11,9 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
-from tests.worker.features.images.kit import ImageMaker, photo
+from tests.support.worker.images import ImageMaker, photo
+
+pytestmark = pytest.mark.fakeredis_only
 
 
 @pytest.fixture(scope="module")
@@ -40,26 +42,26 @@ def client_of(s3: dict[str, Any]) -> Any:
     )
 
 
-async def test_record_and_bucket_agree(fake_imagers: ImageMaker, s3: dict[str, Any]) -> None:
+async def test_record_and_bucket_agree(imagers: ImageMaker, s3: dict[str, Any]) -> None:
     client = client_of(s3)
     client.create_bucket(Bucket=s3["image_s3_bucket"])
-    rig = await fake_imagers(**s3)
-    record = await rig.process(photo())
+    worker = await imagers(**s3)
+    record = await worker.process(photo())
     stored = client.get_object(Bucket=s3["image_s3_bucket"], Key=record.result.storage_key)
     data = stored["Body"].read()
     assert stored["ETag"] == f'"{record.result.etag}"'
     assert stored["ContentType"] == "image/webp"
     assert hashlib.sha256(data).hexdigest() == record.result.sha256
     assert len(data) == record.result.file_size
-    assert rig.stored(record.image_id) is None
-    [entry] = await rig.entries()
+    assert worker.stored(record.image_id) is None
+    [entry] = await worker.entries()
     assert entry["etag"] == record.result.etag
 
 
 async def test_a_missing_bucket_fails_the_image_with_a_reason(
-    fake_imagers: ImageMaker, s3: dict[str, Any]
+    imagers: ImageMaker, s3: dict[str, Any]
 ) -> None:
-    rig = await fake_imagers(**{**s3, "image_s3_bucket": "nobodys-bucket"})
-    record = await rig.failed(await rig.upload(photo()), "UPLOAD_FAILED")
+    worker = await imagers(**{**s3, "image_s3_bucket": "nobodys-bucket"})
+    record = await worker.failed(await worker.upload(photo()), "UPLOAD_FAILED")
     assert "NoSuchBucket" in record.failure.error_message
     assert "IMAGE_S3_BUCKET" in record.failure.error_message

@@ -11,45 +11,41 @@ from redis.exceptions import ResponseError
 
 from common.aio import cancel
 from common.errors import StoreUnavailable
-from tests.conftest import eventually
-from tests.worker.features.images.kit import RESULT_FIELDS, ImageMaker, ImageRig, photo
+from tests.support.waiting import eventually
+from tests.support.worker.images import RESULT_FIELDS, ImageMaker, ImageWorker, photo
+
+pytestmark = pytest.mark.fakeredis_only
 
 SHA = "ab" * 32
 
 
-async def stranded(rig: ImageRig, **job: str) -> tuple[str, str]:
+async def stranded(worker: ImageWorker, **job: str) -> tuple[str, str]:
     """An image whose job was never taken and has these fields; returns both ids."""
-    image_id = await rig.upload(photo())
-    job_id = (await rig.record(image_id)).job_id
+    image_id = await worker.upload(photo())
+    job_id = (await worker.record(image_id)).job_id
     if job:
-        await rig.client.hset(rig.keys.job(job_id), mapping=job)
+        await worker.client.hset(worker.keys.job(job_id), mapping=job)
     else:
-        await rig.client.delete(rig.keys.job(job_id))
+        await worker.client.delete(worker.keys.job(job_id))
     return image_id, job_id
 
 
-async def ended_with(rig: ImageRig, image_id: str, code: str) -> str:
+async def ended_with(worker: ImageWorker, image_id: str, code: str) -> str:
     """Check that it failed with this code and left nothing; returns its message."""
-    record = await rig.record(image_id)
+    record = await worker.record(image_id)
     assert record.failure is not None, record
     assert record.failure.error_code == code
-    [entry] = await rig.entries(image_id)
+    [entry] = await worker.entries(image_id)
     assert entry["error_code"] == code
-    await eventually(lambda: rig.spooled() == [])
-    assert await rig.client.zcard(rig.images.keys.inflight) == 0
+    await eventually(lambda: worker.spooled() == [])
+    assert await worker.client.zcard(worker.images.keys.inflight) == 0
     return record.failure.error_message
-
-
-async def test_a_job_that_is_gone(imagers: ImageMaker) -> None:
-    rig = await imagers(read=False)
-    image_id, _ = await stranded(rig)
-    await rig.service.run_once()
-    assert "upload it again" in await ended_with(rig, image_id, "INTERNAL_ERROR")
 
 
 @pytest.mark.parametrize(
     ("job", "code", "words"),
     [
+        ({}, "INTERNAL_ERROR", "upload it again"),
         ({"status": "canceled"}, "CANCELED", "canceled"),
         ({"status": "error", "error": '{"kind":"timeout","message":"ran longer than 3600 s"}'},
          "TIMEOUT", "ran longer than 3600 s"),
@@ -62,95 +58,88 @@ async def test_a_job_that_is_gone(imagers: ImageMaker) -> None:
         ({"status": "done", "result": "nonsense"}, "INTERNAL_ERROR", "python -m worker"),
         ({"status": "done", "result": '{"superseded":true}'}, "INTERNAL_ERROR", "upload it again"),
     ],
-    ids=["canceled", "timeout", "exhausted", "store", "strange", "echo", "nonsense", "superseded"],
+    ids=["gone", "canceled", "timeout", "exhausted", "store", "strange", "echo", "nonsense",
+         "superseded"],
 )  # fmt: skip
 async def test_a_job_that_ended_badly(
     imagers: ImageMaker, job: dict[str, str], code: str, words: str
 ) -> None:
-    rig = await imagers(read=False)
-    image_id, _ = await stranded(rig, **job)
-    await rig.service.run_once()
-    assert words in await ended_with(rig, image_id, code)
+    worker = await imagers(read=False)
+    image_id, _ = await stranded(worker, **job)
+    await worker.service.run_once()
+    assert words in await ended_with(worker, image_id, code)
 
 
 async def test_a_job_that_ended_well(imagers: ImageMaker) -> None:
     """The job's own result ends the image, even if the stream has lost it."""
-    rig = await imagers(read=False)
-    image_id, job_id = await stranded(rig, status="done", result="{}")
+    worker = await imagers(read=False)
+    image_id, job_id = await stranded(worker, status="done", result="{}")
     values = (image_id, "processed", f"images/{image_id}.webp", SHA, "etag", "10", "image/webp")
     values += ("40", "30", "20", "15", "2026-02-24T10:00:00Z")
     result = {**dict(zip(RESULT_FIELDS, values)), "details": {}}
-    await rig.client.hset(rig.keys.job(job_id), "result", json.dumps(result))
-    await rig.service.run_once()
-    record = await rig.record(image_id)
+    await worker.client.hset(worker.keys.job(job_id), "result", json.dumps(result))
+    await worker.service.run_once()
+    record = await worker.record(image_id)
     assert record.result is not None
     assert record.result.sha256 == SHA
-    assert [entry["status"] for entry in await rig.entries()] == ["processed"]
-    assert rig.spooled() == []
+    assert [entry["status"] for entry in await worker.entries()] == ["processed"]
+    assert worker.spooled() == []
     # The result of another image does not apply.
-    other, other_job = await stranded(rig, status="done", result=json.dumps(result))
+    other, other_job = await stranded(worker, status="done", result=json.dumps(result))
     del other_job
-    await rig.client.delete(rig.images.keys.reconciler)
-    await rig.service.run_once()
-    await ended_with(rig, other, "INTERNAL_ERROR")
+    await worker.client.delete(worker.images.keys.reconciler)
+    await worker.service.run_once()
+    await ended_with(worker, other, "INTERNAL_ERROR")
 
 
 async def test_waiting_and_running_images_are_left_alone(imagers: ImageMaker) -> None:
-    rig = await imagers(read=False)
-    waiting = await rig.upload(photo())
-    running, _ = await stranded(rig, status="running")
-    await rig.service.run_once()
+    worker = await imagers(read=False)
+    waiting = await worker.upload(photo())
+    running, _ = await stranded(worker, status="running")
+    await worker.service.run_once()
     for image_id in (waiting, running):
-        assert (await rig.record(image_id)).status.value == "processing"
-    assert len(rig.spooled()) == 2
-    assert await rig.entries() == []
+        assert (await worker.record(image_id)).status.value == "processing"
+    assert len(worker.spooled()) == 2
+    assert await worker.entries() == []
 
 
-async def test_one_worker_at_a_time_reconciles(imagers: ImageMaker, worker: Any) -> None:
-    rig = await imagers(read=False, image_reconcile_s=60)
-    other = await imagers(read=False, image_reconcile_s=60, identity=worker._replace(consumer="c2"))
-    await rig.service.run_once()
-    image_id, _ = await stranded(rig)
+async def test_one_worker_at_a_time_reconciles(imagers: ImageMaker) -> None:
+    worker = await imagers(read=False, image_reconcile_s=60)
+    other = await imagers(read=False, image_reconcile_s=60, consumer="c2")
+    await worker.service.run_once()
+    image_id, _ = await stranded(worker)
     await other.service.run_once()
-    assert (await rig.record(image_id)).status.value == "processing"
-    assert 0 < await rig.client.pttl(rig.images.keys.reconciler) <= 60_000
-    await rig.client.delete(rig.images.keys.reconciler)
+    assert (await worker.record(image_id)).status.value == "processing"
+    assert 0 < await worker.client.pttl(worker.images.keys.reconciler) <= 60_000
+    await worker.client.delete(worker.images.keys.reconciler)
     await other.service.run_once()
-    await ended_with(rig, image_id, "INTERNAL_ERROR")
+    await ended_with(worker, image_id, "INTERNAL_ERROR")
 
 
-async def test_it_runs_periodically(imagers: ImageMaker) -> None:
-    rig = await imagers(read=False, image_reconcile_s=0.05)
-    image_id, _ = await stranded(rig)
-    running = asyncio.create_task(rig.service.run())
+async def test_a_corrupt_image_does_not_block_the_others(imagers: ImageMaker) -> None:
+    worker = await imagers(read=False, image_reconcile_s=0.05)
+    broken, _ = await stranded(worker)
+    image_id, _ = await stranded(worker)
+    await worker.client.delete(worker.images.keys.status(broken))
+    await worker.client.set(worker.images.keys.status(broken), "no hash")
+    running = asyncio.create_task(worker.service.run())  # periodically
 
     async def ended() -> bool:
-        return (await rig.record(image_id)).ended
+        return (await worker.record(image_id)).ended
 
     await eventually(ended)
     await cancel(running)
+    assert not (await worker.record(broken)).ended
 
 
-async def test_a_corrupt_image_does_not_block_the_others(
-    imagers: ImageMaker,
-) -> None:
-    rig = await imagers(read=False)
-    broken, _ = await stranded(rig)
-    image_id, _ = await stranded(rig)
-    await rig.client.delete(rig.images.keys.status(broken))
-    await rig.client.set(rig.images.keys.status(broken), "no hash")
-    await rig.service.run_once()
-    assert (await rig.record(image_id)).ended
-    assert not (await rig.record(broken)).ended
-
-
+@pytest.mark.fakeredis_only
 async def test_a_redis_that_refuses_has_not_lost_a_job(
-    fake_imagers: ImageMaker, monkeypatch: pytest.MonkeyPatch
+    imagers: ImageMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For example a Redis that is loading: an error does not mean that the job is lost."""
-    rig = await fake_imagers(read=False)
-    image_id = await rig.upload(photo())
-    find, loading = rig.client.pipeline, ResponseError("LOADING Redis is loading the dataset")
+    worker = await imagers(read=False)
+    image_id = await worker.upload(photo())
+    find, loading = worker.client.pipeline, ResponseError("LOADING Redis is loading the dataset")
 
     class Refusing:
         def __init__(self) -> None:
@@ -162,11 +151,11 @@ async def test_a_redis_that_refuses_has_not_lost_a_job(
         async def execute(self, raise_on_error: bool = True) -> list[Exception]:
             return [loading] * self.asked
 
-    looks = rig.service.reconciler._find_stranded
-    inflight = await rig.images.inflight(10)
-    monkeypatch.setattr(rig.client, "pipeline", lambda **options: Refusing())
+    looks = worker.service.reconciler._find_stranded
+    inflight = await worker.images.inflight(10)
+    monkeypatch.setattr(worker.client, "pipeline", lambda **options: Refusing())
     assert await looks(inflight) == {}
     with pytest.raises(StoreUnavailable, match="LOADING"):
-        await rig.image_reader.progress([image_id])
-    monkeypatch.setattr(rig.client, "pipeline", find)
-    assert (await rig.record(image_id)).status.value == "processing"
+        await worker.image_reader.progress([image_id])
+    monkeypatch.setattr(worker.client, "pipeline", find)
+    assert (await worker.record(image_id)).status.value == "processing"

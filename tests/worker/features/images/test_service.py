@@ -1,81 +1,183 @@
-"""Start-up of a worker with images, and its heartbeat."""
+"""Start-up of a worker with images, its heartbeat, an echo worker, and slots."""
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from common import codec
 from common.errors import SettingsError
-from tests.worker.features.images.detect.onnx_files import write_net
-from tests.worker.features.images.kit import ImageMaker, image_settings, photo, registry_of
+from tests.support.files.onnx import write_net
+from tests.support.waiting import eventually
+from tests.support.worker import image_processes
+from tests.support.worker.images import ImageMaker, ImageWorker, image_settings, photo, registry_of
+from worker.features.images import job_failure, processor
 from worker.features.images import service as image_service
+from worker.handlers import echo
+from worker.queue.messages import Message, limit_key_of
+from worker.registry import Registry
 
 
-def test_unknown_formats_stop_the_worker(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="IMAGE_FORMATS"):
-        registry_of(image_settings(tmp_path, image_formats="jpeg,bmp"))
-
-
-def test_a_configured_but_missing_detector_stops_the_worker(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SLUICE_MODELS_DIR", str(tmp_path))
-    with pytest.raises(SettingsError, match="sluice model install --only faces"):
-        registry_of(image_settings(tmp_path, image_detector="centerface"))
-
-
+@pytest.mark.fakeredis_only
 @pytest.mark.parametrize("setting", ["image_model_path", "image_plate_model"])
 async def test_a_configured_but_invalid_model_stops_the_worker(
-    fake_imagers: ImageMaker, tmp_path: Path, setting: str
+    imagers: ImageMaker, tmp_path: Path, setting: str
 ) -> None:
     model = tmp_path / "model.onnx"
     model.write_text("not a model")
-    rig = await fake_imagers(opened=False, image_detector="auto", **{setting: str(model)})
+    worker = await imagers(opened=False, image_detector="auto", **{setting: str(model)})
     with pytest.raises(SettingsError, match=r"model\.onnx"):
-        await rig.open(read=False)
+        await worker.open(read=False)
 
 
-async def test_an_invalid_installed_model_is_reported(
-    fake_imagers: ImageMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SLUICE_MODELS_DIR", str(tmp_path))
-    (tmp_path / "centerface.onnx").write_text("not a model")
-    rig = await fake_imagers(image_detector="auto")
-    record = await rig.process(photo())
-    assert record.detail()["detector"] == "none"
-    reading = rig.telling["images"]()
-    assert reading.detector == "none"
-    assert "centerface.onnx" in reading.detector_why
-
-
-async def test_a_missing_model_is_reported(
-    fake_imagers: ImageMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SLUICE_MODELS_DIR", str(tmp_path))
-    rig = await fake_imagers(image_detector="auto")
-    reading = rig.telling["images"]()
-    assert reading.detector == "none"
-    assert "sluice model install --only faces" in reading.detector_why
-    record = await rig.process(photo())
-    assert record.detail()["detector"] == "none"
-    assert record.detail()["detections"] == []
-
-
-async def test_a_model_for_plates(fake_imagers: ImageMaker, tmp_path: Path) -> None:
+@pytest.mark.fakeredis_only
+async def test_a_model_for_plates(imagers: ImageMaker, tmp_path: Path) -> None:
     rows = [8, 8, 24, 16, 0.9, 0]
     net = write_net(tmp_path / "plates.onnx", 64, {"finds": ((1, 1, 6), rows)})
-    rig = await fake_imagers(image_plate_model=str(net), image_detect_size=64)
-    record = await rig.process(photo())
+    worker = await imagers(image_plate_model=str(net), image_detect_size=64)
+    record = await worker.process(photo())
     details = record.detail()
     assert (details["detector"], details["blur"]) == ("plates", "pixelate")
     [found] = details["detections"]
     assert (found["kind"], found["x"], found["y"], found["width"]) == ("plate", 80, 80, 160)
 
 
+@pytest.mark.fakeredis_only
 async def test_without_pillow_the_worker_starts_with_a_warning(
-    fake_imagers: ImageMaker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    imagers: ImageMaker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(image_service, "missing_package", lambda formats: "install sluice[images]")
-    await fake_imagers(read=False)
+    await imagers(read=False)
     assert "install sluice[images]" in caplog.text
+
+
+@pytest.mark.fakeredis_only
+async def test_an_echo_worker_fails_images_at_once(imagers: ImageMaker, tmp_path: Path) -> None:
+    registry = Registry()
+    echo.register(registry)
+    job_failure.register(registry, image_settings(tmp_path))
+    worker = await imagers(registry=registry)
+    image_id = await worker.upload(photo())
+    record = await worker.failed(image_id, "INTERNAL_ERROR")
+    assert "echo worker" in record.failure.error_message
+    assert "python -m worker" in record.failure.error_message
+    assert (await worker.error(record.job_id))["kind"] == "image_failed"
+    [chat] = await worker.post(task="chat")
+    assert await worker.settled(chat) == b"done"
+
+
+def test_invalid_settings_stop_the_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLUICE_MODELS_DIR", str(tmp_path))
+    with pytest.raises(SettingsError, match="IMAGE_FORMATS"):
+        registry_of(image_settings(tmp_path, image_formats="jpeg,bmp"))
+    with pytest.raises(SettingsError, match="sluice model install --only faces"):
+        registry_of(image_settings(tmp_path, image_detector="centerface"))
+
+
+@pytest.mark.fakeredis_only
+@pytest.mark.parametrize(
+    ("installed", "words"),
+    [(True, "centerface.onnx"), (False, "sluice model install --only faces")],
+    ids=["invalid", "missing"],
+)
+async def test_an_unusable_installed_model_is_reported(
+    imagers: ImageMaker, tmp_path: Path, monkeypatch: Any, installed: bool, words: str
+) -> None:
+    monkeypatch.setenv("SLUICE_MODELS_DIR", str(tmp_path))
+    if installed:
+        (tmp_path / "centerface.onnx").write_text("not a model")
+    worker = await imagers(image_detector="auto")
+    details = (await worker.process(photo())).detail()
+    assert (details["detector"], details["detections"]) == ("none", [])
+    reading = worker.telling["images"]()
+    assert reading.detector == "none"
+    assert words in reading.detector_why
+
+
+def test_jobs_are_counted_by_task_or_internal_tool(monkeypatch: pytest.MonkeyPatch) -> None:
+    for task, payload, key in (
+        ("chat", b'{"tool":"image.process"}', "chat"),
+        ("tool", b'{"tool":"image.process","args":{}}', "image.process"),
+        ("tool", b'{"args":{},"tool":"image.process"}', "image.process"),
+        ("tool", b'{"tool":"calculator","args":{"text":"image.process"}}', "tool"),
+        ("tool", b"image.process", "tool"),
+        ("tool", b"", "tool"),
+    ):
+        assert limit_key_of(task, payload) == key
+    parsed: list[bytes] = []
+    parse = codec.parse_payload
+    monkeypatch.setattr(codec, "parse_payload", lambda raw: parsed.append(raw) or parse(raw))
+    payload = b'{"tool":"image.process","args":{}}'
+    message = Message.read("1-0", {b"job_id": b"j", b"task": b"tool", b"payload": payload})
+    assert [message.limit_key, message.limit_key] == ["image.process"] * 2
+    assert message.without_payload().limit_key == "image.process"
+    assert parsed == [payload], "once per message"
+
+
+async def test_many_images_leave_slots_for_other_jobs(
+    imagers: ImageMaker, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    monkeypatch.setattr(processor, "process", image_processes.wait_for_go)
+    registry = registry_of(image_settings(tmp_path))
+    echo.register(registry)
+    worker = await imagers(registry=registry, options={"max_inflight": 6})
+    ids = [await worker.upload(photo()) for _ in range(12)]
+    await waiting(worker, 8)
+    assert worker.consumer.slots.busy == 4  # two with a process, two in addition
+    reading = worker.telling["images"]()
+    assert (reading.places, reading.busy) == (2, 2)
+    [chat] = await worker.post(task="chat")
+    assert await worker.settled(chat) == b"done"
+    # A waiting job can be canceled and does not run.
+    last = await worker.record(ids[-1])
+    await worker.cancel(last.job_id)
+    (worker.home / "go").touch()
+    for image_id in ids[:-1]:
+        assert (await worker.image_ended(image_id)).status.value == "processed"
+    await worker.service.reconciler.run_once()
+    await worker.failed(ids[-1], "CANCELED")
+    assert await worker.pending() == 0
+
+
+@pytest.mark.fakeredis_only
+async def test_a_worker_with_a_free_slot_takes_the_next_image(
+    imagers: ImageMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processor, "process", image_processes.wait_for_go)
+    worker = await imagers(options={"max_inflight": 16})
+    ids = [await worker.upload(photo()) for _ in range(8)]
+    await waiting(worker, 4)
+    other = await imagers(consumer="c2", options={"max_inflight": 16})
+    await eventually(lambda: other.consumer.slots.busy == 4)
+    (worker.home / "go").touch()
+    await asyncio.gather(*(worker.image_ended(image_id) for image_id in ids))
+    assert worker.service.counters.processed + other.service.counters.processed == 8
+    assert other.service.counters.processed >= 4
+
+
+@pytest.mark.fakeredis_only
+@pytest.mark.parametrize("limits", ["task_limits", "task_limits_global"])
+async def test_a_limit_of_the_task_tool_counts_for_images_too(
+    imagers: ImageMaker, monkeypatch: pytest.MonkeyPatch, limits: str
+) -> None:
+    monkeypatch.setattr(processor, "process", image_processes.wait_for_go)
+    worker = await imagers(options={"max_inflight": 16, limits: {"tool": 1}})
+    ids = [await worker.upload(photo()) for _ in range(3)]
+    await waiting(worker, 2)
+    if limits == "task_limits":
+        assert worker.consumer.slots.busy == 1
+    (worker.home / "go").touch()
+    for image_id in ids:
+        assert (await worker.image_ended(image_id)).status.value == "processed"
+
+
+async def waiting(worker: ImageWorker, count: int) -> None:
+    """Wait until this many images wait for a slot."""
+
+    async def enough() -> bool:
+        return (await worker.consumer.wait_queue._wait_queues.count()).get("image.process") == count
+
+    await eventually(enough)

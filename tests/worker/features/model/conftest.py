@@ -7,8 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.model_server import ModelServer
-from tests.worker.features.model.kit import ClientRig, open_client, settings_for
+from tests.support.model.server import ModelServer
+from tests.support.worker.model import MakeModel, ModelHarness, model_maker
+
+
+@pytest.fixture(autouse=True)
+def short_delays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("worker.features.model.requests.RETRY_DELAYS_S", (0.01, 0.02))
+    monkeypatch.setattr("worker.features.model.availability.FIRST_PAUSE_S", 0.3)
+    monkeypatch.setattr("worker.features.model.availability.DOWN_PROBE_EVERY_S", 0.05)
+    monkeypatch.setattr("worker.features.model.availability.HELD_TASK_RETRY_S", 0.1)
 
 
 @pytest.fixture
@@ -19,7 +27,13 @@ async def server() -> AsyncIterator[ModelServer]:
 
 
 @pytest.fixture
-async def client_rig(server: ModelServer, tmp_path: Path) -> AsyncIterator[ClientRig]:
+async def make_model(server: ModelServer, tmp_path: Path) -> AsyncIterator[MakeModel]:
+    """Makes clients, by default of that server."""
+    async for make in model_maker(server, tmp_path):
+        yield make
+
+
+@pytest.fixture
+async def model(make_model: MakeModel) -> ModelHarness:
     """A client of that server, with default settings."""
-    async with open_client(settings_for(server, tmp_path)) as started:
-        yield started
+    return await make_model()

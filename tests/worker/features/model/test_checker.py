@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import eventually
+from tests.support.waiting import eventually
 from worker.errors import TransientError
 from worker.execution.process_pool import confine
 from worker.features.model.checker import checker as module
@@ -41,30 +41,6 @@ def alive(pid: int) -> bool:
     return True
 
 
-async def test_problems_have_a_location(checker: Checker) -> None:
-    schema = {"properties": {"a/b": {"items": {"type": "integer"}}}, "required": ["c"]}
-    assert await checker.schema_faults(schema) == []
-    assert await checker.value_faults(schema, {"a/b": [1], "c": None}) == []
-    assert await checker.value_faults(schema, {"a/b": [1, "x"]}) == [
-        "at \"/a~1b/1\": 'x' is not of type 'integer'",
-        "at \"\": 'c' is a required property",
-    ]
-
-
-async def test_problems_are_limited_in_number_and_length(checker: Checker) -> None:
-    faults = await checker.value_faults({"items": {"type": "null"}}, ["x" * 10_000] * 100)
-    assert len(faults) == 5
-    assert max(map(len, faults)) <= 300
-
-
-async def test_all_checks_share_one_process(checker: Checker) -> None:
-    await checker.python_faults("a = 1")
-    first = pid_of(checker)
-    found = await asyncio.gather(*(checker.python_faults(f"a = {n}") for n in range(20)))
-    assert found == [[]] * 20
-    assert pid_of(checker) == first
-
-
 async def test_the_loop_is_not_blocked_by_an_endless_check(checker: Checker) -> None:
     await checker.python_faults("")  # start the process
     checking = asyncio.ensure_future(checker.value_faults(REDOS, HARD))
@@ -78,14 +54,6 @@ async def test_the_loop_is_not_blocked_by_an_endless_check(checker: Checker) -> 
     assert await checker.value_faults(REDOS, "aaa") == []
 
 
-async def test_the_time_counts_from_the_check_on(checker: Checker) -> None:
-    await checker.python_faults("")
-    first = pid_of(checker)
-    for _ in range(5):  # together longer than the limit of one
-        assert await checker.value_faults({"uniqueItems": True}, list(map(str, range(1500)))) == []
-    assert pid_of(checker) == first
-
-
 async def test_a_killed_process_is_replaced(checker: Checker) -> None:
     await checker.python_faults("")
     first = pid_of(checker)
@@ -93,6 +61,13 @@ async def test_a_killed_process_is_replaced(checker: Checker) -> None:
     await eventually(lambda: checker._child is not None and checker._child.poll() is not None)
     assert await checker.python_faults("a = ") != []
     assert pid_of(checker) != first
+    # An abandoned check does no harm, whether or not it has ended.
+    checking = asyncio.ensure_future(checker.value_faults(REDOS, "a" * 22 + "!"))
+    await asyncio.sleep(0)
+    checking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await checking
+    assert await checker.python_faults("a = 1") == []
 
 
 async def test_an_idle_process_is_stopped(checker: Checker, monkeypatch: Any) -> None:
@@ -102,24 +77,6 @@ async def test_an_idle_process_is_stopped(checker: Checker, monkeypatch: Any) ->
     await eventually(lambda: checker._child is None)
     assert not alive(pid)
     assert await checker.python_faults("") == []
-
-
-async def test_nothing_is_left_behind() -> None:
-    checker = Checker()
-    await checker.python_faults("")
-    pid = pid_of(checker)
-    await checker.close()
-    assert not alive(pid)
-    await checker.close()
-
-
-async def test_an_abandoned_check_does_no_harm(checker: Checker) -> None:
-    checking = asyncio.ensure_future(checker.value_faults(REDOS, HARD))
-    await asyncio.sleep(0)
-    checking.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await checking
-    assert await checker.python_faults("a = 1") == []
 
 
 async def test_a_stopped_process_is_abandoned(checker: Checker, monkeypatch: Any) -> None:
@@ -138,10 +95,29 @@ async def test_a_process_that_cannot_be_started(checker: Checker, monkeypatch: A
         await checker.python_faults("a = 1")
 
 
-async def test_the_process_gets_no_environment_of_the_worker(
-    checker: Checker, monkeypatch: Any
-) -> None:
+async def test_checks_share_a_process_without_secrets(checker: Checker, monkeypatch: Any) -> None:
     monkeypatch.setenv("MODEL_API_KEY", "secret")
-    await checker.python_faults("")
-    with open(f"/proc/{pid_of(checker)}/environ") as environ:
+    await checker.python_faults("a = 1")
+    first = pid_of(checker)
+    found = await asyncio.gather(*(checker.python_faults(f"a = {n}") for n in range(20)))
+    assert found == [[]] * 20
+    assert pid_of(checker) == first
+    with open(f"/proc/{first}/environ") as environ:
         assert "secret" not in environ.read()
+    for _ in range(5):  # together longer than the time limit of one
+        assert await checker.value_faults({"uniqueItems": True}, list(map(str, range(1500)))) == []
+    # Problems have a location and are limited.
+    schema = {"properties": {"a/b": {"items": {"type": "integer"}}}, "required": ["c"]}
+    assert await checker.schema_faults(schema) == []
+    assert await checker.value_faults(schema, {"a/b": [1], "c": None}) == []
+    assert await checker.value_faults(schema, {"a/b": [1, "x"]}) == [
+        "at \"/a~1b/1\": 'x' is not of type 'integer'",
+        "at \"\": 'c' is a required property",
+    ]
+    faults = await checker.value_faults({"items": {"type": "null"}}, ["x" * 10_000] * 100)
+    assert len(faults) == 5
+    assert max(map(len, faults)) <= 300
+    assert pid_of(checker) == first
+    await checker.close()
+    assert not alive(first)
+    await checker.close()

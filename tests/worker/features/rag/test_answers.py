@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.conftest import eventually
-from tests.worker.features.rag.kit import RagMaker, RagRig, ScriptedModel, WordEmbedder
+from tests.support.waiting import eventually
+from tests.support.worker.rag import RagMaker, RagWorker, ScriptedModel, WordEmbedder
 from worker.features.model.errors import ModelBroken, ModelUnavailable, NoModel
 from worker.features.rag.answering import (
     NOTHING_FOUND,
@@ -34,8 +34,8 @@ def hit(quote: str, start: int = 0, document_id: str = "d", byte_start: int = 0)
     return Hit(document_id, "Title", 1.0, start, end, quote, byte_start, "r1")
 
 
-async def filled_rig(rag: RagMaker, **options: Any) -> RagRig:
-    worker: RagRig = await rag(**options)
+async def filled(rag: RagMaker, **options: Any) -> RagWorker:
+    worker: RagWorker = await rag(**options)
     await worker.add(LEASES, "leases")
     await worker.add(TEA, "tea")
     return worker
@@ -43,7 +43,7 @@ async def filled_rig(rag: RagMaker, **options: Any) -> RagRig:
 
 async def test_the_model_answers_and_its_marks_become_citations(rag: RagMaker) -> None:
     model = ScriptedModel("A lease is renewed after a third of its time [1]. It lasts 30 s. [1][9]")
-    worker = await filled_rig(rag, model=model)
+    worker = await filled(rag, model=model)
     ended = await worker.do({"query": "When is a lease renewed?", "answer": True})
     result = ended.result
     assert result["text"] == model.text
@@ -66,19 +66,10 @@ async def test_the_model_answers_and_its_marks_become_citations(rag: RagMaker) -
     assert user["content"].endswith("Question: When is a lease renewed?")
 
 
-async def test_an_answer_without_marks_gets_supporting_spans(rag: RagMaker) -> None:
-    model = ScriptedModel("Each lease is renewed at a third of that time.")
-    worker = await filled_rig(rag, model=model)
-    result = await worker.ask("When is a lease renewed?", answer=True)
-    assert [each["quote"] for each in result["citations"]] == [
-        "It is renewed at a third of that time."
-    ]
-    await worker.check_spans(result["citations"])
-
-
+@pytest.mark.fakeredis_only
 async def test_without_a_model_the_best_sentences_answer(rag: RagMaker) -> None:
     for model in (None, ScriptedModel("", NoModel())):
-        worker = await filled_rig(rag, model=model)
+        worker = await filled(rag, model=model)
         ended = await worker.do({"query": "How is green tea brewed?", "answer": True})
         result = ended.result
         assert result["answered_by"] == "extract"
@@ -90,62 +81,46 @@ async def test_without_a_model_the_best_sentences_answer(rag: RagMaker) -> None:
         await worker.stop()
 
 
-async def test_without_hits_the_model_is_not_asked(rag: RagMaker) -> None:
-    model = ScriptedModel("Whatever.")
-    worker = await filled_rig(rag, model=model)
-    result = await worker.ask("zebra", answer=True)
-    assert (result["text"], result["hits"], result["citations"]) == (NOTHING_FOUND, [], [])
-    assert model.requests == []
-
-
-async def test_by_default_there_is_no_answer(rag: RagMaker) -> None:
-    model = ScriptedModel("Whatever.")
-    worker = await filled_rig(rag, model=model)
-    ended = await worker.do({"query": "tea"})
-    assert "text" not in ended.result
-    assert ended.events("message") == []
-    assert model.requests == []
-
-
+@pytest.mark.fakeredis_only
 async def test_a_document_deleted_meanwhile_is_not_cited(rag: RagMaker) -> None:
     class Slow(ScriptedModel):
         async def complete(self, context: Any, request: Any, sink: Any) -> Any:
             await worker.add("All is new.", "leases")
             return await super().complete(context, request, sink)
 
-    worker = await filled_rig(rag, model=Slow("It is renewed at a third of that time [1]."))
+    worker = await filled(rag, model=Slow("It is renewed at a third of that time [1]."))
     result = await worker.ask("When is a lease renewed?", answer=True)
     assert result["citations"] == []
     assert result["hits"][0]["document_id"] == "leases"
 
 
-async def test_a_model_that_is_down_costs_the_job_nothing(fake_rag: RagMaker) -> None:
+@pytest.mark.fakeredis_only
+async def test_a_model_that_is_down_costs_the_job_nothing(rag: RagMaker) -> None:
     model = ScriptedModel("Back again [1].", ModelUnavailable("down", retry_after_s=0.01))
-    worker = await filled_rig(fake_rag, model=model)
+    worker = await filled(rag, model=model)
     job_id = await worker.submit({"query": "tea", "answer": True})
     await eventually(lambda: len(model.requests) > 3)
     model.fault = None
     assert (await worker.end(job_id)).result["text"] == "Back again [1]."
-
-
-async def test_a_model_that_breaks_off_fails_the_job(fake_rag: RagMaker) -> None:
-    worker = await filled_rig(fake_rag, model=ScriptedModel("", ModelBroken("it broke off")))
+    model.fault = ModelBroken("it broke off")
     assert (await worker.do({"query": "tea", "answer": True})).kind == "model_stream_broken"
 
 
-async def test_a_canceled_answer_is_kept_in_part(fake_rag: RagMaker) -> None:
+@pytest.mark.fakeredis_only
+async def test_a_canceled_answer_is_kept_in_part(rag: RagMaker) -> None:
     class Canceled(ScriptedModel):
         async def complete(self, context: Any, request: Any, sink: Any) -> Any:
             await worker.cancel(context.job_id)
             await context.wait_for_cancel()
             return await super().complete(context, request, sink)
 
-    worker = await filled_rig(fake_rag, model=Canceled("Green tea is"))
+    worker = await filled(rag, model=Canceled("Green tea is"))
     ended = await worker.end(await worker.submit({"query": "green tea", "answer": True}))
     assert ended.status == "canceled"
     assert ended.value["text"] == "Green tea is"
 
 
+@pytest.mark.fakeredis_only
 async def test_a_hit_found_only_by_vector_is_cited(rag: RagMaker) -> None:
     worker = await rag(WordEmbedder())
     await worker.add("A car has four wheels. It has an engine.", "cars")
@@ -178,14 +153,6 @@ def test_marks(answer: str, found: list[tuple[int, str]]) -> None:
     assert [(each.source, each.quote) for each in citations] == found
 
 
-def test_spans_are_relative_to_the_document() -> None:
-    [citation] = find_citations("Oil: Öl is slippery [1].", SOURCES)
-    at = LEASES.index("Öl")
-    assert (citation.document_id, citation.quote) == ("a", "Öl is slippery.")
-    assert (citation.start, citation.end) == (100 + at, 100 + len(LEASES))
-    assert citation.byte_start == 120 + at
-
-
 @given(st.text(max_size=300), st.text(max_size=100), st.lists(st.text(min_size=1, max_size=200)))
 def test_every_quotation_is_exact(answer: str, query: str, texts: list[str]) -> None:
     sources = [hit(text, 5, f"d{number}", 11) for number, text in enumerate(texts)]
@@ -211,3 +178,31 @@ def test_small_models_are_given_few_sources() -> None:
     assert 1 < len(fit_sources(many)) <= SOURCE_CHARS // 1200 + 1
     assert len(fit_sources([hit("x" * 9000)])) == 1
     assert len(build_request("q", fit_sources(many)).messages[1]["content"]) < SOURCE_CHARS + 1000
+    # Spans of citations are relative to the document.
+    [citation] = find_citations("Oil: Öl is slippery [1].", SOURCES)
+    at = LEASES.index("Öl")
+    assert (citation.document_id, citation.quote) == ("a", "Öl is slippery.")
+    assert (citation.start, citation.end) == (100 + at, 100 + len(LEASES))
+    assert citation.byte_start == 120 + at
+
+
+@pytest.mark.fakeredis_only
+async def test_answers_without_marks_get_supporting_spans(rag: RagMaker) -> None:
+    model = ScriptedModel("Each lease is renewed at a third of that time.")
+    worker = await filled(rag, model=model)
+    result = await worker.ask("When is a lease renewed?", answer=True)
+    quotes = [each["quote"] for each in result["citations"]]
+    assert quotes == ["It is renewed at a third of that time."]
+    await worker.check_spans(result["citations"])
+
+
+@pytest.mark.fakeredis_only
+async def test_the_model_is_asked_only_with_hits_and_if_requested(rag: RagMaker) -> None:
+    model = ScriptedModel("Whatever.")
+    worker = await filled(rag, model=model)
+    result = await worker.ask("zebra", answer=True)
+    assert (result["text"], result["hits"], result["citations"]) == (NOTHING_FOUND, [], [])
+    ended = await worker.do({"query": "tea"})
+    assert "text" not in ended.result
+    assert ended.events("message") == []
+    assert model.requests == []

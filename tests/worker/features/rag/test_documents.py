@@ -1,11 +1,15 @@
-"""Documents of a namespace: ingested, replaced, deleted and found."""
+"""Documents of a namespace: ingested, replaced, deleted and found, within limits."""
 
 from __future__ import annotations
 
 import hashlib
+from typing import Any
+
+import pytest
 
 from common.features.rag.documents import RagReader
-from tests.worker.features.rag.kit import RagMaker, WordEmbedder
+from tests.support.worker.rag import RagMaker, WordEmbedder
+from worker.features.rag.store import MOST_NAMESPACES
 
 GATES = "# Gates\n\nA sluice is a gate that controls a stream.\n\n## Keys\n\nJobs have keys."
 TEA = "Green tea is brewed at eighty degrees. Black tea takes boiling water."
@@ -32,15 +36,18 @@ async def test_a_document_is_ingested_and_found(rag: RagMaker) -> None:
     assert await worker.found("nothing of the kind") == []
 
 
+@pytest.mark.fakeredis_only
 async def test_without_an_id_the_digest_is_the_id(rag: RagMaker) -> None:
     worker = await rag()
-    first, again = await worker.add(TEA), await worker.add(TEA)
+    ended = await worker.do({"op": "ingest", "document": {"id": "", "text": TEA}})
+    first, again = ended.result, await worker.add(TEA)
     digest = hashlib.sha256(TEA.encode()).hexdigest()
     assert first["document_id"] == again["document_id"] == digest[:32]
     assert (first["replaced"], again["replaced"]) == (False, True)
     assert await worker.client.hlen(worker.ns.documents) == 1
 
 
+@pytest.mark.fakeredis_only
 async def test_a_document_is_replaced(rag: RagMaker) -> None:
     worker = await rag()
     await worker.add(TEA, "drink")
@@ -76,18 +83,14 @@ async def test_deleting_the_last_document_deletes_the_namespace(rag: RagMaker) -
     assert await worker.found("gate", mode="lexical") == ["gates"]
 
 
-async def test_a_recreated_namespace_has_no_old_documents(
-    rag: RagMaker,
-) -> None:
+@pytest.mark.fakeredis_only
+async def test_a_recreated_namespace_has_no_old_documents(rag: RagMaker) -> None:
     """A worker that noticed neither must drop its deleted documents."""
-    one, two = await rag(consumer="one"), await rag(consumer="two", opened=False)
-    await two.open()
+    one, two = await rag(consumer="one"), await rag(consumer="two")
     await one.add("Old words.", "a")
     await one.add("More old words.", "b")
-    assert sorted(hit.document_id for hit in await two.library.search("", "default", "old", 5)) == [
-        "a",
-        "b",
-    ]
+    hits = await two.library.search("", "default", "old", 5)
+    assert sorted(hit.document_id for hit in hits) == ["a", "b"]
     for name in "ab":
         await one.do({"op": "delete", "document_id": name})
     await one.add("New words.", "c")
@@ -95,30 +98,7 @@ async def test_a_recreated_namespace_has_no_old_documents(
     assert [hit.document_id for hit in hits] == ["c"]
 
 
-async def test_tenants_do_not_see_each_other(rag: RagMaker) -> None:
-    worker = await rag()
-    await worker.add("The red secret.", "note", tenant="red")
-    await worker.add("The blue secret.", "note", tenant="blue")
-    await worker.add("Nobody's secret.", "note")
-    for tenant, words in (("red", "The red"), ("blue", "The blue"), ("", "Nobody's")):
-        [hit] = (await worker.ask("secret", tenant))["hits"]
-        assert hit["quote"] == f"{words} secret."
-    assert await worker.client.smembers(worker.named("default", "red").namespaces) == {b"default"}
-    await worker.do({"op": "delete", "document_id": "note"}, "red")
-    assert await worker.found("secret", "red") == []
-    assert await worker.found("secret", "blue") == ["note"]
-
-
-async def test_namespaces_do_not_see_each_other(rag: RagMaker) -> None:
-    worker = await rag()
-    await worker.add("Here.", "a", ns="one")
-    await worker.add("Here.", "b", ns="two")
-    assert await worker.found("here", ns="one") == ["a"]
-    assert await worker.found("here", ns="two") == ["b"]
-    assert await worker.found("here") == []
-    assert await RagReader(worker.client, worker.keys.tag).namespaces() == ["one", "two"]
-
-
+@pytest.mark.fakeredis_only
 async def test_workers_see_each_others_changes(rag: RagMaker) -> None:
     one, two = await rag(consumer="one"), await rag(consumer="two")
 
@@ -136,6 +116,7 @@ async def test_workers_see_each_others_changes(rag: RagMaker) -> None:
     assert await seen("gates") == [["tea"], ["tea"]]
 
 
+@pytest.mark.fakeredis_only
 async def test_uploads_are_read_and_gone(rag: RagMaker) -> None:
     worker = await rag()
     body = "<title>Löwen</title><p>Der Löwe schläft.".encode()
@@ -147,12 +128,12 @@ async def test_uploads_are_read_and_gone(rag: RagMaker) -> None:
     assert not await worker.client.exists(worker.ns.upload(job_id))
     assert (await worker.do(payload)).kind == "upload_gone"
     titled = {**payload, "document": {"id": "l", "title": " Two\n lines\t"}}
-    assert (await worker.end(await worker.submit(titled, upload=body))).result[
-        "title"
-    ] == "Two lines"
+    ended = await worker.end(await worker.submit(titled, upload=body))
+    assert ended.result["title"] == "Two lines"
     assert (await worker.end(await worker.submit(reported, upload=b"other"))).kind == "upload_gone"
 
 
+@pytest.mark.fakeredis_only
 async def test_the_gateway_can_read_the_stored_documents(rag: RagMaker) -> None:
     worker = await rag()
     names = [f"d{number}" for number in range(7)]
@@ -179,3 +160,83 @@ async def test_the_gateway_can_read_the_stored_documents(rag: RagMaker) -> None:
     other = worker.named("default", "other")
     assert (await reader.list(other)).records == []
     assert await reader.namespaces("other") == []
+
+
+async def test_the_number_of_documents_is_limited(rag: RagMaker) -> None:
+    worker = await rag(most_documents=2)
+    for name in "ab":
+        await worker.add("Text.", name)
+    payload = {"op": "ingest", "document": {"id": "c", "media_type": "text/plain"}, "upload": True}
+    full = await worker.end(await worker.submit(payload, upload=b"Text."))
+    assert full.kind == "namespace_full"
+    assert "RAG_MAX_DOCUMENTS" in full.value["message"]
+    assert not await worker.client.exists(worker.ns.text("c"))
+    assert await worker.client.keys(worker.ns.upload("*")) == []
+    # an existing document may be replaced
+    assert (await worker.add("Other text.", "a"))["replaced"]
+    await worker.do({"op": "delete", "document_id": "b"})
+    await worker.add("Text.", "c")
+
+
+@pytest.mark.fakeredis_only
+async def test_the_number_of_namespaces_is_limited(rag: RagMaker) -> None:
+    worker = await rag()
+    names = [f"n{number}" for number in range(MOST_NAMESPACES)]
+    await worker.client.sadd(worker.ns.namespaces, *names)  # type: ignore[misc]
+    refused = await worker.do({"op": "ingest", "ns": "one-more", "document": {"text": "x"}})
+    assert refused.kind == "too_many_namespaces"
+    await worker.add("Text.", "a", ns="n1")
+    await worker.add("Text.", "a", ns="one-more", tenant="other")
+
+
+@pytest.mark.fakeredis_only
+async def test_payloads_that_are_refused(rag: RagMaker) -> None:
+    worker = await rag()
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({}, "query: Field required"),
+        ({"query": ""}, "at least 1 character"),
+        ({"query": "x" * 4001}, "at most 4000"),
+        ({"query": "x", "colour": "red"}, "colour: Extra inputs"),
+        ({"query": "x", "top_k": 0}, "top_k"),
+        ({"query": "x", "top_k": 51}, "top_k"),
+        ({"query": "x", "top_k": "5"}, "top_k"),
+        ({"query": "x", "mode": "fused"}, "mode"),
+        ({"query": "x", "ns": "No"}, "ns"),
+        ({"query": "x", "ns": "a:b"}, "ns"),
+        ({"op": "explode"}, "op"),
+        ({"op": "ingest"}, "either"),
+        ({"op": "ingest", "document": {"text": "x"}, "upload": True}, "either"),
+        ({"op": "ingest", "document": {"text": "x", "id": "a b"}}, "id"),
+        ({"op": "ingest", "document": {"text": "x", "id": "../x"}}, "id"),
+        ({"op": "ingest", "document": {"text": "x", "title": "x" * 201}}, "title"),
+        ({"op": "ingest", "upload": "abc"}, "upload"),
+        ({"op": "delete"}, "document_id"),
+        ({"op": "delete", "document_id": ""}, "document_id"),
+        ({"op": ["query"], "query": "x"}, "op"),
+    ]
+    for payload, words in cases:
+        refused = await worker.do(payload)
+        assert refused.kind == "invalid_payload", payload
+        assert words in refused.value["message"], payload
+
+
+@pytest.mark.fakeredis_only
+async def test_tenants_and_namespaces_do_not_see_each_other(rag: RagMaker) -> None:
+    worker = await rag()
+    await worker.add("The red secret.", "note", tenant="red")
+    await worker.add("The blue secret.", "note", tenant="blue")
+    await worker.add("No tenant's secret.", "note")
+    for tenant, words in (("red", "The red"), ("blue", "The blue"), ("", "No tenant's")):
+        [hit] = (await worker.ask("secret", tenant))["hits"]
+        assert hit["quote"] == f"{words} secret."
+    assert await worker.client.smembers(worker.named("default", "red").namespaces) == {b"default"}
+    await worker.do({"op": "delete", "document_id": "note"}, "red")
+    assert await worker.found("secret", "red") == []
+    assert await worker.found("secret", "blue") == ["note"]
+    await worker.add("Here.", "a", ns="one")
+    await worker.add("Here.", "b", ns="two")
+    assert await worker.found("here", ns="one") == ["a"]
+    assert await worker.found("here", ns="two") == ["b"]
+    assert await worker.found("here") == []
+    reader = RagReader(worker.client, worker.keys.tag)
+    assert await reader.namespaces() == ["default", "one", "two"]

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Any
 
 import pytest
 
 from common.contracts.rag import RagKeys
-from tests.worker.features.rag.kit import RagMaker, RagRig, WordEmbedder
+from common.features.rag.documents import DocumentRecord
+from tests.support.worker.rag import RagMaker, RagWorker, WordEmbedder
 from worker.features.rag.errors import CorruptNamespace
 from worker.features.rag.index import cache as module
 from worker.features.rag.index.cache import NamespaceCache
 from worker.features.rag.index.namespace import MOST_WASTED, ChunkIndex, prepare_document
-from worker.features.rag.parsing import outline
 from worker.features.rag.store import RagStore, StoredText
+from worker.features.rag.text.chunking import split_chunks
 
 
-async def counted(worker: RagRig, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+async def counted(worker: RagWorker, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of texts in each read from Redis."""
     read: list[int] = []
     texts = RagStore.texts
@@ -30,14 +32,14 @@ async def counted(worker: RagRig, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return read
 
 
-async def test_only_changed_entries_are_read(
-    rag: RagMaker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_only_changed_texts_are_read(rag: RagMaker, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = await rag()
     for number in range(5):
         await worker.add(f"Text {number}.", f"d{number}")
     read = await counted(worker, monkeypatch)
-    await worker.found("text")
+    # Concurrent searches share one read.
+    searches = (worker.library.search("", "default", "text", 9) for _ in range(10))
+    assert [len(hits) for hits in await asyncio.gather(*searches)] == [5] * 10
     assert read == [5]
     await worker.found("text")
     assert read == [5]
@@ -49,23 +51,21 @@ async def test_only_changed_entries_are_read(
     assert read == [5, 1]
 
 
-async def test_concurrent_searches_share_one_read(
+async def test_a_large_namespace_is_read_in_batches(rag: RagMaker, monkeypatch: Any) -> None:
+    monkeypatch.setattr("worker.features.rag.vectors.base.MOST_ITEMS", 2)
+    worker = await rag()
+    for number in range(5):
+        await worker.add(f"Text {number}.", f"d{number}")
+    read = await counted(worker, monkeypatch)
+    assert len(await worker.found("text", top_k=9)) == 5
+    assert read == [2, 2, 1]
+
+
+@pytest.mark.fakeredis_only
+async def test_a_waiter_gets_progress_and_may_be_canceled(
     rag: RagMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker = await rag()
-    await worker.add("Text.", "d")
-    read = await counted(worker, monkeypatch)
-    found = await asyncio.gather(
-        *(worker.library.search("", "default", "text", 3) for _ in range(10))
-    )
-    assert [len(hits) for hits in found] == [1] * 10
-    assert read == [1]
-
-
-async def test_a_waiter_gets_progress_and_may_be_canceled(
-    fake_rag: RagMaker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    worker = await fake_rag()
     for number in range(3):
         await worker.add(f"Text {number}.", f"d{number}")
     monkeypatch.setattr(module, "PROGRESS_EVERY_S", 0.01)
@@ -95,10 +95,11 @@ async def test_a_waiter_gets_progress_and_may_be_canceled(
     assert reported[-1] == (0, 3)
 
 
+@pytest.mark.fakeredis_only
 async def test_a_job_reports_the_progress_of_loading(
-    fake_rag: RagMaker, monkeypatch: pytest.MonkeyPatch
+    rag: RagMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker = await fake_rag(WordEmbedder())
+    worker = await rag(WordEmbedder())
     text = "\n\n".join(["A paragraph of some length, to make several chunks. " * 15] * 6)
     ended = await worker.do({"op": "ingest", "document": {"text": text}})
     chunks = ended.result["chunks"]
@@ -122,11 +123,12 @@ async def test_the_least_used_namespaces_go_first(rag: RagMaker) -> None:
     await shelves.close()
 
 
+@pytest.mark.fakeredis_only
 async def test_namespaces_that_do_not_exist_leave_no_trace(
-    fake_rag: RagMaker, monkeypatch: pytest.MonkeyPatch
+    rag: RagMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MOST_CACHED", 3)
-    worker = await fake_rag()
+    worker = await rag()
     for number in range(9):
         assert await worker.library.search("", f"n{number}", "x", 5) == []
     assert len(worker.library._cache.opened) == 3
@@ -150,61 +152,25 @@ async def test_corrupt_documents_are_skipped(rag: RagMaker) -> None:
 def test_the_memory_of_an_index_is_bounded() -> None:
     """However often documents are replaced, its size depends only on what it contains."""
     index = ChunkIndex()
+    names = [f"d{number}" for number in range(50)]
     sizes = []
     for number in range(40):
-        for name in range(50):
-            index.put(
-                prepare_document(stored(f"d{name}", f"Words of round {number} and {name}. " * 30))
-            )
+        for name in names:
+            text = f"Words of round {number} and {name}. " * 30
+            index.put(prepare_document(stored(name, text)))
         sizes.append(index.size_bytes)
-        wasted = index._lexical.wasted
-        assert wasted <= 2 * MOST_WASTED or len(index._owners) < 2000
+        assert index._lexical.wasted <= 2 * MOST_WASTED or len(index._owners) < 2000
     assert max(sizes[20:]) < 2.5 * min(sizes[:5])
-    assert {scored.ref.document_id for scored in index.search("round 39", 200)} == {
-        f"d{name}" for name in range(50)
-    }
-    index.drop([f"d{name}" for name in range(50)])
+    assert {each.ref.document_id for each in index.search("round 39", 200)} == set(names)
+    index.drop(names)
     assert index.search("round", 5) == []
     assert index.documents == {}
 
 
 def stored(name: str, text: str) -> StoredText:
-    from common.features.rag.documents import DocumentRecord
-    from worker.features.rag.text.chunking import split_chunks
-
     spans = split_chunks(text)
     record = DocumentRecord(name, name, "text/plain", len(text), len(spans), "", text[:40])
     return StoredText(record, text, spans)
-
-
-@pytest.mark.parametrize("documents", [400])
-async def test_a_search_costs_about_the_same_in_a_large_namespace(
-    fake_rag: RagMaker, documents: int
-) -> None:
-    worker = await fake_rag(most_documents=10_000)
-    for ns, count in (("small", 20), ("large", documents)):
-        for number in range(count):
-            document = stored(f"d{number}", f"Lease number {number} of gate {number % 17}. " * 20)
-            await put(worker, worker.named(ns), document)
-    took = {}
-    for ns in ("small", "large"):
-        assert await worker.library.search("", ns, "lease", 5)
-        started = time.process_time()
-        for number in range(20):
-            await worker.library.search("", ns, f"number {number} of gate", 5)
-        took[ns] = time.process_time() - started
-    assert took["large"] < 5 * took["small"] + 0.2
-
-
-async def put(worker: RagRig, keys: RagKeys, document: StoredText) -> None:
-    """Write straight to the store, as a commit does."""
-    record, text, spans = document
-    version = await worker.client.incr(keys.version)
-    await worker.client.hset(keys.documents, record.id, record.to_json())  # type: ignore[misc, arg-type]
-    await worker.client.zadd(keys.order, {record.id: version})
-    await worker.client.set(keys.text(record.id), text)
-    raw = str([list(span) for span in spans]).encode()
-    await worker.client.set(keys.chunks(record.id), raw)
 
 
 async def test_a_namespace_that_goes_while_it_is_opened(
@@ -229,8 +195,18 @@ async def test_a_namespace_that_goes_while_it_is_opened(
     assert await asyncio.wait_for(worker.found("text"), 10) == []
 
 
-def test_a_long_heading_is_cut() -> None:
-    text = "# " + "word " * 50_000 + "\n\nAnd so on."
-    found = outline.headings(text, marked=True)
-    [reported] = outline.paths(found, [len(text) - 5])
-    assert 0 < len(reported) <= outline.HEADING_CHARS
+pytestmark = pytest.mark.fakeredis_only
+
+
+def test_a_search_costs_about_the_same_in_a_large_index() -> None:
+    took = {}
+    for size in (20, 400):
+        index = ChunkIndex()
+        for number in range(size):
+            text = f"Lease number {number} of gate {number % 17}. " * 20
+            index.put(prepare_document(stored(f"d{number}", text)))
+        started = time.process_time()
+        for number in range(20):
+            assert index.search(f"number {number} of gate", 5)
+        took[size] = time.process_time() - started
+    assert took[400] < 5 * took[20] + 0.2

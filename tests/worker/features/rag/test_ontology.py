@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from common.features.rag.ontology import (
     parse_entries,
     term_key,
 )
-from tests.worker.features.rag.kit import RagMaker, RagRig, WordEmbedder
+from tests.support.worker.rag import RagMaker, RagWorker, WordEmbedder
 from worker.features.rag.index.bm25 import Bm25Index
 from worker.features.rag.index.ontology import Ontology, expand_query, synonym_terms
 from worker.features.rag.text.terms import query_terms
@@ -26,7 +27,7 @@ OTHER = "A letter came late; the queue at the counter was long."
 ELSEWHERE = "Cats sleep on the sofa all day, and at night they hunt."
 
 
-async def learn(worker: RagRig, *entries: TermEntry, keys: RagKeys | None = None) -> None:
+async def learn(worker: RagWorker, *entries: TermEntry, keys: RagKeys | None = None) -> None:
     """Write entries as the workflow scripts do."""
     keys = keys or worker.ns
     version = await worker.client.incr(keys.version)
@@ -39,7 +40,7 @@ async def learn(worker: RagRig, *entries: TermEntry, keys: RagKeys | None = None
         await worker.client.delete(keys.ontology_version)
 
 
-async def stock(worker: RagRig, **more: Any) -> None:
+async def stock(worker: RagWorker, **more: Any) -> None:
     texts = {"says": SAYS_IT, "short": SHORT, "other": OTHER, "elsewhere": ELSEWHERE}
     for name, text in texts.items():
         await worker.add(text, name, **more)
@@ -50,29 +51,24 @@ def names_in(query: str, *entries: TermEntry, languages: tuple[str, ...] = ("en"
 
 
 async def test_acronyms_and_expansions_find_each_other(rag: RagMaker) -> None:
-    worker = await rag()
+    worker, other = await rag(), await rag(consumer="c2", opened=False)
+    await other.library.start(other.services)
     await stock(worker)
     assert await worker.found("DLQ") == ["short"]
     assert "short" not in await worker.found("dead letter queue")
+    shelf = worker.library._cache.opened[0]
+    assert not shelf.ontology
+    assert await shelf.synonyms("DLQ") == []
+    assert len(await other.library.search("", "default", "DLQ", 5)) == 1
     await learn(worker, DLQ)
     assert await worker.found("DLQ") == ["short", "says"]
     assert (await worker.found("dead letter queues"))[:2] == ["says", "short"]
     assert (await worker.found("What is in the dlq?", mode="lexical"))[:2] == ["short", "says"]
     await worker.check_spans((await worker.ask("DLQ"))["hits"])
+    hits = await other.library.search("", "default", "DLQ", 5)  # every worker notices the change
+    assert [hit.document_id for hit in hits] == ["short", "says"]
     await learn(worker)
     assert await worker.found("DLQ") == ["short"]
-
-
-async def test_every_worker_notices_a_change(rag: RagMaker) -> None:
-    one = await rag()
-    other = await rag(consumer="c2", opened=False)
-    await one.add(SAYS_IT, "says")
-    await other.library.start(other.services)
-    assert await other.library.search("", "default", "DLQ", 5) == []
-    await learn(one, DLQ)
-    assert [hit.document_id for hit in await other.library.search("", "default", "DLQ", 5)] == [
-        "says"
-    ]
 
 
 async def test_terms_belong_to_a_namespace_of_a_tenant(rag: RagMaker) -> None:
@@ -138,25 +134,12 @@ async def test_invalid_entries_are_ignored(rag: RagMaker) -> None:
     assert await worker.found("DLQ") == ["says"]
     page = await OntologyReader(worker.client).list(worker.ns)
     assert [entry.term for entry in page.entries] == ["dead letter queue"]
-
-
-async def test_a_key_of_the_wrong_type_is_reported(rag: RagMaker) -> None:
-    worker = await rag()
-    await worker.add(SAYS_IT, "says")
-    await learn(worker, DLQ)
+    # A key of the wrong type is reported.
     await worker.client.delete(worker.ns.ontology)
     await worker.client.set(worker.ns.ontology, "x")
-    await worker.client.incr(worker.ns.version)
+    version = await worker.client.incr(worker.ns.version)
+    await worker.client.set(worker.ns.ontology_version, version)
     assert (await worker.do({"query": "DLQ"})).kind == "store_corrupt"
-
-
-async def test_without_an_ontology_a_refresh_costs_one_get(rag: RagMaker) -> None:
-    worker = await rag()
-    await stock(worker)
-    await worker.found("DLQ")
-    shelf = worker.library._cache.opened[0]
-    assert not shelf.ontology
-    assert await shelf.synonyms("DLQ") == []
 
 
 def test_names_are_found_however_they_are_written() -> None:
@@ -167,21 +150,23 @@ def test_names_are_found_however_they_are_written() -> None:
     assert names_in("dead letters in a queue", DLQ) == []
     assert names_in("DLQ", TermEntry("dead letter queue")) == []
     assert names_in("colour", TermEntry("color", ("colour",))) == [("colour", ("color",))]
-
-
-def test_the_longest_name_counts() -> None:
+    # The longest name counts.
     entries = (DLQ, TermEntry("queue", ("line",)), TermEntry("letter", ("missive",)))
     assert names_in("dead letter queue or queue", *entries) == [
         ("dead letter queue", ("DLQ",)),
         ("queue", ("line",)),
     ]
-
-
-def test_a_name_of_two_terms_stands_for_both() -> None:
+    # A name of two terms stands for both.
     other = TermEntry("data link quality", ("DLQ", "link quality"))
     [(text, names)] = names_in("DLQ", DLQ, other)
-    assert text == "DLQ"
-    assert set(names) == {"dead letter queue", "data link quality", "link quality"}
+    assert (text, set(names)) == ("DLQ", {*others, "data link quality", "link quality"})
+    # Scripts without blanks, and forms of every language of the namespace.
+    entry = TermEntry("東京都", ("Tokyo",))
+    assert names_in("私は東京都に住む", entry) == [("東京都", ("Tokyo",))]
+    assert names_in("Tokyo", entry) == [("Tokyo", ("東京都",))]
+    german = TermEntry("Warteschlange", ("queue",))
+    found = names_in("Warteschlangen", german, languages=("de", "en"))
+    assert found == [("Warteschlangen", ("queue",))]
 
 
 def test_common_words_are_names_only_if_they_are_written_so() -> None:
@@ -198,19 +183,6 @@ def test_common_words_are_names_only_if_they_are_written_so() -> None:
     assert words[number] == ()
 
 
-def test_scripts_without_blanks() -> None:
-    entry = TermEntry("東京都", ("Tokyo",))
-    assert names_in("私は東京都に住む", entry) == [("東京都", ("Tokyo",))]
-    assert names_in("Tokyo", entry) == [("Tokyo", ("東京都",))]
-
-
-def test_forms_of_every_language_of_the_namespace() -> None:
-    entry = TermEntry("Warteschlange", ("queue",))
-    assert names_in("Warteschlangen", entry, languages=("de", "en")) == [
-        ("Warteschlangen", ("queue",))
-    ]
-
-
 def test_expanding_a_query() -> None:
     query = "is the DLQ full, and the DLQ old?"
     renamed = Ontology([DLQ]).find(query, ["en"])
@@ -223,10 +195,7 @@ def test_expanding_a_query() -> None:
 def index_of(*chunks: str) -> Bm25Index:
     index = Bm25Index()
     for chunk in chunks:
-        counts: dict[str, int] = {}
-        for word in chunk.split():
-            counts[word] = counts.get(word, 0) + 1
-        index.add(counts)
+        index.add(Counter(chunk.split()))
     return index
 
 
@@ -264,3 +233,6 @@ def test_entries_keep_what_they_are() -> None:
     assert len(read.aliases) == MOST_ALIASES
     assert term_key("  Dead \n LETTER  Queue ") == "dead letter queue"
     assert len(normalize_name("x" * 1000)) == 200
+
+
+pytestmark = pytest.mark.fakeredis_only

@@ -10,8 +10,8 @@ from redis.exceptions import RedisError
 
 from common.contracts.rag import SearchMode
 from common.features.rag.documents import DocumentRecord, RagReader
-from tests.conftest import eventually
-from tests.worker.features.rag.kit import RagMaker, RagRig, WordEmbedder
+from tests.support.waiting import eventually
+from tests.support.worker.rag import RagMaker, RagWorker, WordEmbedder
 from worker.features.rag.index.namespace import ChunkRef, ScoredChunk
 from worker.features.rag.ingest import texts_to_embed
 from worker.features.rag.search import VECTOR_WEIGHT, fuse_rankings
@@ -23,7 +23,7 @@ CATS = "A cat sleeps on the sofa all day."
 TALK = "The word automobile is long."
 
 
-async def stock(worker: RagRig) -> None:
+async def stock(worker: RagWorker) -> None:
     for name, text in (("cars", CARS), ("cats", CATS), ("talk", TALK)):
         await worker.add(text, name)
 
@@ -45,38 +45,35 @@ async def test_vectors_find_matches_without_common_words(rag: RagMaker) -> None:
         await worker.check_spans(answer["hits"])
 
 
-async def test_without_an_embedder_search_is_lexical(rag: RagMaker) -> None:
+@pytest.mark.fakeredis_only
+async def test_missing_vectors_are_backfilled(rag: RagMaker) -> None:
     worker = await rag()
-    await stock(worker)
+    await worker.add(CARS, "without")
     assert (await worker.ask("car"))["mode"] == "lexical"
     assert (await worker.do({"query": "car", "mode": "vector"})).kind == "no_embedder"
-
-
-async def test_a_query_without_a_vector_is_searched_by_words(rag: RagMaker) -> None:
-    embedder = WordEmbedder()
-    worker = await rag(embedder)
-    await stock(worker)
-    embedder.fault = ConnectionError("the server is down")
-    answer = await worker.ask("car")
-    assert answer["mode"] == "lexical"
-    assert answer["hits"][0]["document_id"] == "cars"
-
-
-async def test_missing_vectors_are_backfilled(
-    rag: RagMaker,
-) -> None:
+    await worker.do({"op": "delete", "document_id": "without"})
+    await worker.stop()
     embedder = WordEmbedder()
     embedder.fault = ConnectionError("the server is down")
-    worker = await rag(embedder)
+    worker = await rag(embedder, consumer="c2")
     worker.library._backfill._pause_s = 0.01
     assert (await worker.add(CARS, "cars"))["embedder"] == ""
-    assert (await worker.ask("car"))["mode"] == "lexical"
+    answer = await worker.ask("car")
+    assert (answer["mode"], answer["hits"][0]["document_id"]) == ("lexical", "cars")
     embedder.fault = None
     await caught_up(worker, "cars", "words-64")
     assert await worker.found("automobile", mode="vector") == ["cars"]
+    embedder.fault = ConnectionError("the server is down")
+    assert (await worker.ask("car"))["mode"] == "lexical"
+    record = await RagReader(worker.client).get(worker.ns, "cars")
+    assert record is not None
+    assert vector_name(record) != vector_name(record.with_embedder("other"))
+    assert vector_name(record).startswith("cars@")
+    await worker.do({"op": "delete", "document_id": "cars"})
+    assert not await worker.client.exists(worker.ns.vector_set, worker.ns.vectors("cars"))
 
 
-async def caught_up(worker: RagRig, document_id: str, embedder: str) -> None:
+async def caught_up(worker: RagWorker, document_id: str, embedder: str) -> None:
     """Search until the document has its vectors."""
 
     async def has_them() -> bool:
@@ -87,37 +84,30 @@ async def caught_up(worker: RagRig, document_id: str, embedder: str) -> None:
     await eventually(has_them)
 
 
-async def test_vectors_of_another_model_are_replaced(rag: RagMaker) -> None:
+@pytest.mark.parametrize("dimensions", [64, 96])
+async def test_vectors_of_another_model_are_replaced(rag: RagMaker, dimensions: int) -> None:
     old = await rag(WordEmbedder("old-64"), consumer="old")
     await stock(old)
     await old.stop()
-    new = await rag(WordEmbedder("new-64"), consumer="new", background=False)
+    embedder = WordEmbedder("new", dimensions=dimensions)
+    new = await rag(embedder, consumer="new", background=False)
     assert await new.found("automobile", mode="vector") == []
     assert (await new.ask("car"))["mode"] == "lexical"
     for name in ("cars", "cats", "talk"):
         assert (await RagReader(new.client).get(new.ns, name)).embedder == "old-64"  # type: ignore[union-attr]
-    await new.library._backfill.run_once()
-    assert (await new.found("feline sleeps", mode="vector"))[0] == "cats"
-    assert len(new.library._cache.opened[0].vectors) == 3  # type: ignore[arg-type]
-    [version] = [await new.client.get(new.ns.version)]
-    await new.library._backfill.run_once()
-    assert await new.client.get(new.ns.version) == version
-
-
-async def test_a_model_of_other_dimensions_takes_over(rag: RagMaker) -> None:
-    old = await rag(WordEmbedder("old-64"), consumer="old")
-    await stock(old)
-    await old.stop()
-    new = await rag(WordEmbedder("new-96", dimensions=96), consumer="new", background=False)
     for _ in range(3):
         assert (await new.ask("car"))["hits"][0]["document_id"] == "cars"
         await new.library._backfill.run_once()
     assert (await new.found("feline sleeps", mode="vector"))[0] == "cats"
     assert len(await new.found("x", mode="vector")) == 3
-    await new.found("x")
+    assert len(new.library._cache.opened[0].vectors) == 3  # type: ignore[arg-type]
     assert not new.library._backfill._pending
+    version = await new.client.get(new.ns.version)
+    await new.library._backfill.run_once()
+    assert await new.client.get(new.ns.version) == version
 
 
+@pytest.mark.fakeredis_only
 async def test_an_embedder_that_learns_its_name_late(rag: RagMaker) -> None:
     class Shy(WordEmbedder):
         async def embed_all(self, *args: Any, **more: Any) -> Any:
@@ -149,7 +139,7 @@ async def test_two_workers_share_the_vectors_they_make(rag: RagMaker) -> None:
         assert "cars" not in [hit.document_id for hit in hits]
 
 
-async def vector_count(worker: RagRig) -> int:
+async def vector_count(worker: RagWorker) -> int:
     try:
         return int(await worker.client.execute_command("VCARD", worker.ns.vector_set))
     except RedisError:
@@ -187,13 +177,6 @@ async def test_orphaned_shared_vectors_are_removed(rag: RagMaker) -> None:
     assert await vector_count(other) == 3
 
 
-async def test_deleting_a_namespace_deletes_its_vectors(rag: RagMaker) -> None:
-    worker = await rag(WordEmbedder())
-    await worker.add(CARS, "cars")
-    await worker.do({"op": "delete", "document_id": "cars"})
-    assert not await worker.client.exists(worker.ns.vector_set, worker.ns.vectors("cars"))
-
-
 def test_markup_is_stripped_before_embedding() -> None:
     text = "# Limits\n| name | what |\n|---|---:|\n| `MAX` | **most**, see [here](a.md) and x[0] |"
     record = DocumentRecord("d", "Limits", "text/markdown", len(text), 1, "", "1")
@@ -217,10 +200,8 @@ def test_two_rankings_are_fused() -> None:
     # A single ranking keeps its order.
     assert [each.ref for each in fuse_rankings([], near)] == [b, c, d]
     assert [each.ref for each in fuse_rankings(worded, [])] == [a, b]
-    assert [each.ref for each in fuse_rankings([], [ScoredChunk(a, 1.0), ScoredChunk(b, 1.0)])] == [
-        a,
-        b,
-    ]
+    equal = [ScoredChunk(a, 1.0), ScoredChunk(b, 1.0)]
+    assert [each.ref for each in fuse_rankings([], equal)] == [a, b]
 
 
 @pytest.mark.parametrize("spread", [1.0, 0.1])
@@ -233,11 +214,12 @@ def test_models_with_a_narrow_range_of_cosines(spread: float) -> None:
     assert fuse_rankings([ScoredChunk(far, 0.8)], cosines)[0].ref == far
 
 
+@pytest.mark.fakeredis_only
 async def test_a_document_that_changes_in_the_middle_of_a_search(
-    fake_rag: RagMaker, monkeypatch: pytest.MonkeyPatch
+    rag: RagMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The quote equals the stored text, even if the index was out of date."""
-    worker = await fake_rag()
+    worker = await rag()
     await worker.add("The lease is long.", "doc")
     await worker.found("lease")
     searcher = worker.library._searcher
@@ -255,27 +237,7 @@ async def test_a_document_that_changes_in_the_middle_of_a_search(
     assert [hit.quote for hit in hits] in ([], ["Again: the lease is short."])
 
 
-async def test_languages_of_a_namespace_do_not_interfere(rag: RagMaker) -> None:
-    worker = await rag()
-    await worker.add("Die Häuser der Stadt sind nicht alt, und das ist auch gut.", "de")
-    await worker.add("The houses of the city are not old, and that is good.", "en")
-    await worker.add("東京都は日本の首都です。とても大きい。", "ja")
-    await worker.add("Les maisons de la ville ne sont pas vieilles, et elle est belle.", "fr")
-    assert await worker.found("Haus") == ["de"]
-    assert await worker.found("house") == ["en"]
-    assert await worker.found("日本") == ["ja"]
-    assert await worker.found("maison") == ["fr"]
-    assert (await worker.found("MAX_INFLIGHT")) == []
-
-
-async def test_identifiers_are_found_whole_and_in_parts(rag: RagMaker) -> None:
-    worker = await rag()
-    await worker.add("Set MAX_INFLIGHT to four; jobId is a UUID.", "settings")
-    await worker.add("The maximum of the sum.", "maths")
-    for query in ("MAX_INFLIGHT", "max_inflight", "inflight", "job_id", "jobid"):
-        assert (await worker.found(query))[:1] == ["settings"], query
-
-
+@pytest.mark.fakeredis_only
 async def test_titles_and_headings_count(rag: RagMaker) -> None:
     worker = await rag()
     padding = "Nothing much happens here, for quite a while. " * 30
@@ -288,10 +250,17 @@ async def test_titles_and_headings_count(rag: RagMaker) -> None:
     assert (await worker.found("fishing")) == ["other"]
 
 
-async def test_vector_names_depend_on_revision_and_model(rag: RagMaker) -> None:
-    worker = await rag(WordEmbedder())
-    await worker.add(CARS, "cars")
-    record = await RagReader(worker.client).get(worker.ns, "cars")
-    assert record is not None
-    assert vector_name(record) != vector_name(record.with_embedder("other"))
-    assert vector_name(record).startswith("cars@")
+@pytest.mark.fakeredis_only
+async def test_languages_and_identifiers_of_a_namespace(rag: RagMaker) -> None:
+    worker = await rag()
+    await worker.add("Die Häuser der Stadt sind nicht alt, und das ist auch gut.", "de")
+    await worker.add("The houses of the city are not old, and that is good.", "en")
+    await worker.add("東京都は日本の首都です。とても大きい。", "ja")
+    await worker.add("Les maisons de la ville ne sont pas vieilles, et elle est belle.", "fr")
+    for query, found in (("Haus", "de"), ("house", "en"), ("日本", "ja"), ("maison", "fr")):
+        assert await worker.found(query) == [found]
+    assert (await worker.found("MAX_INFLIGHT")) == []
+    await worker.add("Set MAX_INFLIGHT to four; jobId is a UUID.", "settings")
+    await worker.add("The maximum of the sum.", "maths")
+    for query in ("MAX_INFLIGHT", "max_inflight", "inflight", "job_id", "jobid"):
+        assert (await worker.found(query))[:1] == ["settings"], query

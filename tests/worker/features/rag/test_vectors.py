@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from redis.exceptions import ResponseError
 
-from tests.support.backends import BUNDLED, EIGHT, SYSTEM, Backend, RealServer
+from tests.support.servers import BUNDLED, REDIS_8, SYSTEM, Backend, RealServer
 from worker.features.rag.vectors import memory as numpy_vectors
 from worker.features.rag.vectors import redis as vector_set
 from worker.features.rag.vectors.base import (
@@ -35,9 +35,9 @@ MEMORY, REDIS = "memory", "redis"
 @pytest.fixture
 async def eight(real_server: Callable[[str], RealServer]) -> AsyncIterator[Backend]:
     """An empty Redis with vector sets."""
-    server = real_server(EIGHT)
+    server = real_server(REDIS_8)
     server.client.flushall()
-    backend = Backend(EIGHT, server.url)
+    backend = Backend(REDIS_8, server.url)
     yield backend
     await backend.close()
 
@@ -65,11 +65,14 @@ def chunk_refs(found: Sequence[VectorMatch]) -> list[tuple[str, int]]:
     return [(near.document_id, near.chunk) for near in found]
 
 
-# -- both ----------------------------------------------------------------------------------------
-
-
 async def test_the_nearest_come_first(vectors: VectorIndex) -> None:
     east, north, west, between = [1.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [0.8, 0.6]
+    assert await vectors.search(east, 5) == []
+    assert await vectors.count() == 0
+    assert await vectors.existing(["a"]) == set()
+    await vectors.remove("a")
+    await vectors.add("a", pack_vectors([]))
+    assert await vectors.count() == 0
     await vectors.add("a", pack_vectors([east, north]))
     await vectors.add("b", pack_vectors([west, between]))
     found = await vectors.search(east, 10)
@@ -77,15 +80,6 @@ async def test_the_nearest_come_first(vectors: VectorIndex) -> None:
     assert [near.score for near in found] == pytest.approx([1.0, 0.8, 0.0, -1.0], abs=0.02)
     assert chunk_refs(await vectors.search(east, 2)) == [("a", 0), ("b", 1)]
     assert await vectors.search(east, 0) == []
-
-
-async def test_an_empty_index_finds_nothing(vectors: VectorIndex) -> None:
-    assert await vectors.search([1.0, 0.0], 5) == []
-    assert await vectors.count() == 0
-    assert await vectors.existing(["a"]) == set()
-    await vectors.remove("a")
-    await vectors.add("a", pack_vectors([]))
-    assert await vectors.count() == 0
 
 
 @pytest.mark.parametrize(
@@ -119,15 +113,21 @@ async def test_a_removed_document_is_gone(vectors: VectorIndex) -> None:
     assert await vectors.existing(["doc", "other"]) == {"other"}
     await vectors.remove("other")
     assert await vectors.count() == 0
-
-
-@pytest.mark.parametrize("name", ["a", "a.b_c-D@0123", "a:b:7", "ä ö", "x" * 200])
-async def test_any_document_name(vectors: VectorIndex, name: str) -> None:
-    await vectors.add(name, pack_vectors(some(6, 2)))
-    assert chunk_refs(await vectors.search(some(6, 2)[1], 1)) == [(name, 1)]
+    for name in ("a", "a.b_c-D@0123", "a:b:7", "ä ö", "x" * 200):  # any name of a document
+        await vectors.add(name, pack_vectors(some(6, 2)))
+        assert chunk_refs(await vectors.search(some(6, 2)[1], 1)) == [(name, 1)]
+        await vectors.remove(name)
 
 
 async def test_vectors_of_two_lengths_do_not_mix(vectors: VectorIndex) -> None:
+    for packed in (
+        PackedVectors(b"1234567", 1),
+        PackedVectors(b"", 1),
+        PackedVectors(b"12345678", 3),
+    ):
+        with pytest.raises(DimensionMismatch):
+            await vectors.add("a", packed)
+    assert await vectors.count() == 0
     await vectors.add("a", pack_vectors(some(1, 2, 16)))
     with pytest.raises(DimensionMismatch):
         await vectors.add("b", pack_vectors(some(1, 2, 8)))
@@ -141,15 +141,6 @@ async def test_vectors_of_two_lengths_do_not_mix(vectors: VectorIndex) -> None:
     await vectors.remove("b")
     await vectors.add("c", pack_vectors(some(1, 2, 16)))
     assert await vectors.count() == 2
-
-
-@pytest.mark.parametrize(
-    "packed", [PackedVectors(b"1234567", 1), PackedVectors(b"", 1), PackedVectors(b"12345678", 3)]
-)
-async def test_bytes_that_are_not_vectors(vectors: VectorIndex, packed: PackedVectors) -> None:
-    with pytest.raises(DimensionMismatch):
-        await vectors.add("a", packed)
-    assert await vectors.count() == 0
 
 
 async def test_both_find_the_same(eight: Backend) -> None:
@@ -172,8 +163,6 @@ async def test_both_find_the_same(eight: Backend) -> None:
             assert each.score == pytest.approx(known, abs=0.02)
     assert missed <= 15  # of 300
 
-
-# -- in memory -----------------------------------------------------------------------------------
 
 STEPS = st.lists(
     st.one_of(
@@ -226,9 +215,7 @@ async def test_removed_rows_are_compacted() -> None:
     assert len(vectors._rows) < 103 + 4 * FIRST_ROWS
     assert len(vectors._names) < 10
     assert chunk_refs(await vectors.search(some(1, 3)[2], 1)) == [("kept", 2)]
-
-
-async def test_equal_scores_keep_their_order() -> None:
+    # Equal scores keep their order.
     vectors = NumpyVectorIndex()
     for name in "abcdef":
         await vectors.add(name, pack_vectors([[1.0, 0.0]] * 2))
@@ -237,9 +224,7 @@ async def test_equal_scores_keep_their_order() -> None:
     assert chunk_refs(await vectors.search([1.0, 0.0], 12))[:3] == [("a", 0), ("a", 1), ("b", 0)]
 
 
-async def test_a_large_search_in_a_thread_uses_a_snapshot(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_large_search_in_a_thread_uses_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
     """Concurrent changes affect only the next search."""
     monkeypatch.setattr(numpy_vectors, "THREAD_THRESHOLD", 0)
     vectors = NumpyVectorIndex()
@@ -255,13 +240,11 @@ async def test_a_large_search_in_a_thread_uses_a_snapshot(
     assert chunk_refs(await vectors.search(rows[7], 1)) != [("doc", 7)]
 
 
-# -- in Redis ------------------------------------------------------------------------------------
-
-
+@pytest.mark.fakeredis_only
 async def test_detection_of_vector_sets(
-    fake_backend: Backend, real_server: Callable[[str], RealServer], eight: Backend
+    backend: Backend, real_server: Callable[[str], RealServer], eight: Backend
 ) -> None:
-    assert not await has_vector_sets(fake_backend.client(), KEY)
+    assert not await has_vector_sets(backend.client(), KEY)
     for name in (BUNDLED, SYSTEM):
         backend = Backend(name, real_server(name).url)
         version = (await backend.client().info("server"))["redis_version"]
@@ -272,25 +255,28 @@ async def test_detection_of_vector_sets(
     assert await eight.client().dbsize() == 0
 
 
-@pytest.mark.parametrize(
-    "rules",
-    [
-        "~* +@all -vadd", "~* +@all -vrem", "~* +@all -vsim", "~* +@all -vsetattr",
-        "~other +@all", "~* -@all +ping",
-    ],
-)  # fmt: skip
 async def test_without_permission_vector_sets_are_not_used(
-    eight: Backend, real_server: Callable[[str], RealServer], rules: str
+    eight: Backend, real_server: Callable[[str], RealServer]
 ) -> None:
-    admin = real_server(EIGHT).client
-    admin.execute_command("ACL", "SETUSER", "limited", "reset", "on", "nopass", *rules.split())
-    url = eight.url or ""
-    limited = Backend(EIGHT, url.replace("unix://", "unix://limited:x@"))
-    try:
-        assert not await has_vector_sets(limited.client(), KEY)
-    finally:
-        await limited.close()
-        admin.execute_command("ACL", "DELUSER", "limited")
+    admin = real_server(REDIS_8).client
+    for rules in ("~* +@all -vadd", "~* +@all -vrem", "~* +@all -vsim", "~* +@all -vsetattr",
+                  "~other +@all", "~* -@all +ping"):  # fmt: skip
+        admin.execute_command("ACL", "SETUSER", "limited", "reset", "on", "nopass", *rules.split())
+        url = eight.url or ""
+        limited = Backend(REDIS_8, url.replace("unix://", "unix://limited:x@"))
+        try:
+            assert not await has_vector_sets(limited.client(), KEY), rules
+        finally:
+            await limited.close()
+            admin.execute_command("ACL", "DELUSER", "limited")
+    # A key of the wrong type.
+    client = eight.client()
+    await client.set(KEY, "x")
+    vectors = RedisVectorIndex(client, KEY)
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        await vectors.add("doc", pack_vectors(some(1, 2)))
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        await vectors.search(some(1, 1)[0], 2)
 
 
 async def test_an_interrupted_change_is_not_complete(
@@ -321,13 +307,3 @@ async def test_an_interrupted_change_is_not_complete(
         else:
             await vectors.add("doc", pack_vectors(some(3, 4)))
             assert (await vectors.count(), await vectors.existing(["doc"])) == (4, {"doc"})
-
-
-async def test_a_key_of_the_wrong_type(eight: Backend) -> None:
-    client = eight.client()
-    await client.set(KEY, "x")
-    vectors = RedisVectorIndex(client, KEY)
-    with pytest.raises(ResponseError, match="WRONGTYPE"):
-        await vectors.add("doc", pack_vectors(some(1, 2)))
-    with pytest.raises(ResponseError, match="WRONGTYPE"):
-        await vectors.search(some(1, 1)[0], 2)

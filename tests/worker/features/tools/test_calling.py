@@ -11,7 +11,7 @@ import pytest
 
 from common import codec
 from common.errors import StoreUnavailable
-from tests.worker.features.tools.kit import ANYTHING, Job
+from tests.support.worker.tools import ANYTHING, Job
 from worker.errors import AttemptLost, JobError, TransientError
 from worker.features.tools import call as calling
 from worker.features.tools.call import ToolOutput
@@ -52,13 +52,18 @@ async def test_a_tool_knows_how_long_it_has() -> None:
 
 
 async def test_a_tool_that_takes_too_long_is_stopped() -> None:
-    ended = asyncio.Event()
+    ended, thread_ended = asyncio.Event(), threading.Event()
 
     async def slow(call: Call, arguments: Any) -> Any:
         try:
             await asyncio.sleep(60)
         finally:
             ended.set()
+
+    def slow_thread(call: Call, arguments: Any) -> Any:
+        while not call.stopped:
+            time.sleep(0.005)
+        thread_ended.set()
 
     with pytest.raises(ToolTimeout, match=r"t took longer than 0.05 s") as caught:
         await call(slow, timeout_s=0.05)
@@ -68,19 +73,9 @@ async def test_a_tool_that_takes_too_long_is_stopped() -> None:
     with pytest.raises(ToolTimeout) as caught:
         await call(slow, timeout_s=0.05, repeatable=True)
     assert not caught.value.permanent
-
-
-async def test_a_thread_that_takes_too_long_is_abandoned() -> None:
-    ended = threading.Event()
-
-    def slow(call: Call, arguments: Any) -> Any:
-        while not call.stopped:
-            time.sleep(0.005)
-        ended.set()
-
     with pytest.raises(ToolTimeout):
-        await call(slow, timeout_s=0.05)
-    assert await asyncio.to_thread(ended.wait, 5)
+        await call(slow_thread, timeout_s=0.05)
+    assert await asyncio.to_thread(thread_ended.wait, 5)
 
 
 async def test_a_tool_that_does_not_stop_is_abandoned() -> None:
@@ -162,32 +157,29 @@ class Unprintable(Exception):
         raise RuntimeError
 
 
-@pytest.mark.parametrize("form", ["async", "plain"])
-@pytest.mark.parametrize(
-    ("error", "text"),
-    [
+async def test_any_exception_of_a_tool_is_a_failure() -> None:
+    errors: list[tuple[BaseException, str]] = [
         (ValueError("bad"), "t: ValueError: bad"),
         (KeyError("k"), "t: KeyError: 'k'"),
         (SystemExit(3), "t: SystemExit: 3"),
         (RuntimeError(), "t: RuntimeError"),
         (Unprintable(), "t: Unprintable"),
         (RuntimeError("x" * 5000), "t: RuntimeError: xxx"),
-    ],
-)
-async def test_any_exception_of_a_tool_is_a_failure(
-    form: str, error: BaseException, text: str
-) -> None:
+    ]
+
     async def one(call: Call, arguments: Any) -> Any:
-        raise error
+        raise errors[arguments["n"]][0]
 
     def other(call: Call, arguments: Any) -> Any:
-        raise error
+        raise errors[arguments["n"]][0]
 
-    with pytest.raises(ToolFailed) as caught:
-        await call(one if form == "async" else other)
-    assert str(caught.value).startswith(text)
-    assert len(str(caught.value)) < 1100
-    assert (caught.value.kind, caught.value.permanent) == ("tool_failed", False)
+    for n, (_, text) in enumerate(errors):
+        for function in (one, other):
+            with pytest.raises(ToolFailed) as caught:
+                await call(function, arguments={"n": n})
+            assert str(caught.value).startswith(text)
+            assert len(str(caught.value)) < 1100
+            assert (caught.value.kind, caught.value.permanent) == ("tool_failed", False)
 
 
 @pytest.mark.parametrize(
@@ -197,20 +189,14 @@ async def test_job_errors_of_a_tool_are_kept(error: Exception) -> None:
     async def tool(call: Call, arguments: Any) -> Any:
         raise error
 
+    async def cancels_itself(call: Call, arguments: Any) -> Any:
+        raise asyncio.CancelledError
+
     with pytest.raises(type(error)) as caught:
         await call(tool)
     assert caught.value is error
-
-
-async def test_a_tool_that_cancels_itself_has_failed() -> None:
-    async def tool(call: Call, arguments: Any) -> Any:
-        raise asyncio.CancelledError
-
     with pytest.raises(ToolFailed, match="canceled itself"):
-        await call(tool)
-
-
-# -- output ---------------------------------------------------------------------------------------
+        await call(cancels_itself)
 
 
 def returning(value: Any) -> Any:
@@ -220,35 +206,26 @@ def returning(value: Any) -> Any:
     return tool
 
 
-@pytest.mark.parametrize("value", [None, 1, 2**70, "text", [1, {"a": None}], {"b": 1.5}, True])
-async def test_json_values_are_returned(value: Any) -> None:
-    output = await call(returning(value))
-    assert output.value == value
-    assert not output.truncated
-
-
-@pytest.mark.parametrize("value", [object(), {1, 2}, b"bytes", [object()]])
-async def test_other_values_are_a_failure(value: Any) -> None:
-    with pytest.raises(ToolFailed, match="not JSON"):
-        await call(returning(value))
-
-
-async def test_unpaired_surrogates_are_replaced() -> None:
+async def test_json_values_are_returned() -> None:
+    value: Any
+    for value in (None, 1, 2**70, "text", [1, {"a": None}], {"b": 1.5}, True):
+        output = await call(returning(value))
+        assert output.value == value
+        assert not output.truncated
     assert (await call(returning("a\ud800b"))).value == "a?b"
+    for value in (object(), {1, 2}, b"bytes", [object()]):
+        with pytest.raises(ToolFailed, match="not JSON"):
+            await call(returning(value))
 
 
-@pytest.mark.parametrize(
-    "value", ["x" * 1000, ["y" * 10] * 100, "\x00" * 1000, "é" * 500, '"' * 1000, "\n" * 201]
-)
-async def test_long_output_is_truncated_with_a_note(value: Any) -> None:
-    output = await call(returning(value))
-    assert output.truncated
-    assert isinstance(output.value, str)
-    assert "[truncated: the whole output has" in output.value
-    assert len(codec.dumps(output.value)) <= 202
-    assert output.text == output.value
-
-
-async def test_the_limit_of_a_tool_has_precedence() -> None:
-    output = await call(returning("x" * 1000), output_bytes=5000)
+async def test_long_output_is_truncated_with_a_note() -> None:
+    values: list[Any] = ["x" * 1000, ["y" * 10] * 100, "\x00" * 1000, "é" * 500, '"' * 1000]
+    for value in (*values, "\n" * 201):
+        output = await call(returning(value))
+        assert output.truncated
+        assert isinstance(output.value, str)
+        assert "[truncated: the whole output has" in output.value
+        assert len(codec.dumps(output.value)) <= 202
+        assert output.text == output.value
+    output = await call(returning("x" * 1000), output_bytes=5000)  # the tool's own limit
     assert output.value == "x" * 1000

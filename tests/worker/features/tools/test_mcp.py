@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from common.contracts.models import McpState
-from tests.conftest import eventually
 from tests.support import ports
-from tests.support.backends import missing
-from tests.worker.features.tools.kit import Job
+from tests.support.servers import missing
+from tests.support.waiting import eventually
+from tests.support.worker.tools import Job
 from worker.features.tools.errors import (
     CallCanceled,
     InvalidArguments,
@@ -38,7 +38,7 @@ from worker.features.tools.mcp.servers import McpServers
 from worker.features.tools.toolbox import ToolBox
 from worker.registry import WorkerServices
 
-HERE = Path(__file__).parent
+MCP_SERVERS = Path(ports.__file__).parent / "mcp"
 TIMEOUT_S = 60.0
 
 
@@ -47,7 +47,7 @@ class Servers:
 
     def __init__(self, servers: dict[str, McpServer]) -> None:
         self.toolbox = ToolBox(timeout_s=30.0)
-        self.house = WorkerServices(None, None, None, None, None, None)  # type: ignore[arg-type]
+        self.services = WorkerServices(None, None, None, None, None, None)  # type: ignore[arg-type]
         self.service = McpServers(servers, self.toolbox)
 
     def connection(self, name: str = "hand") -> McpConnection:
@@ -62,12 +62,12 @@ class Servers:
         return (await self.toolbox.call(tool, parsed, job or Job(), "key")).value
 
     def reading(self, name: str = "hand") -> Any:
-        [found] = [each for each in self.house.heartbeat_fields["mcp"]() if each.name == name]
+        [found] = [each for each in self.services.heartbeat_fields["mcp"]() if each.name == name]
         return found
 
 
 def by_hand(*arguments: str, **more: Any) -> McpServer:
-    script = str(HERE / "mcp_server.py")
+    script = str(MCP_SERVERS / "server.py")
     return McpServer(command=sys.executable, args=["-S", script, *arguments], **more)
 
 
@@ -86,7 +86,7 @@ async def begin(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[..., 
 
     async def start(*, wait: bool = True, **servers: McpServer) -> Servers:
         begun.append(Servers(servers))
-        await begun[-1].service.start(begun[-1].house)
+        await begun[-1].service.start(begun[-1].services)
         for name in servers if wait else ():
             await begun[-1].up(name)
         return begun[-1]
@@ -112,11 +112,11 @@ async def pid_in(path: Path, other_than: int = 0) -> int:
     return int(await eventually(read_pid, TIMEOUT_S))
 
 
-# -- tools ----------------------------------------------------------------------------------------
-
-
-async def test_tools_are_listed_described_and_called(begin: Any) -> None:
-    servers = await begin(hand=by_hand())
+async def test_tools_are_listed_described_and_called(
+    begin: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MODEL_API_KEY", "secret")
+    servers = await begin(hand=by_hand(env={"TOKEN": "its own"}))
     names = servers.toolbox.names()
     assert "hand.add" in names
     assert "hand.bad/name" not in names
@@ -131,136 +131,52 @@ async def test_tools_are_listed_described_and_called(begin: Any) -> None:
         servers.toolbox.find("hand.hammer")
     reading = servers.reading()
     assert (reading.state, reading.reason, reading.tools) == (McpState.UP, "", len(names))
-
-
-async def test_an_error_of_a_server_is_a_failure(begin: Any) -> None:
-    servers = await begin(hand=by_hand())
-    with pytest.raises(ToolFailed, match=r"hand\.fail: out of paper"):
-        await servers.call("hand.fail")
-    with pytest.raises(ToolFailed, match=r"hand\.refuse: not today"):
-        await servers.call("hand.refuse")
-    assert await servers.call("hand.add", a=1, b=1) == "2"
-
-
-async def test_a_server_is_given_its_own_environment_only(
-    begin: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MODEL_API_KEY", "secret")
-    servers = await begin(hand=by_hand(env={"TOKEN": "its own"}))
+    for tool, words in (("fail", r"hand\.fail: out of paper"), ("refuse", r"\.refuse: not today")):
+        with pytest.raises(ToolFailed, match=words):
+            await servers.call(f"hand.{tool}")
+    # A server gets its own environment only.
     given = json.loads(await servers.call("hand.environment"))
     assert given["TOKEN"] == "its own"
     assert "MODEL_API_KEY" not in given
-
-
-async def test_new_tools_are_noticed(begin: Any) -> None:
-    servers = await begin(hand=by_hand())
+    # New tools are noticed.
     await servers.call("hand.grow")
     await eventually(lambda: "hand.grown" in servers.toolbox.names(), TIMEOUT_S)
     assert await servers.call("hand.grown") == "big"
 
 
-async def test_invalid_lines_of_a_server_are_ignored(begin: Any) -> None:
-    servers = await begin(hand=by_hand("garbage"))
-    assert await servers.call("hand.add", a=2, b=3) == "5"
-
-
-async def test_a_timed_out_call_is_canceled_on_the_server(begin: Any, tmp_path: Path) -> None:
-    pid = tmp_path / "pid"
-    servers = await begin(hand=by_hand("kind", str(pid), timeout_s=0.3))
+async def test_an_interrupted_call_is_canceled_on_the_server(begin: Any, tmp_path: Path) -> None:
+    job = Job()
+    servers = await begin(
+        slow=by_hand("kind", str(tmp_path / "slow"), timeout_s=0.3),
+        hand=by_hand("kind", str(tmp_path / "hand")),
+        loud=by_hand("garbage"),  # its invalid lines are ignored
+    )
     with pytest.raises(ToolTimeout):
-        await servers.call("hand.wait", path=str(tmp_path / "state"))
-    await eventually((tmp_path / "pid.canceled").exists, TIMEOUT_S)
-    assert await servers.call("hand.add", a=1, b=1) == "2"
-
-
-async def test_a_canceled_job_cancels_its_call(begin: Any, tmp_path: Path) -> None:
-    pid, state, job = tmp_path / "pid", tmp_path / "state", Job()
-    servers = await begin(hand=by_hand("kind", str(pid)))
-    calling = asyncio.create_task(servers.call("hand.wait", job, path=str(state)))
-    await eventually(state.exists, TIMEOUT_S)
+        await servers.call("slow.wait", path=str(tmp_path / "state of slow"))
+    calling = asyncio.create_task(servers.call("hand.wait", job, path=str(tmp_path / "state")))
+    await eventually((tmp_path / "state").exists, TIMEOUT_S)
     job.canceled.set()
     with pytest.raises(CallCanceled):
         await asyncio.wait_for(calling, 5)
-    await eventually((tmp_path / "pid.canceled").exists, TIMEOUT_S)
+    for name in ("slow", "hand"):
+        await eventually((tmp_path / f"{name}.canceled").exists, TIMEOUT_S)
+    for name in ("slow", "loud"):
+        assert await servers.call(f"{name}.add", a=2, b=3) == "5"
 
 
-# -- servers that end -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("tool", "error"), [("die", OutcomeUnknown), ("die_reading", ToolUnavailable)]
-)
-async def test_a_server_that_dies_during_a_call_is_restarted(
-    begin: Any, tool: str, error: type[Exception]
-) -> None:
+async def test_a_server_that_dies_during_a_call_is_restarted(begin: Any) -> None:
     servers = await begin(hand=by_hand())
-    with pytest.raises(error, match="disconnected during the call"):
-        await servers.call(f"hand.{tool}")
-    assert servers.reading().state is McpState.DOWN
-    await servers.up()
-    assert servers.reading().restarts > 0
-    assert await servers.call("hand.add", a=1, b=1) == "2"
+    for tool, error in (("die", OutcomeUnknown), ("die_reading", ToolUnavailable)):
+        before = servers.reading().restarts
+        with pytest.raises(error, match="disconnected during the call"):
+            await servers.call(f"hand.{tool}")
+        assert servers.reading().state is McpState.DOWN
+        await servers.up()
+        assert servers.reading().restarts > before
+        assert await servers.call("hand.add", a=1, b=1) == "2"
 
 
-async def test_a_killed_server_is_noticed_without_a_call(begin: Any, tmp_path: Path) -> None:
-    path = tmp_path / "pid"
-    servers = await begin(hand=by_hand("kind", str(path)))
-    first = await pid_in(path)
-    os.kill(first, signal.SIGKILL)
-    second = await pid_in(path, other_than=first)
-    await servers.up()
-    assert await servers.call("hand.add", a=1, b=1) == "2"
-    assert alive(second)
-
-
-async def test_tools_of_a_server_that_is_down_are_unavailable(begin: Any, tmp_path: Path) -> None:
-    path = tmp_path / "pid"
-    servers = await begin(hand=by_hand("kind", str(path)))
-    servers.connection()._server = by_hand("deaf")  # the next one never answers
-    os.kill(await pid_in(path), signal.SIGKILL)
-    await eventually(lambda: servers.reading().state is McpState.DOWN, TIMEOUT_S)
-    with pytest.raises(ToolUnavailable, match="MCP server hand is down"):
-        await servers.call("hand.add", a=1, b=1)
-
-
-@pytest.mark.parametrize(
-    ("server", "reason"),
-    [
-        (McpServer(command="no-such-command-anywhere"), "not found"),
-        (by_hand("dead"), "onnection"),
-        (by_hand("deaf"), "did not answer"),
-        (by_hand(cwd="/no/such/directory"), "No such file"),
-        (McpServer(url="http://127.0.0.1:1/mcp"), ""),
-    ],
-    ids=["no-command", "dead", "deaf", "no-directory", "no-listener"],
-)
-async def test_a_broken_server_does_not_affect_others(
-    begin: Any, monkeypatch: pytest.MonkeyPatch, server: McpServer, reason: str
-) -> None:
-    monkeypatch.setattr(connection, "CONNECT_S", 2.0)
-    servers = await begin(wait=False, broken=server, hand=by_hand())
-    await servers.up("hand")
-    await eventually(lambda: servers.reading("broken").state is McpState.DOWN, TIMEOUT_S)
-    assert reason in servers.reading("broken").reason
-    assert servers.reading("broken").reason
-    with pytest.raises(ToolUnavailable, match="MCP server broken is down"):
-        servers.toolbox.find("broken.anything")
-    assert await servers.call("hand.add", a=1, b=1) == "2"
-
-
-async def test_the_worker_does_not_wait_long_for_a_slow_server(
-    begin: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mcp_servers, "START_S", 0.2)
-    began = time.monotonic()
-    servers = await begin(wait=False, hand=by_hand("deaf"))
-    assert time.monotonic() - began < 8  # less than the limit in production
-    assert servers.reading().state is McpState.STARTING
-
-
-# -- servers written with the package --------------------------------------------------------------
-
-SDK_SERVER = str(HERE / "mcp_sdk_server.py")
+SDK_SERVER = str(MCP_SERVERS / "sdk_server.py")
 
 
 async def test_a_current_server_over_stdio(begin: Any, tmp_path: Path) -> None:
@@ -277,14 +193,17 @@ async def test_a_current_server_over_stdio(begin: Any, tmp_path: Path) -> None:
     await eventually(lambda: state.read_text() == "canceled", TIMEOUT_S)
 
 
-async def test_a_current_server_over_http(begin: Any, free_port: int) -> None:
+@pytest.mark.slow("starts two MCP servers over HTTP")
+async def test_a_current_server_over_http(begin: Any) -> None:
+    port = ports.pick()
+
     def listen() -> subprocess.Popen[bytes]:
-        command = [sys.executable, SDK_SERVER, str(free_port)]
+        command = [sys.executable, SDK_SERVER, str(port)]
         return subprocess.Popen(command, stderr=subprocess.DEVNULL)
 
     process = listen()
     try:
-        url = f"http://127.0.0.1:{free_port}/mcp"
+        url = f"http://127.0.0.1:{port}/mcp"
         servers = await begin(far=McpServer(url=url, headers={"X-Key": "k"}))
         assert await servers.call("far.add", a=2, b=3) == {"result": 5}
         process.kill()
@@ -300,15 +219,57 @@ async def test_a_current_server_over_http(begin: Any, free_port: int) -> None:
         process.wait(10)
 
 
-@pytest.fixture
-def free_port() -> int:
-    return ports.pick()
-
-
-@pytest.mark.parametrize("manner", ["kind", "stubborn", "deaf"])
-async def test_children_end_with_the_service(begin: Any, tmp_path: Path, manner: str) -> None:
-    path = tmp_path / "pid"
-    servers = await begin(wait=manner != "deaf", hand=by_hand(manner, str(path)))
-    pid = await pid_in(path)
+async def test_children_end_with_the_service(
+    begin: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PROCESS_TERMINATION_TIMEOUT", "FORCE_KILL_TIMEOUT"):
+        monkeypatch.setattr(f"mcp.client.stdio.{name}", 0.2)
+    manners = ("kind", "stubborn", "deaf")
+    children = {manner: by_hand(manner, str(tmp_path / manner)) for manner in manners}
+    servers = await begin(wait=False, **children)
+    for manner in ("kind", "stubborn"):
+        await servers.up(manner)
+    pids = [await pid_in(tmp_path / manner) for manner in manners]
     await servers.service.close()
-    await eventually(lambda: not alive(pid), TIMEOUT_S)
+    for pid in pids:
+        await eventually(lambda pid=pid: not alive(pid), TIMEOUT_S)
+
+
+async def test_a_killed_server_is_restarted_or_reported(begin: Any, tmp_path: Path) -> None:
+    path = tmp_path / "pid"
+    servers = await begin(hand=by_hand("kind", str(path)))
+    first = await pid_in(path)
+    os.kill(first, signal.SIGKILL)
+    second = await pid_in(path, other_than=first)
+    await servers.up()
+    assert await servers.call("hand.add", a=1, b=1) == "2"
+    assert alive(second)
+    servers.connection()._server = by_hand("deaf")  # the next one never answers
+    os.kill(second, signal.SIGKILL)
+    await eventually(lambda: servers.reading().state is McpState.DOWN, TIMEOUT_S)
+    with pytest.raises(ToolUnavailable, match="MCP server hand is down"):
+        await servers.call("hand.add", a=1, b=1)
+
+
+async def test_broken_servers_affect_no_others(begin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "CONNECT_S", 1.2)
+    reasons = {
+        "command": (McpServer(command="no-such-command-anywhere"), "not found"),
+        "dead": (by_hand("dead"), "onnection"),
+        "deaf": (by_hand("deaf"), "did not answer"),
+        "directory": (by_hand(cwd="/no/such/directory"), "No such file"),
+        "listener": (McpServer(url="http://127.0.0.1:1/mcp"), ""),
+    }
+    began = time.monotonic()
+    broken = {name: server for name, (server, _) in reasons.items()}
+    servers = await begin(wait=False, **broken, hand=by_hand())
+    assert time.monotonic() - began < 8  # it does not wait long for a slow server
+    assert servers.reading("deaf").state is McpState.STARTING
+    await servers.up("hand")
+    for name, (_, reason) in reasons.items():
+        await eventually(lambda name=name: servers.reading(name).state is McpState.DOWN, TIMEOUT_S)
+        assert servers.reading(name).reason
+        assert reason in servers.reading(name).reason
+        with pytest.raises(ToolUnavailable, match=f"MCP server {name} is down"):
+            servers.toolbox.find(f"{name}.anything")
+    assert await servers.call("hand.add", a=1, b=1) == "2"

@@ -23,67 +23,32 @@ ORDER = {
 
 @pytest.mark.parametrize(
     ("value", "location"),
-    [
-        ({"items": [1, "x"]}, 'at "/items/1": '),
-        ({"items": [], "a/b~c": 1}, 'at "/a~1b~0c": '),
-        ({}, "at \"\": 'items' is a required property"),
-        ({"items": [], "more": 1}, "at \"\": Additional properties are not allowed ('more'"),
-        ([], 'at "": '),
-        (None, 'at "": '),
-    ],
-)
+    [({"items": [1, "x"]}, 'at "/items/1": '), ({"items": [], "a/b~c": 1}, 'at "/a~1b~0c": '),
+     ({}, "at \"\": 'items' is a required property"),
+     ({"items": [], "more": 1}, "at \"\": Additional properties are not allowed ('more'"),
+     ([], 'at "": '), (None, 'at "": ')],
+)  # fmt: skip
 def test_a_violation_names_its_location(value: Any, location: str) -> None:
     [fault] = Schema(ORDER).describe_violations(value)
     assert fault.startswith(location)
 
 
-def test_valid_values_are_not_changed() -> None:
+def test_violations_are_limited_in_number_and_length() -> None:
     value = {"items": [1]}
     assert Schema(ORDER).describe_violations(value) == []
     assert value == {"items": [1]}
-
-
-def test_violations_are_limited_in_number_and_length() -> None:
-    faults = Schema(ORDER).describe_violations({"items": ["x" * 10_000] * 100})
+    faults = Schema(ORDER).describe_violations({"items": ["x" * 10_000] * 100_000})
     assert len(faults) == 5
     assert max(map(len, faults)) <= 300
-
-
-@pytest.mark.parametrize(
-    "reference",
-    ["http://127.0.0.1:1/x.json", "file:///etc/passwd", "other.json", "https://json-schema.org/x"],
-)
-@pytest.mark.parametrize("keyword", ["$ref", "$dynamicRef"])
-def test_nothing_is_ever_fetched(reference: str, keyword: str) -> None:
-    deep = {"type": "object", "properties": {"a": {"anyOf": [{keyword: reference}]}}}
-    with pytest.raises(InvalidSchema, match="only #/"):
-        Schema(deep)
-
-
-def test_references_inside_the_schema_work() -> None:
-    schema = Schema({"$defs": {"n": {"type": "integer"}}, "items": {"$ref": "#/$defs/n"}})
-    assert schema.describe_violations([1, 2]) == []
-    assert schema.describe_violations([1, "2"])[0].startswith('at "/1": ')
-
-
-def test_a_dangling_reference_is_reported() -> None:
-    [fault] = Schema({"$ref": "#/$defs/none"}).describe_violations(1)
-    assert "unresolvable reference" in fault
+    assert json_pointer(["a/b", "~", 0, ""]) == "/a~1b/~0/0/"
+    assert json_pointer([]) == ""
 
 
 @pytest.mark.parametrize(
     "schema",
-    [
-        5,
-        None,
-        [],
-        {"type": "thing"},
-        {"properties": []},
-        {"required": "a"},
-        {"x": float},
-        {"description": "x" * 200_000},
-    ],
-)
+    [5, None, [], {"type": "thing"}, {"properties": []}, {"required": "a"}, {"x": float},
+     {"description": "x" * 200_000}],
+)  # fmt: skip
 def test_invalid_schemas_are_refused(schema: Any) -> None:
     with pytest.raises(InvalidSchema):
         Schema(schema)
@@ -101,11 +66,6 @@ def test_a_deeply_nested_value_is_refused() -> None:
         value = {"a": value}
     schema = Schema({"properties": {"a": {"$ref": "#"}}})
     assert schema.describe_violations(value) == ['at "": nested too deep']
-
-
-def test_pointers_are_escaped() -> None:
-    assert json_pointer(["a/b", "~", 0, ""]) == "/a~1b/~0/0/"
-    assert json_pointer([]) == ""
 
 
 CHOICE = {
@@ -145,6 +105,15 @@ def test_unions_report_the_closest_alternative(value: Any, location: str, words:
     assert words in fault.message
 
 
-def test_validation_stops_after_enough_violations() -> None:
-    schema = Schema({"type": "array", "items": {"type": "string"}})
-    assert len(schema.find_violations([1] * 100_000)) == 5
+@pytest.mark.parametrize("keyword", ["$ref", "$dynamicRef"])
+def test_references_stay_inside_the_schema(keyword: str) -> None:
+    remote = ("http://127.0.0.1:1/x.json", "https://json-schema.org/x")
+    for reference in (*remote, "file:///etc/passwd", "other.json"):
+        deep = {"type": "object", "properties": {"a": {"anyOf": [{keyword: reference}]}}}
+        with pytest.raises(InvalidSchema, match="only #/"):
+            Schema(deep)
+    schema = Schema({"$defs": {"n": {"type": "integer"}}, "items": {keyword: "#/$defs/n"}})
+    assert schema.describe_violations([1, 2]) == []
+    assert schema.describe_violations([1, "2"])[0].startswith('at "/1": ')
+    [fault] = Schema({keyword: "#/$defs/none"}).describe_violations(1)
+    assert "unresolvable reference" in fault

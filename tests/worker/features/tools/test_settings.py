@@ -53,14 +53,15 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
     sys.modules.pop(name, None)
 
 
-def test_a_module_may_bring_tools_handlers_or_both(module: Any) -> None:
+def test_a_module_may_bring_tools_handlers_or_both(
+    module: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert "shout" in module(TOOL).toolbox.names()
-
-
-def test_both(module: Any) -> None:
     registry = module(TOOL + HANDLER)
     assert "shout" in registry.toolbox.names()
     assert registry.resolve("chat").function.__name__ == "chat"
+    monkeypatch.setenv("TOOLS", "shout,now")
+    assert module(TOOL).toolbox.names() == ["now", "shout"]
 
 
 @pytest.mark.parametrize(
@@ -74,13 +75,6 @@ def test_both(module: Any) -> None:
 def test_a_module_with_bad_tools_is_a_settings_error(module: Any, source: str) -> None:
     with pytest.raises(SettingsError, match="WORKER_HANDLERS names 'tools_of_"):
         module(source)
-
-
-def test_the_setting_tools_may_name_user_tools(
-    module: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TOOLS", "shout,now")
-    assert module(TOOL).toolbox.names() == ["now", "shout"]
 
 
 def test_the_setting_tools_with_unknown_names(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,9 +91,6 @@ def test_calls_are_limited_by_the_saved_steps(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("AGENT_MAX_ROUNDS", "100")
     limits = AgentLimits.of(load_settings(WorkerSettings))
     assert limits.calls + limits.rounds < MAX_STEPS
-
-
-# -- MCP_SERVERS ----------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -127,6 +118,8 @@ def test_servers_are_read(servers: Any) -> None:
     assert found["files"].command == "mcp-files"
     assert found["far"].url == "https://example.com/mcp"
     assert servers({"mcpServers": {}}) == {}
+    with pytest.raises(SettingsError, match="No such file"):
+        config.load("/no/such/file.json")
 
 
 @pytest.mark.parametrize(
@@ -140,6 +133,7 @@ def test_servers_are_read(servers: Any) -> None:
         ({"mcpServers": {"a": {"comand": "x"}}}, "mcpServers.a.comand"),
         ({"mcpServers": {"a": {"command": 5}}}, "mcpServers.a.command"),
         ({"mcpServers": {"a": {"url": "ftp://a"}}}, "http"),
+        ({"mcpServers": {"a": {"url": 5, "headers": {"Authorization": "hunter2"}}}}, ""),
         ({"mcpServers": {"a": {"url": "http://a", "args": ["x"]}}}, "belong to command"),
         ({"mcpServers": {"a": {"command": "x", "headers": {"K": "v"}}}}, "belong to url"),
         ({"mcpServers": {"a.b": {"command": "x"}}}, "'a.b' is not a valid server name"),
@@ -153,18 +147,7 @@ def test_errors_of_a_file_are_reported(servers: Any, content: Any, says: str) ->
         servers(content)
     assert str(caught.value).startswith("MCP_SERVERS names ")
     assert says in str(caught.value)
-
-
-def test_secrets_of_a_file_are_not_shown(servers: Any) -> None:
-    content = {"mcpServers": {"a": {"url": 5, "headers": {"Authorization": "Bearer hunter2"}}}}
-    with pytest.raises(SettingsError) as caught:
-        servers(content)
-    assert "hunter2" not in str(caught.value)
-
-
-def test_a_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="No such file"):
-        config.load(str(tmp_path / "none.json"))
+    assert "hunter2" not in str(caught.value)  # a secret
 
 
 @pytest.mark.parametrize("version", ["1.27.0", None, "nonsense"])

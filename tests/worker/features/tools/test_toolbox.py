@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel, Field, field_validator
 
 from common.errors import SettingsError
-from tests.worker.features.tools.kit import ANYTHING, CALL, builtin_tools
+from tests.support.worker.tools import ANYTHING, CALL, builtin_tools
 from worker.features.tools.errors import InvalidArguments, ToolUnavailable, UnknownTool
 from worker.features.tools.tool import Call, make_tool
 from worker.features.tools.toolbox import ToolBox
@@ -53,9 +53,6 @@ def toolbox_with(*names: str, selection: str = "all") -> ToolBox:
     return toolbox
 
 
-# -- tools from functions -------------------------------------------------------------------------
-
-
 def test_a_function_with_a_model_needs_nothing_else() -> None:
     tool = make_tool(note)
     assert tool.name == "note"
@@ -68,13 +65,9 @@ def test_a_function_with_a_model_needs_nothing_else() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "fault"),
-    [
-        ({}, "at \"\": 'text' is a required property"),
-        ({"text": 5}, 'at "/text": '),
-        ({"text": "a", "tags": ["A"]}, 'at "/tags": tags are lower case'),
-        ([], 'at "": '),
-    ],
-)
+    [({}, "at \"\": 'text' is a required property"), ({"text": 5}, 'at "/text": '),
+     ({"text": "a", "tags": ["A"]}, 'at "/tags": tags are lower case'), ([], 'at "": ')],
+)  # fmt: skip
 def test_invalid_arguments_are_reported_with_their_location(arguments: Any, fault: str) -> None:
     with pytest.raises(InvalidArguments) as caught:
         make_tool(note).parse(arguments)
@@ -124,35 +117,6 @@ def test_a_function_with_other_parameters_is_refused(function: Any) -> None:
         make_tool(function, name="x", description="x", parameters=ANYTHING)
 
 
-def test_two_tools_with_the_same_wire_name() -> None:
-    toolbox = toolbox_with("files.read")
-    assert toolbox.find("files.read").wire_name == "files__read"
-    with pytest.raises(ValueError, match="the same name in model requests"):
-        toolbox.add(anything, name="files__read", description="x", parameters=ANYTHING)
-
-
-def test_a_later_tool_replaces_an_earlier_one() -> None:
-    toolbox = toolbox_with("a", "a")
-    assert toolbox.names() == ["a"]
-
-
-# -- access ---------------------------------------------------------------------------------------
-
-
-def test_without_a_selection_all_are_there() -> None:
-    assert toolbox_with("a", "b").names() == ["a", "b"]
-    assert toolbox_with("a", "b", selection="none").names() == []
-    assert toolbox_with("a", "b", selection=" b , ").names() == ["b"]
-
-
-def test_tools_that_do_not_exist_are_named_at_the_start() -> None:
-    toolbox = toolbox_with("a", "b", selection="a,c")
-    with pytest.raises(SettingsError, match=r"TOOLS names 'c'.*available: a, b, all and none"):
-        toolbox.check()
-    for fine in ("all", "none", "a", "a,b"):
-        toolbox_with("a", "b", selection=fine).check()
-
-
 def test_forbidden_and_missing_tools_are_indistinguishable() -> None:
     toolbox = toolbox_with("a", "b", "secret")
     allowed = frozenset({"a", "b"})
@@ -166,17 +130,16 @@ def test_forbidden_and_missing_tools_are_indistinguishable() -> None:
         assert caught.value.kind == "unknown_tool"
     assert texts[0] == texts[1]
     assert texts[0].endswith("available: a, b")
-
-
-def test_reserved_tools_cannot_be_called() -> None:
-    for name in ("sluice.step", "workflow.step", "image.process"):
+    with pytest.raises(UnknownTool, match="available: none"):
+        toolbox.find("a", frozenset())
+    for name in ("sluice.step", "workflow.step", "image.process"):  # reserved
         with pytest.raises(UnknownTool):
             builtin_tools().find(name)
-
-
-def test_an_empty_allow_list_allows_nothing() -> None:
-    with pytest.raises(UnknownTool, match="available: none"):
-        toolbox_with("a").find("a", frozenset())
+    source = FakeSource()
+    source.unavailable_reason = "it is down"
+    toolbox.add_source("files", source)
+    with pytest.raises(UnknownTool):
+        toolbox.find("files.read", allowed)
 
 
 def test_tools_of_a_source_come_and_go() -> None:
@@ -200,9 +163,17 @@ def test_tools_of_a_source_come_and_go() -> None:
         toolbox.find("files.read")
 
 
-def test_errors_of_a_source_are_hidden_without_access() -> None:
-    toolbox, source = ToolBox(), FakeSource()
-    source.unavailable_reason = "it is down"
-    toolbox.add_source("files", source)
-    with pytest.raises(UnknownTool):
-        toolbox.find("files.read", frozenset({"a"}))
+def test_the_selection_chooses_tools() -> None:
+    assert toolbox_with("a", "a").names() == ["a"]
+    assert toolbox_with("a", "b").names() == ["a", "b"]
+    assert toolbox_with("a", "b", selection="none").names() == []
+    assert toolbox_with("a", "b", selection=" b , ").names() == ["b"]
+    toolbox = toolbox_with("a", "b", selection="a,c")
+    with pytest.raises(SettingsError, match=r"TOOLS names 'c'.*available: a, b, all and none"):
+        toolbox.check()
+    for fine in ("all", "none", "a", "a,b"):
+        toolbox_with("a", "b", selection=fine).check()
+    toolbox = toolbox_with("files.read")
+    assert toolbox.find("files.read").wire_name == "files__read"
+    with pytest.raises(ValueError, match="the same name in model requests"):
+        toolbox.add(anything, name="files__read", description="x", parameters=ANYTHING)

@@ -11,6 +11,19 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+#: Python 3.13 rejects authorities without it, and certificates without an authority key identifier.
+_SIGNS_CERTIFICATES = x509.KeyUsage(
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=True,
+    encipher_only=False,
+    decipher_only=False,
+)
+
 
 class Authority:
     """Signs certificates valid for one hour."""
@@ -21,6 +34,9 @@ class Authority:
         self._name = _name("a test's authority")
         builder = self._builder(self._name, self._key)
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), True)
+        builder = builder.add_extension(_SIGNS_CERTIFICATES, True)
+        own_id = x509.SubjectKeyIdentifier.from_public_key(self._key.public_key())
+        builder = builder.add_extension(own_id, False)
         self._certificate = builder.sign(self._key, hashes.SHA256())
         self.file = directory / "authority.pem"
         self.file.write_bytes(self._certificate.public_bytes(serialization.Encoding.PEM))
@@ -30,6 +46,8 @@ class Authority:
         key = ec.generate_private_key(ec.SECP256R1())
         names = x509.SubjectAlternativeName([x509.DNSName(host)])
         builder = self._builder(_name(host), key).add_extension(names, False)
+        issuer_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        builder = builder.add_extension(issuer_id, False)
         certificate = builder.sign(self._key, hashes.SHA256())
         file = self._dir / f"{host}.pem"
         file.write_bytes(

@@ -8,39 +8,19 @@ from pathlib import Path
 import pytest
 
 from common.contracts.jobs import JobKeys
-from tests.support.backends import Backend
+from tests.support.servers import Backend
 from tests.support.webhook_receiver import Receiver, Script
-from tests.worker.features.webhooks.kit import HookScene
+from tests.support.worker.webhooks import WebhookHarness
 
 Listen = Callable[..., Awaitable[Receiver]]
 
 
 @pytest.fixture
-async def hooks(backend: Backend, keys: JobKeys, tmp_path: Path) -> AsyncIterator[HookScene]:
+async def hooks(backend: Backend, keys: JobKeys, tmp_path: Path) -> AsyncIterator[WebhookHarness]:
     """On an empty Redis of every kind."""
-    scene = HookScene(backend, keys, tmp_path)
-    yield scene
-    await scene.close()
-
-
-@pytest.fixture
-async def real_hooks(
-    real_backend: Backend, keys: JobKeys, tmp_path: Path
-) -> AsyncIterator[HookScene]:
-    """On real servers only."""
-    scene = HookScene(real_backend, keys, tmp_path)
-    yield scene
-    await scene.close()
-
-
-@pytest.fixture
-async def fake_hooks(
-    fake_backend: Backend, keys: JobKeys, tmp_path: Path
-) -> AsyncIterator[HookScene]:
-    """On fakeredis only."""
-    scene = HookScene(fake_backend, keys, tmp_path)
-    yield scene
-    await scene.close()
+    harness = WebhookHarness(backend, keys, tmp_path)
+    yield harness
+    await harness.close()
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from common.contracts.webhooks import DEAD_LETTERS_KEPT, DeliveryOutcome, Redriv
 from common.features.workflows.types import WorkflowAnswer
 from common.features.workflows.webhooks.dead_letters import WebhookDeadLetter
 from common.features.workflows.webhooks.store import ClaimedDelivery
-from tests.common.kit import Proxy
-from tests.worker.features.webhooks.kit import HookScene
+from tests.support.store.jobs import Proxy
+from tests.support.worker.webhooks import WebhookHarness
 
 URL = "http://127.0.0.1:9/hook?key=1"
 EVENT = "{job}:step.completed:0a1b2c3d"
@@ -25,32 +25,29 @@ def dead_letter_of(taken: ClaimedDelivery, event_id: str = "") -> WebhookDeadLet
     )
 
 
-async def seq_of(hooks: HookScene, name: str) -> int:
+async def seq_of(hooks: WebhookHarness, name: str) -> int:
     """Claim and deliver the due entry; returns its sequence number."""
-    taken = await hooks.claim(name)
-    assert taken is not None
+    taken = await hooks.claimed(name)
     assert await hooks.store.settle(taken, DeliveryOutcome.OK) is WorkflowAnswer.OK
     return int(json.loads(taken.content)["seq"])
 
 
-async def dead(hooks: HookScene, event_id: str = "") -> str:
+async def dead(hooks: WebhookHarness, event_id: str = "") -> str:
     """Create a dead letter; returns its event id."""
     job_id = await hooks.job(URL)
-    taken = await hooks.claim(job_id)
-    assert taken is not None
+    taken = await hooks.claimed(job_id)
     letter = dead_letter_of(taken, event_id)
     await hooks.store.settle(taken, DeliveryOutcome.DEAD, letter=letter)
     return letter.event_id
 
 
-async def test_a_new_job_is_due_at_once_with_a_complete_entry(hooks: HookScene) -> None:
+async def test_a_new_job_is_due_at_once_with_a_complete_entry(hooks: WebhookHarness) -> None:
     job_id = await hooks.job(URL)
     look = await hooks.store.next_due(10)
     [(name, url, at_ms)] = look.entries
     assert (name, url) == (job_id, URL)
     assert look.now_ms - 5000 < at_ms <= look.now_ms
-    taken = await hooks.claim(job_id)
-    assert taken is not None
+    taken = await hooks.claimed(job_id)
     assert taken._replace(token="", content=b"") == ClaimedDelivery(
         job_id, "", 1, b"", URL, "memory_first_v2"
     )
@@ -60,38 +57,30 @@ async def test_a_new_job_is_due_at_once_with_a_complete_entry(hooks: HookScene) 
     assert not taken.is_redrive
 
 
-async def test_a_claim_is_exclusive_until_its_lease_expires(hooks: HookScene) -> None:
+async def test_a_claim_is_exclusive_until_its_lease_expires(hooks: WebhookHarness) -> None:
     job_id = await hooks.job(URL)
-    taken = await hooks.claim(job_id)
-    assert taken is not None
+    taken = await hooks.claimed(job_id)
     assert await hooks.claim(job_id) is None
     await hooks.due_now(job_id)  # its worker crashed or was stopped
-    other = await hooks.claim(job_id)
-    assert other is not None
+    other = await hooks.claimed(job_id)
     assert (other.content, other.attempt) == (taken.content, 2)
-    for becomes in (
-        DeliveryOutcome.OK,
-        DeliveryOutcome.RETRY,
-        DeliveryOutcome.DEAD,
-        DeliveryOutcome.DROP,
-    ):
+    for becomes in DeliveryOutcome:
         assert await hooks.store.settle(taken, becomes) is WorkflowAnswer.LOST
     assert await hooks.client.llen(hooks.keys.outbox(job_id)) == 1
     assert await hooks.store.settle(other, DeliveryOutcome.OK) is WorkflowAnswer.OK
     assert await hooks.nothing_due()
 
 
-async def test_of_concurrent_claims_one_succeeds(hooks: HookScene) -> None:
+async def test_of_concurrent_claims_one_succeeds(hooks: WebhookHarness) -> None:
     jobs = [await hooks.job(URL) for _ in range(5)]
     found = await asyncio.gather(*(hooks.store.claim(jobs, 60_000) for _ in range(8)))
     assert sorted(each.name for taken in found for each in taken) == sorted(jobs)
 
 
-async def test_entries_are_ordered_and_wait_for_a_retry(hooks: HookScene) -> None:
+async def test_entries_are_ordered_and_wait_for_a_retry(hooks: WebhookHarness) -> None:
     job_id = await hooks.job(URL)
     await hooks.add_events(job_id, 3)
-    first = await hooks.claim(job_id)
-    assert first is not None
+    first = await hooks.claimed(job_id)
     settled = await hooks.store.settle(
         first, DeliveryOutcome.RETRY, delay_ms=60_000, detail=b'{"attempt":1}'
     )
@@ -102,25 +91,23 @@ async def test_entries_are_ordered_and_wait_for_a_retry(hooks: HookScene) -> Non
     assert at_ms > (await hooks.store.next_due(10)).now_ms + 50_000
     assert await hooks.claim(job_id) is None
     await hooks.due_now(job_id)
-    again = await hooks.claim(job_id)
-    assert again is not None
+    again = await hooks.claimed(job_id)
     assert (again.attempt, again.content, again.detail) == (2, first.content, b'{"attempt":1}')
     await hooks.store.settle(again, DeliveryOutcome.RETRY, detail=b'{"attempt":2}')
-    third = await hooks.claim(job_id)
-    assert third is not None
+    third = await hooks.claimed(job_id)
     assert third.detail == b'{"attempt":1},{"attempt":2}'
     await hooks.store.settle(third, DeliveryOutcome.OK)
     assert await hooks.webhook_state(job_id) == "ok"
-    fresh = await hooks.claim(job_id)
-    assert fresh is not None
+    fresh = await hooks.claimed(job_id)
     assert (fresh.attempt, fresh.detail, json.loads(fresh.content)["seq"]) == (1, b"", 2)
     await hooks.store.settle(fresh, DeliveryOutcome.OK)
     assert [await seq_of(hooks, job_id) for _ in range(3)] == [3, 4, 5]
     assert await hooks.nothing_due()
 
 
-async def test_a_delivery_does_not_change_the_job(hooks: HookScene) -> None:
+async def test_a_delivery_does_not_change_the_job(hooks: WebhookHarness) -> None:
     job_id = await hooks.job(URL)
+    await hooks.add_events(job_id, 1)
     before = await hooks.record(job_id)
     await seq_of(hooks, job_id)
     after = await hooks.record(job_id)
@@ -129,31 +116,31 @@ async def test_a_delivery_does_not_change_the_job(hooks: HookScene) -> None:
     before.pop(b"webhook_status", None)
     before.pop(b"webhook_ms", None)
     assert after == before
-
-
-async def test_nothing_is_left_of_an_expired_job(hooks: HookScene) -> None:
-    job_id = await hooks.job(URL)
+    # An unreadable entry is dropped.
+    unread = await hooks.job(URL)
+    await hooks.store.settle(await hooks.claimed(unread), DeliveryOutcome.DROP)
+    assert await hooks.webhook_state(unread) == ""
+    assert await hooks.letters.count() == 0
+    # Nothing is left of an expired job.
     await hooks.client.delete(hooks.keys.job(job_id))
     assert await hooks.claim(job_id) is None
     assert await hooks.nothing_due()
     assert not await hooks.client.exists(hooks.keys.outbox(job_id))
 
 
-async def test_a_job_that_expires_meanwhile_is_not_recreated(hooks: HookScene) -> None:
+async def test_a_job_that_expires_meanwhile_is_not_recreated(hooks: WebhookHarness) -> None:
     job_id = await hooks.job(URL)
-    taken = await hooks.claim(job_id)
-    assert taken is not None
+    taken = await hooks.claimed(job_id)
     await hooks.client.delete(hooks.keys.job(job_id), hooks.keys.outbox(job_id))
     assert await hooks.store.settle(taken, DeliveryOutcome.OK) is WorkflowAnswer.OK
     assert not await hooks.client.exists(hooks.keys.job(job_id))
     assert await hooks.nothing_due()
 
 
-async def test_a_dead_letter_lets_the_next_entry_proceed(hooks: HookScene) -> None:
+async def test_a_dead_letter_lets_the_next_entry_proceed(hooks: WebhookHarness) -> None:
     job_id = await hooks.job(URL)
     await hooks.add_events(job_id, 1)
-    taken = await hooks.claim(job_id)
-    assert taken is not None
+    taken = await hooks.claimed(job_id)
     letter = dead_letter_of(taken)
     assert await hooks.store.settle(taken, DeliveryOutcome.DEAD, letter=letter) is WorkflowAnswer.OK
     assert await hooks.webhook_state(job_id) == "failed"
@@ -168,31 +155,22 @@ async def test_a_dead_letter_lets_the_next_entry_proceed(hooks: HookScene) -> No
     assert await hooks.letters.count() == 1
 
 
-async def test_an_unreadable_entry_is_dropped(hooks: HookScene) -> None:
-    job_id = await hooks.job(URL)
-    taken = await hooks.claim(job_id)
-    assert taken is not None
-    await hooks.store.settle(taken, DeliveryOutcome.DROP)
-    assert await hooks.webhook_state(job_id) == ""
-    assert await hooks.nothing_due()
-    assert await hooks.letters.count() == 0
-
-
+@pytest.mark.real_redis
 @pytest.mark.one_server
-async def test_every_call_is_idempotent(real_hooks: HookScene) -> None:
+async def test_every_call_is_idempotent(hooks: WebhookHarness) -> None:
     """Replies can be lost with their connection although the call was executed."""
-    hooks = real_hooks
     job_id = await hooks.job(URL)
     await hooks.add_events(job_id, 1)
     assert hooks.backend.url is not None
     async with Proxy(hooks.backend.url) as proxy:
-        far = HookScene(type(hooks.backend)("proxied", proxy.url), hooks.jobs, hooks.file.parent)
+        far = WebhookHarness(
+            type(hooks.backend)("proxied", proxy.url), hooks.jobs, hooks.file.parent
+        )
         try:
             await far.client.ping()
             assert await far.claim("wf_20260101_001") is None  # connects
             proxy.lose_replies = 1
-            taken = await far.claim(job_id)
-            assert taken is not None
+            taken = await far.claimed(job_id)
             assert taken.attempt == 1
             proxy.lose_replies = 1
             settled = await far.store.settle(
@@ -206,7 +184,7 @@ async def test_every_call_is_idempotent(real_hooks: HookScene) -> None:
             await far.backend.close()
 
 
-async def test_dead_letters_are_capped(hooks: HookScene) -> None:
+async def test_dead_letters_are_capped(hooks: WebhookHarness) -> None:
     async with hooks.client.pipeline(transaction=False) as pipe:
         for number in range(1, DEAD_LETTERS_KEPT + 1):
             name = f"old:{number}"
@@ -222,7 +200,7 @@ async def test_dead_letters_are_capped(hooks: HookScene) -> None:
     assert outcome.answer is WorkflowAnswer.MISSING
 
 
-async def test_a_redrive_sends_the_same_bytes_once(hooks: HookScene) -> None:
+async def test_a_redrive_sends_the_same_bytes_once(hooks: WebhookHarness) -> None:
     event_id = await dead(hooks)
     outcome = await hooks.redrive(event_id)
     assert outcome.answer is WorkflowAnswer.OK
@@ -232,56 +210,49 @@ async def test_a_redrive_sends_the_same_bytes_once(hooks: HookScene) -> None:
     assert under_way.facts["skipped"] == [event_id]
     [(name, url, _)] = (await hooks.store.next_due(10)).entries
     assert (name, url) == (event_id, URL)
-    taken = await hooks.claim(event_id)
-    assert taken is not None
+    taken = await hooks.claimed(event_id)
     assert taken.is_redrive
     assert (taken.content, taken.url, taken.attempt) == (b'{"a":1}', URL, 1)
+
+    async def state() -> RedriveStatus:
+        [found] = await hooks.letters.list_dead_letters(10)
+        return found.redrive
+
+    await hooks.store.settle(taken, DeliveryOutcome.DEAD)
+    assert await state() is RedriveStatus.FAILED
+    assert await hooks.letters.count() == 1
+    assert (await hooks.redrive(event_id)).facts["redriven"] == [event_id]
+    taken = await hooks.claimed(event_id)
+    assert taken.attempt == 1
     await hooks.store.settle(taken, DeliveryOutcome.RETRY, detail=b"{}")
-    [found] = await hooks.letters.list_dead_letters(10)
-    assert found.redrive is RedriveStatus.RETRYING
-    again = await hooks.claim(event_id)
-    assert again is not None
+    assert await state() is RedriveStatus.RETRYING
+    again = await hooks.claimed(event_id)
     assert again.attempt == 2
     await hooks.store.settle(again, DeliveryOutcome.OK)
     assert await hooks.webhook_state(again.job_id) == "ok"
-    [found] = await hooks.letters.list_dead_letters(10)
-    assert found.redrive is RedriveStatus.OK
+    assert await state() is RedriveStatus.OK
     assert (await hooks.redrive(event_id)).facts["skipped"] == [event_id]
     assert await hooks.nothing_due()
 
 
-async def test_a_failed_redrive_keeps_its_dead_letter(hooks: HookScene) -> None:
-    event_id = await dead(hooks)
-    for _ in range(2):
-        assert (await hooks.redrive(event_id)).facts["redriven"] == [event_id]
-        taken = await hooks.claim(event_id)
-        assert taken is not None
-        assert taken.attempt == 1
-        await hooks.store.settle(taken, DeliveryOutcome.DEAD)
-        [found] = await hooks.letters.list_dead_letters(10)
-        assert found.redrive is RedriveStatus.FAILED
-    assert await hooks.letters.count() == 1
-
-
-async def dead_ones(hooks: HookScene, *names: str) -> tuple[str, list[str]]:
+async def dead_ones(hooks: WebhookHarness, *names: str) -> tuple[str, list[str]]:
     """Dead letters of one job in this order; returns the job's id and the event ids."""
     job_id = await hooks.job(URL)
     await hooks.add_events(job_id, len(names) - 1)
     events = [f"{job_id}:{name}" for name in names]
     for event_id in events:
-        taken = await hooks.claim(job_id)
-        assert taken is not None
+        taken = await hooks.claimed(job_id)
         await hooks.store.settle(
             taken, DeliveryOutcome.DEAD, letter=dead_letter_of(taken, event_id)
         )
     return job_id, events
 
 
-async def due(hooks: HookScene) -> list[str]:
+async def due(hooks: WebhookHarness) -> list[str]:
     return [each.name for each in (await hooks.store.next_due(10)).entries]
 
 
-async def test_dead_letters_of_a_job_are_redriven_in_order(hooks: HookScene) -> None:
+async def test_dead_letters_of_a_job_are_redriven_in_order(hooks: WebhookHarness) -> None:
     job_id, (first, second, third) = await dead_ones(hooks, "c:1", "b:2", "a:3")
     _, [other] = await dead_ones(hooks, "z:1")
     outcome = await hooks.redrive(third, other, first, second)
@@ -289,8 +260,7 @@ async def test_dead_letters_of_a_job_are_redriven_in_order(hooks: HookScene) -> 
     assert sorted(await due(hooks)) == sorted([first, other])
     assert await hooks.claim(second) is None
     assert (await hooks.redrive(second)).facts["skipped"] == [second]  # it waits for its turn
-    taken = await hooks.claim(first)
-    assert taken is not None
+    taken = await hooks.claimed(first)
     await hooks.store.settle(taken, DeliveryOutcome.RETRY, delay_ms=60_000, detail=b"{}")
     assert sorted(await due(hooks)) == sorted([other, first])
     await hooks.due_now(first)
@@ -299,15 +269,14 @@ async def test_dead_letters_of_a_job_are_redriven_in_order(hooks: HookScene) -> 
         (second, DeliveryOutcome.DEAD),
         (third, DeliveryOutcome.OK),
     ):
-        taken = await hooks.claim(name)
-        assert taken is not None
+        taken = await hooks.claimed(name)
         await hooks.store.settle(taken, becomes)
     assert await due(hooks) == [other]
     assert await hooks.client.exists(hooks.keys.redrives(job_id)) == 0
     assert (await hooks.redrive(first, second)).facts["redriven"] == [second]
 
 
-async def test_a_deleted_dead_letter_lets_the_next_proceed(hooks: HookScene) -> None:
+async def test_a_deleted_dead_letter_lets_the_next_proceed(hooks: WebhookHarness) -> None:
     _, (first, second) = await dead_ones(hooks, "b:1", "a:2")
     await hooks.redrive(first, second)
     await hooks.client.hdel(hooks.keys.dead_letter_states, first)
@@ -316,7 +285,7 @@ async def test_a_deleted_dead_letter_lets_the_next_proceed(hooks: HookScene) -> 
     assert await hooks.claim(second) is not None
 
 
-async def test_a_redrive_of_named_dead_letters_is_atomic(hooks: HookScene) -> None:
+async def test_a_redrive_of_named_dead_letters_is_atomic(hooks: WebhookHarness) -> None:
     event_id = await dead(hooks)
     outcome = await hooks.redrive(event_id, "wf_20260214_001:nope:00000000")
     assert outcome.answer is WorkflowAnswer.MISSING
@@ -324,7 +293,7 @@ async def test_a_redrive_of_named_dead_letters_is_atomic(hooks: HookScene) -> No
     assert await hooks.nothing_due()
 
 
-async def test_the_same_request_is_answered_the_same(hooks: HookScene) -> None:
+async def test_the_same_request_is_answered_the_same(hooks: WebhookHarness) -> None:
     event_id = await dead(hooks)
     first = await hooks.redrive(event_id, key="k")
     again = await hooks.redrive(event_id, key="k")
@@ -334,7 +303,7 @@ async def test_the_same_request_is_answered_the_same(hooks: HookScene) -> None:
     assert other.answer is WorkflowAnswer.REUSED
 
 
-async def test_a_dead_letter_deleted_while_waiting_is_not_due(hooks: HookScene) -> None:
+async def test_a_dead_letter_deleted_while_waiting_is_not_due(hooks: WebhookHarness) -> None:
     event_id = await dead(hooks)
     await hooks.redrive(event_id)
     await hooks.client.delete(hooks.keys.dead_letters)
@@ -344,7 +313,7 @@ async def test_a_dead_letter_deleted_while_waiting_is_not_due(hooks: HookScene) 
 
 
 @pytest.mark.parametrize("key", ["outbox", "delivery", "job"])
-async def test_a_corrupt_outbox_does_not_block_others(hooks: HookScene, key: str) -> None:
+async def test_a_corrupt_outbox_does_not_block_others(hooks: WebhookHarness, key: str) -> None:
     broken, sound = await hooks.job(URL), await hooks.job(URL)
     name = getattr(hooks.keys, key)(broken)
     await hooks.client.delete(name)
@@ -356,7 +325,7 @@ async def test_a_corrupt_outbox_does_not_block_others(hooks: HookScene, key: str
     assert await hooks.client.get(name) == b"something else"
 
 
-async def test_all_data_of_deliveries_is_bounded(hooks: HookScene) -> None:
+async def test_all_data_of_deliveries_is_bounded(hooks: WebhookHarness) -> None:
     """Data of deliveries expires or is capped."""
     event_id = await dead(hooks)
     await hooks.redrive(event_id)

@@ -8,8 +8,8 @@ import pytest
 
 from common.contracts.jobs import JobKeys
 from common.jobs.store import WorkerIdentity
-from tests.support.backends import Backend
-from tests.worker.features.workflows.kit import FlowMaker, flow_maker
+from tests.support.servers import Backend
+from tests.support.worker.workflows import FlowMaker, flow_maker
 
 
 @pytest.fixture
@@ -18,13 +18,4 @@ async def flows(
 ) -> AsyncIterator[FlowMaker]:
     """Creates workers with workflows, on an empty Redis of every kind."""
     async for make in flow_maker(backend, keys, worker):
-        yield make
-
-
-@pytest.fixture
-async def fake_flows(
-    fake_backend: Backend, keys: JobKeys, worker: WorkerIdentity
-) -> AsyncIterator[FlowMaker]:
-    """Creates workers with workflows, on fakeredis only."""
-    async for make in flow_maker(fake_backend, keys, worker):
         yield make

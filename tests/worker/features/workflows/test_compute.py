@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import eventually
+from tests.support.waiting import eventually
+from tests.support.worker.workflows import FlowMaker, WorkflowWorker, definition
 from tests.worker.execution.process_pool.test_pool import (
     busy_pid,
     dies,
@@ -16,10 +17,11 @@ from tests.worker.execution.process_pool.test_pool import (
     takes_all_memory,
     works_for_ever,
 )
-from tests.worker.features.workflows.kit import FlowMaker, WorkflowRig, definition
 from worker.features.workflows.context import StepContext
 from worker.features.workflows.errors import StepError
 from worker.features.workflows.output import StepItem, StepOutput
+
+pytestmark = pytest.mark.fakeredis_only
 
 FLOW = definition("gather", max_attempts=2)
 
@@ -40,42 +42,37 @@ async def gather(context: StepContext) -> StepOutput:
 
 
 @pytest.fixture
-async def rig(fake_flows: FlowMaker) -> WorkflowRig:
-    made: WorkflowRig = await fake_flows((FLOW, {"gather": gather}))
+async def worker(flows: FlowMaker) -> WorkflowWorker:
+    made: WorkflowWorker = await flows((FLOW, {"gather": gather}))
     return made
 
 
-async def busy(rig: WorkflowRig, tmp_path: Path) -> tuple[str, int]:
+async def busy(worker: WorkflowWorker, path: Path) -> tuple[str, int]:
     """A job whose step computes for ever, and the id of its process."""
-    job_id = await rig.create(FLOW)
-    await rig.execute(job_id, "gather", {"path": str(tmp_path / "pid")})
-    return job_id, await busy_pid(tmp_path / "pid")
+    job_id = await worker.create(FLOW)
+    await worker.execute(job_id, "gather", {"path": str(path)})
+    return job_id, await busy_pid(path)
 
 
-async def timeout_reported(rig: WorkflowRig, core_job: str) -> bool:
-    found = [data for kind, _, data in await rig.parsed_events(core_job) if kind == "retry"]
-    return [data["kind"] for data in found] == ["timeout"]
+async def retries(worker: WorkflowWorker, core_job: str) -> list[str]:
+    """Kinds of failures after which a job was tried again."""
+    events = await worker.parsed_events(core_job)
+    return [data["kind"] for kind, _, data in events if kind == "retry"]
 
 
-async def test_a_step_computes_in_a_process(rig: WorkflowRig) -> None:
-    job_id = await rig.create(FLOW)
-    await rig.run(job_id, "gather")
-    assert [each["of"] for each in await rig.payloads(job_id, "gather")] == [0, 2, 4, 6, 8]
-
-
-async def test_a_process_that_dies_costs_an_attempt(rig: WorkflowRig) -> None:
-    job_id = await rig.create(FLOW)
-    ended = await rig.run(job_id, "gather", {"dies": True})
+async def test_a_step_computes_in_a_process(worker: WorkflowWorker) -> None:
+    job_id = await worker.create(FLOW)
+    await worker.run(job_id, "gather")
+    assert [each["of"] for each in await worker.payloads(job_id, "gather")] == [0, 2, 4, 6, 8]
+    # A process that dies costs an attempt.
+    job_id = await worker.create(FLOW)
+    ended = await worker.run(job_id, "gather", {"dies": True})
     assert ended.status.value == "complete"
-    core_job = ended.core_job
-    await rig.settled(core_job)
-    [retry] = [data for kind, _, data in await rig.parsed_events(core_job) if kind == "retry"]
-    assert retry["kind"] == "compute_crashed"
-
-
-async def test_a_step_that_wants_too_much_memory_fails_for_good(rig: WorkflowRig) -> None:
-    job_id = await rig.create(FLOW)
-    ended = await rig.run(job_id, "gather", {"greedy": True})
+    await worker.settled(ended.core_job)
+    assert await retries(worker, ended.core_job) == ["compute_crashed"]
+    # A step that wants too much memory fails for good.
+    job_id = await worker.create(FLOW)
+    ended = await worker.run(job_id, "gather", {"greedy": True})
     assert ended.status.value == "failed"
     assert ended.attempt == 1
     [error] = ended.errors
@@ -83,37 +80,37 @@ async def test_a_step_that_wants_too_much_memory_fails_for_good(rig: WorkflowRig
     assert error["message"].startswith("out_of_memory: the call needs more than 1024 MB")
 
 
-async def test_a_canceled_step_ends_its_process_at_once(rig: WorkflowRig, tmp_path: Path) -> None:
-    job_id, pid = await busy(rig, tmp_path)
-    await rig.cancel((await rig.step(job_id, "gather")).core_job)
+async def test_the_end_of_a_step_ends_its_process(worker: WorkflowWorker, tmp_path: Path) -> None:
+    # Canceled: it ends on request and is not forced.
+    job_id, pid = await busy(worker, tmp_path / "canceled")
+    core_job = (await worker.step(job_id, "gather")).core_job
+    await worker.cancel(core_job)
     await eventually(lambda: gone(pid))
-    assert (await rig.step_ended(job_id, "gather")).status.value == "cancelled"
-    core = await rig.core_ended(job_id, "gather")
-    assert core[b"status"] == b"canceled"
-    # It ended on request and was not forced.
-    last = (await rig.parsed_events((await rig.step(job_id, "gather")).core_job))[-1]
-    assert last[2]["stage"] == "cooperative"
-
-
-async def test_a_step_whose_time_is_up_ends_its_process(rig: WorkflowRig, tmp_path: Path) -> None:
-    job_id, pid = await busy(rig, tmp_path)
-    [run] = rig.executor.running
+    assert (await worker.step_ended(job_id, "gather")).status.value == "cancelled"
+    assert (await worker.core_ended(job_id, "gather"))[b"status"] == b"canceled"
+    assert (await worker.parsed_events(core_job))[-1][2]["stage"] == "cooperative"
+    # Superseded.
+    job_id, pid = await busy(worker, tmp_path / "superseded")
+    await worker.workflows.cancel(job_id, worker.once())
+    assert await worker.service.runner.drop_superseded() == 1
+    await eventually(lambda: gone(pid))
+    await worker.all_acked()
+    # Timed out.
+    job_id, pid = await busy(worker, tmp_path / "timed out")
+    core_job = (await worker.step(job_id, "gather")).core_job
+    [run] = worker.executor.running
     run.context.set_timeout(0.0)  # the timeout expires now
     await eventually(lambda: gone(pid))
-    core_job = (await rig.step(job_id, "gather")).core_job
-    await eventually(lambda: timeout_reported(rig, core_job))
+
+    async def reported() -> bool:
+        return await retries(worker, core_job) == ["timeout"]
+
+    await eventually(reported)
 
 
-async def test_a_superseded_step_ends_its_process(rig: WorkflowRig, tmp_path: Path) -> None:
-    job_id, pid = await busy(rig, tmp_path)
-    await rig.workflows.cancel(job_id, rig.once())
-    assert await rig.service.runner.drop_superseded() == 1
-    await eventually(lambda: gone(pid))
-
-
-async def test_a_worker_that_stops_ends_its_processes(rig: WorkflowRig, tmp_path: Path) -> None:
-    job_id, pid = await busy(rig, tmp_path)
-    await rig.stop(0.1)
+async def test_a_stopping_worker_ends_its_processes(worker: WorkflowWorker, tmp_path: Path) -> None:
+    job_id, pid = await busy(worker, tmp_path / "pid")
+    await worker.stop(0.1)
     await eventually(lambda: gone(pid))
     # another worker continues it
-    assert (await rig.step(job_id, "gather")).status.value == "running"
+    assert (await worker.step(job_id, "gather")).status.value == "running"

@@ -1,72 +1,78 @@
-"""Steps that ended elsewhere meanwhile, and superseded attempts."""
+"""Steps that ended elsewhere meanwhile, superseded attempts, and split steps."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
 
 from common.contracts.rag import RagKeys
 from common.features.workflows.effects import EffectStore, TermChange
-from tests.worker.features.workflows.kit import FlowMaker, definition, nothing
+from tests.support.waiting import eventually
+from tests.support.worker.workflows import FlowMaker, WorkflowWorker, definition, nothing
+from worker.errors import TransientError
 from worker.features.workflows.context import StepContext
-from worker.features.workflows.output import StepOutput
+from worker.features.workflows.errors import StepError
+from worker.features.workflows.output import StepItem, StepOutput
+from worker.features.workflows.split_steps import PartFailed, SplitStep
 
 TWO = definition("gather", "sort")
 
 
+@pytest.mark.fakeredis_only
 @pytest.mark.parametrize("how", ["cancel", "fail"])
 async def test_a_failed_step_cannot_succeed_later(flows: FlowMaker, how: str) -> None:
     async def gather(context: StepContext) -> StepOutput:
-        effects = EffectStore(rig.client, rig.workflows)
+        effects = EffectStore(worker.client, worker.workflows)
         await effects.change_terms(context.running, keys, [TermChange("dlq", b"", b"new")])
         if how == "cancel":
-            await rig.workflows.cancel(context.job_id, rig.once())
+            await worker.workflows.cancel(context.job_id, worker.once())
         else:
-            await rig.workflows.fail(context.running, b'[{"code":"x","message":"y"}]')
+            await worker.workflows.fail(context.running, b'[{"code":"x","message":"y"}]')
         return StepOutput("too late", undo_token=context.undo_token)
 
-    rig = await flows((TWO, {"gather": gather, "sort": nothing}))
-    keys = RagKeys("notes", tag=rig.keys.tag)
-    job_id = await rig.create(TWO)
-    await rig.execute(job_id, "gather")
-    result = await rig.result_of(job_id, "gather")
+    worker = await flows((TWO, {"gather": gather, "sort": nothing}))
+    keys = RagKeys("notes", tag=worker.keys.tag)
+    job_id = await worker.create(TWO)
+    await worker.execute(job_id, "gather")
+    result = await worker.result_of(job_id, "gather")
     assert result["superseded"] is True
     assert "summary" not in result
     ended = {"cancel": "cancelled", "fail": "failed"}[how]
-    assert (await rig.step(job_id, "gather")).status.value == ended
-    assert await rig.client.hgetall(keys.ontology) == {}
+    assert (await worker.step(job_id, "gather")).status.value == ended
+    assert await worker.client.hgetall(keys.ontology) == {}
 
 
-async def test_a_repeated_completion_returns_the_result(
-    fake_flows: FlowMaker, monkeypatch: Any
-) -> None:
-    rig = await fake_flows((TWO, {"gather": nothing, "sort": nothing}))
-    complete = rig.workflows.complete
+@pytest.mark.fakeredis_only
+async def test_a_repeated_completion_returns_the_result(flows: FlowMaker, monkeypatch: Any) -> None:
+    worker = await flows((TWO, {"gather": nothing, "sort": nothing}))
+    complete = worker.workflows.complete
 
     async def twice(*args: Any) -> Any:
         await complete(*args)
         return await complete(*args)
 
-    monkeypatch.setattr(rig.workflows, "complete", twice)
-    job_id = await rig.create(TWO)
-    await rig.execute(job_id, "gather")
-    result = await rig.result_of(job_id, "gather")
+    monkeypatch.setattr(worker.workflows, "complete", twice)
+    job_id = await worker.create(TWO)
+    await worker.execute(job_id, "gather")
+    result = await worker.result_of(job_id, "gather")
     assert (result["summary"], result["items"]) == ("nothing", 0)
     assert "superseded" not in result
 
 
+@pytest.mark.fakeredis_only
 async def test_a_step_that_cancels_itself_fails(flows: FlowMaker) -> None:
     async def gather(context: StepContext) -> StepOutput:
         raise asyncio.CancelledError
 
-    rig = await flows((TWO, {"gather": gather, "sort": nothing}))
-    job_id = await rig.create(TWO)
-    record = await rig.run(job_id, "gather")
+    worker = await flows((TWO, {"gather": gather, "sort": nothing}))
+    job_id = await worker.create(TWO)
+    record = await worker.run(job_id, "gather")
     assert record.status.value == "failed"
     assert record.errors[0]["code"] == "step_cancelled"
-    assert (await rig.core_ended(job_id, "gather"))[b"status"] == b"error"
+    assert (await worker.core_ended(job_id, "gather"))[b"status"] == b"error"
 
 
 async def test_an_attempt_that_lost_its_lease_leaves_nothing(flows: FlowMaker) -> None:
@@ -76,7 +82,7 @@ async def test_an_attempt_that_lost_its_lease_leaves_nothing(flows: FlowMaker) -
     async def gather(context: StepContext) -> StepOutput:
         if context.attempt == 1 and not lost:
             lease = context.core.fence.lease_key
-            await rig.client.hset(lease, "token", "another")
+            await worker.client.hset(lease, "token", "another")
             for name, call in (
                 ("put", context.put("left", b"x")),
                 ("progress", context.progress(1, 2)),
@@ -85,11 +91,176 @@ async def test_an_attempt_that_lost_its_lease_leaves_nothing(flows: FlowMaker) -
                     await call
                 except Exception as error:
                     lost.append(f"{name} {type(error).__name__}")
-            await rig.client.hset(lease, "token", context.core.fence.token)
+            await worker.client.hset(lease, "token", context.core.fence.token)
         return StepOutput("done")
 
-    rig = await flows((TWO, {"gather": gather, "sort": nothing}))
-    job_id = await rig.create(TWO)
-    assert (await rig.run(job_id, "gather")).status.value == "complete"
+    worker = await flows((TWO, {"gather": gather, "sort": nothing}))
+    job_id = await worker.create(TWO)
+    assert (await worker.run(job_id, "gather")).status.value == "complete"
     assert lost == ["put StepLost", "progress StepLost"]
-    assert await rig.client.hgetall(rig.workflows.keys.data(job_id)) == {}
+    assert await worker.client.hgetall(worker.workflows.keys.data(job_id)) == {}
+
+
+class Squares(SplitStep):
+    """Squares of numbers, one part each; `before` can be overridden."""
+
+    def __init__(self) -> None:
+        self.done: list[tuple[int, int]] = []
+
+    def most_failures(self, context: StepContext) -> int:
+        return int(context.options.get("may_fail", 0))
+
+    async def split(self, context: StepContext) -> list[Any]:
+        return list(context.options["numbers"])
+
+    async def run_part(self, context: StepContext, part: Any) -> Any:
+        await context.progress(1, 2)
+        await self.before(context, part)
+        self.done.append((part, context.attempt))
+        return {"square": part**2}
+
+    async def before(self, context: StepContext, part: Any) -> None:
+        """Hook called before each part."""
+
+    async def join(self, context: StepContext, results: list[Any]) -> StepOutput:
+        await context.progress(1, 1)
+        squares = [
+            result.code if isinstance(result, PartFailed) else result["square"]
+            for result in results
+        ]
+        return StepOutput(f"{len(squares)} squares", [StepItem({"of": each}) for each in squares])
+
+
+async def whole(context: StepContext) -> StepOutput:
+    found = [json.loads(item.payload)["of"] for item in await context.items("gather")]
+    return StepOutput(f"{sum(found)} in all")
+
+
+def numbers(count: int, **more: Any) -> dict[str, Any]:
+    return {"numbers": list(range(count)), **more}
+
+
+async def squares(worker: WorkflowWorker, job_id: str) -> list[Any]:
+    return [each["of"] for each in await worker.payloads(job_id, "gather")]
+
+
+async def test_parts_are_done_and_joined_in_order(flows: FlowMaker) -> None:
+    step = Squares()
+    worker = await flows((TWO, {"gather": step, "sort": whole}), max_inflight=3)
+    job_id = await worker.create(
+        TWO, auto_advance=True, options={"gather": json.dumps(numbers(12)).encode()}
+    )
+    ended = await worker.step_ended(job_id, "sort")
+    assert ended.summary == f"{sum(n * n for n in range(12))} in all"
+    assert await squares(worker, job_id) == [n * n for n in range(12)]
+    assert sorted(step.done) == [(n, 1) for n in range(12)]
+    record = await worker.step(job_id, "gather")
+    assert (record.parts, record.done, record.total) == (12, 12, 12)
+    types = await worker.event_types(job_id, progress=True)
+    assert types.count(("step.progress", "gather")) == 12  # one per part, and no others
+    assert [kind for kind, _ in types if kind != "step.progress"] == [
+        "job.created", "step.started", "step.completed", "step.started", "step.completed",
+        "job.completed",
+    ]  # fmt: skip
+    await worker.all_acked()
+    assert not await worker.client.exists(worker.workflows.keys.parts(job_id))
+
+
+@pytest.mark.fakeredis_only
+async def test_a_part_that_fails_fails_the_step_and_the_others_stop(flows: FlowMaker) -> None:
+    released = asyncio.Event()
+
+    class OneFails(Squares):
+        async def before(self, context: StepContext, part: Any) -> None:
+            if part == 2:
+                raise StepError("source_failed", "number 2 is out of order")
+            await released.wait()
+
+    worker = await flows((TWO, {"gather": OneFails(), "sort": whole}), max_inflight=5)
+    job_id = await worker.create(TWO)
+    ended = await worker.run(job_id, "gather", numbers(4))
+    assert ended.status.value == "failed"
+    assert list(ended.errors) == [{"code": "source_failed", "message": "number 2 is out of order"}]
+    released.set()
+    await worker.all_acked()
+    assert (await worker.result_of(job_id, "gather"))["superseded"] is True
+    assert await squares(worker, job_id) == []
+    assert (await worker.event_types(job_id))[-2:] == [
+        ("step.failed", "gather"),
+        ("job.failed", "gather"),
+    ]
+
+
+@pytest.mark.fakeredis_only
+async def test_number_and_failures_of_parts(flows: FlowMaker) -> None:
+    class OddFail(Squares):
+        async def before(self, context: StepContext, part: Any) -> None:
+            if part % 2:
+                raise StepError("odd", f"{part} is odd")
+
+    worker = await flows((TWO, {"gather": OddFail(), "sort": whole}))
+    job_id = await worker.create(TWO)
+    await worker.run(job_id, "gather", numbers(5, may_fail=2))
+    assert await squares(worker, job_id) == [0, "odd", 4, "odd", 16]
+    [error] = (await worker.run(job_id, "gather", numbers(5, may_fail=1))).errors
+    assert error == {"code": "odd", "message": "2 of 5 parts failed, 1 allowed: 1 is odd"}
+    [error] = (await worker.run(job_id, "gather", numbers(257))).errors
+    assert "257 parts" in error["message"]
+    # A single part is not split.
+    for count in (0, 1):
+        job_id = await worker.create(TWO)
+        ended = await worker.run(job_id, "gather", numbers(count))
+        assert (ended.status.value, ended.parts) == ("complete", 0)
+        assert await squares(worker, job_id) == [0] * count
+
+
+@pytest.mark.fakeredis_only
+async def test_a_part_is_tried_again_and_the_others_are_not(flows: FlowMaker) -> None:
+    class Stumbles(Squares):
+        async def before(self, context: StepContext, part: Any) -> None:
+            if part in (0, 3) and context.attempt < 3:
+                raise TransientError("not yet")
+
+    step = Stumbles()
+    worker = await flows((TWO, {"gather": step, "sort": whole}))
+    job_id = await worker.create(TWO)
+    await worker.run(job_id, "gather", numbers(5))
+    assert sorted(step.done) == [(0, 3), (1, 1), (2, 1), (3, 3), (4, 1)]
+    assert await squares(worker, job_id) == [0, 1, 4, 9, 16]
+
+
+async def test_a_crash_while_joining_repeats_no_part(flows: FlowMaker) -> None:
+    class JoinsSlowly(Squares):
+        joins = 0
+
+        async def join(self, context: StepContext, results: list[Any]) -> StepOutput:
+            self.joins += 1
+            if self.joins == 1:
+                await asyncio.Event().wait()
+            return await super().join(context, results)
+
+    step = JoinsSlowly()
+    flow = (TWO, {"gather": step, "sort": whole})
+    first = await flows(flow, max_inflight=8)
+    job_id = await first.create(TWO)
+    await first.execute(job_id, "gather", numbers(4))
+    await eventually(lambda: step.joins == 1)
+    second = await flows(flow, consumer="c2")
+    await first.stop(0.1)
+    ended = await second.step_ended(job_id, "gather")
+    assert ended.status.value == "complete"
+    assert sorted(step.done) == [(n, 1) for n in range(4)]
+    assert await squares(second, job_id) == [0, 1, 4, 9]
+    assert step.joins == 2
+
+
+@pytest.mark.fakeredis_only
+async def test_an_invalid_result_of_a_part(flows: FlowMaker) -> None:
+    class Odd(Squares):
+        async def run_part(self, context: StepContext, part: Any) -> Any:
+            return object()
+
+    worker = await flows((TWO, {"gather": Odd(), "sort": whole}))
+    job_id = await worker.create(TWO)
+    [error] = (await worker.run(job_id, "gather", numbers(2))).errors
+    assert "must be JSON" in error["message"]

@@ -1,4 +1,4 @@
-"""Registration of workflows, modules that provide them, and error entries."""
+"""Registration of workflows, modules that provide them, error entries and ids of core jobs."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from common.contracts.jobs import JobKeys
 from common.errors import SettingsError
-from tests.worker.features.workflows.kit import definition, nothing
+from common.redis.partitions import HOME_PARTITION, Partitions
+from tests.support.worker.workflows import definition, nothing
 from worker.execution.context import JobContext
+from worker.features.workflows.arguments import CoreJobIds
 from worker.features.workflows.context import StepContext
 from worker.features.workflows.errors import StepError, step_error_entry
 from worker.features.workflows.output import StepItem, StepOutput, step_result
@@ -31,6 +34,15 @@ def test_each_step_of_work_needs_a_function() -> None:
     assert [each.definition for each in workflows] == [FLOW]
     assert len(workflows) == 1
     assert workflows.get("flow_v2") is None
+    # Some functions of a workflow may be replaced.
+    workflows = Workflows()
+    workflows.add(FLOW, STEPS)
+    workflows.add(FLOW, {"last": other})
+    found = workflows.get(FLOW.name)
+    assert found is not None
+    assert (found.steps["last"], found.steps["gather"]) == (other, nothing)
+    with pytest.raises(ValueError, match="give yours another name"):
+        workflows.add(definition("gather"), {"gather": nothing})
 
 
 @pytest.mark.parametrize(
@@ -48,17 +60,6 @@ def test_incomplete_workflows_are_refused(steps: dict[str, Any], words: str) -> 
         Workflows().add(FLOW, steps)
 
 
-def test_some_functions_of_a_workflow_may_be_replaced() -> None:
-    workflows = Workflows()
-    workflows.add(FLOW, STEPS)
-    workflows.add(FLOW, {"last": other})
-    found = workflows.get(FLOW.name)
-    assert found is not None
-    assert (found.steps["last"], found.steps["gather"]) == (other, nothing)
-    with pytest.raises(ValueError, match="give yours another name"):
-        workflows.add(definition("gather"), {"gather": nothing})
-
-
 def module(tmp_path: Path, monkeypatch: Any, source: str) -> str:
     (tmp_path / "own_flows.py").write_text(source)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -74,21 +75,14 @@ def register_workflows(workflows):
 """
 
 
-def test_a_module_provides_workflows(tmp_path: Path, monkeypatch: Any) -> None:
-    registry = Registry()
-    registry.load(module(tmp_path, monkeypatch, _MODULE))
-    assert registry.workflows.get("flow_v1") is not None
-
-
 def test_a_module_provides_workflows_and_handlers(tmp_path: Path, monkeypatch: Any) -> None:
     more = "\nfrom worker.handlers.echo import register\n"
-    registry = Registry()
-    registry.load(module(tmp_path, monkeypatch, _MODULE + more))
-    assert "chat" in registry.tasks
-    assert len(registry.workflows) == 1
-
-
-def test_a_module_that_provides_nothing(tmp_path: Path, monkeypatch: Any) -> None:
+    for source, tasks in ((_MODULE, []), (_MODULE + more, ["chat"])):
+        registry = Registry()
+        registry.load(module(tmp_path, monkeypatch, source))
+        assert registry.workflows.get("flow_v1") is not None
+        assert len(registry.workflows) == 1
+        assert set(tasks) <= set(registry.tasks)
     with pytest.raises(SettingsError, match="register_workflows"):
         Registry().load(module(tmp_path, monkeypatch, "x = 1\n"))
 
@@ -114,26 +108,18 @@ async def test_an_internal_tool_is_found_before_the_task() -> None:
             registry.handler_for("tool", nonsense)
 
 
-def test_codes_of_step_errors_are_validated() -> None:
+def test_errors_of_core_jobs_as_workflow_errors() -> None:
+    for error, found in (
+        ({"kind": "no_photos", "message": "none"}, ("no_photos", "none")),
+        ({"kind": "timeout", "message": "late"}, ("step_failed", "late", "timeout")),
+        ({"kind": "ValueError", "message": "x" * 3000}, ("step_failed", "x" * 2000, "ValueError")),
+        ({}, ("step_failed", "the step failed")),
+    ):
+        assert step_error_entry(error) == dict(zip(("code", "message", "kind"), found))
     assert StepError("no_photos", "none").code == "no_photos"
     for code in ("", "No", "a b", "x" * 65):
         with pytest.raises(ValueError, match="is not a valid code"):
             StepError(code, "words")
-
-
-@pytest.mark.parametrize(
-    ("error", "found"),
-    [
-        ({"kind": "no_photos", "message": "none"}, {"code": "no_photos", "message": "none"}),
-        ({"kind": "timeout", "message": "late"}, ("step_failed", "late", "timeout")),
-        ({"kind": "ValueError", "message": "x" * 3000}, ("step_failed", "x" * 2000, "ValueError")),
-        ({}, {"code": "step_failed", "message": "the step failed"}),
-    ],
-)
-def test_errors_of_core_jobs_as_workflow_errors(error: dict[str, Any], found: Any) -> None:
-    if isinstance(found, tuple):
-        found = dict(zip(("code", "message", "kind"), found))
-    assert step_error_entry(error) == found
 
 
 def test_the_stored_form_of_an_output() -> None:
@@ -154,3 +140,21 @@ def test_the_stored_form_of_an_output() -> None:
         step_result(StepOutput("", [StepItem({"a": "x" * 60_000})] * 300))
     with pytest.raises(StepError, match="errors"):
         step_result(StepOutput("", errors=[{"code": "x" * 70_000}]))
+
+
+TENANTS = "0d7cbb1e-1111-4222-8333-444455556666"
+
+
+@pytest.mark.parametrize("count", [1, 2, 16])
+def test_ids_are_in_the_partition_and_keep_the_tail(count: int) -> None:
+    partitions = Partitions.create(JobKeys(), count)
+    ids = CoreJobIds(partitions)
+    drawn = [ids.core_job(TENANTS), ids.for_step(TENANTS).core_job]
+    drawn.append(ids.for_tail("444455556666").core_job)
+    assert len(set(drawn)) == 3
+    for job_id in drawn:
+        assert partitions.number(job_id) == HOME_PARTITION
+        assert job_id.endswith("444455556666")
+    for job_id in (ids.core_job("not a uuid"), ids.for_tail("").core_job):
+        assert partitions.number(job_id) == HOME_PARTITION
+        assert not job_id.endswith("444455556666")

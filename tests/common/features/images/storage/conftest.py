@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import secrets
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -38,12 +39,18 @@ def bucket(s3_server: str) -> Bucket:
 
 def client_of(bucket: Bucket) -> Any:
     """A plain boto3 client, to inspect the bucket directly."""
+    return _client(bucket.region, str(bucket.endpoint))
+
+
+@functools.cache
+def _client(region: str, endpoint: str) -> Any:
+    """One for all tests: boto3 takes a second to make a client."""
     return boto3.session.Session().client(
         "s3",
-        region_name=bucket.region,
-        endpoint_url=bucket.endpoint,
-        aws_access_key_id=bucket.key_id,
-        aws_secret_access_key=bucket.secret,
+        region_name=region,
+        endpoint_url=endpoint,
+        aws_access_key_id=KEY,
+        aws_secret_access_key=SECRET,
     )
 
 

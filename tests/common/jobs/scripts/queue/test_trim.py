@@ -7,213 +7,233 @@ import random
 import pytest
 
 import common.jobs.queue
-from common.errors import QueueFull
-from tests.common.kit import Scene, new_job
-from tests.support.backends import WITH_LAG
+from common.errors import CorruptKey, QueueFull
+from tests.support.servers import WITH_LAG
+from tests.support.store.jobs import StoreHarness, new_job
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(common.jobs.queue, "TRIM_PAGE", 16)
     monkeypatch.setattr(common.jobs.queue, "TRIM_TOLERANCE", 8)
 
 
-async def entries(scene: Scene) -> list[str]:
-    return [entry_id.decode() for entry_id, _ in await scene.client.xrange(scene.keys.queue)]
+async def entries(harness: StoreHarness) -> list[str]:
+    return [entry_id.decode() for entry_id, _ in await harness.client.xrange(harness.keys.queue)]
 
 
-async def fill(scene: Scene, count: int) -> list[str]:
-    pipe = scene.client.pipeline(transaction=False)
+async def fill(harness: StoreHarness, count: int, acked: slice, taken: int) -> list[str]:
+    """Entries of which so many were read, and these acknowledged; returns all ids."""
+    await harness.group()
+    await add(harness, count)
+    ids = await harness.take(taken)
+    await harness.client.xack(harness.keys.queue, "workers", *ids[acked])
+    return await entries(harness)
+
+
+async def add(harness: StoreHarness, count: int) -> list[str]:
+    pipe = harness.client.pipeline(transaction=False)
     for _ in range(count):
-        pipe.xadd(scene.keys.queue, {"job_id": "x" * 40})
+        pipe.xadd(harness.keys.queue, {"job_id": "x" * 40})
     return [entry_id.decode() for entry_id in await pipe.execute()]
 
 
-async def read(scene: Scene, group: str, count: int) -> list[str]:
-    reply = await scene.client.xreadgroup(group, "c", {scene.keys.queue: ">"}, count=count)
+async def read(harness: StoreHarness, group: str, count: int) -> list[str]:
+    reply = await harness.client.xreadgroup(group, "c", {harness.keys.queue: ">"}, count=count)
     return [entry_id.decode() for entry_id, _ in reply[0][1]] if reply else []
 
 
-async def backlog_is(scene: Scene, backlog: int, group: str = "workers") -> None:
+async def backlog_is(harness: StoreHarness, backlog: int, group: str = "workers") -> None:
     """ENQUEUE counts exactly this backlog."""
     if backlog:
         for limit in (backlog, max(1, backlog // 2), 1):
             with pytest.raises(QueueFull) as caught:
-                await scene.store.enqueue(new_job(), group, limit)
+                await harness.store.enqueue(new_job(), group, limit)
             assert caught.value.backlog == backlog
     job = new_job()
-    await scene.store.enqueue(job, group, backlog + 1)
+    await harness.store.enqueue(job, group, backlog + 1)
 
 
-async def lag_is_known(scene: Scene) -> None:
-    if scene.backend.name in WITH_LAG:
-        for group in await scene.client.xinfo_groups(scene.keys.queue):
+async def lag_is_known(harness: StoreHarness) -> None:
+    if harness.backend.name in WITH_LAG:
+        for group in await harness.client.xinfo_groups(harness.keys.queue):
             assert group["lag"] is not None, group
 
 
-async def test_acked_entries_behind_an_old_pending_one_are_removed(scene: Scene) -> None:
-    await scene.group()
-    everything = await fill(scene, 100)
-    taken = await scene.take(90)
-    held = {taken[0], taken[40], taken[41], taken[88]}
-    acked = [entry for entry in taken if entry not in held]
-    await scene.client.xack(scene.keys.queue, "workers", *acked)
-    removed = await scene.queue.trim()
-    left = await entries(scene)
-    assert removed == 100 - len(left)
-    # The last delivered one stays, so that Redis knows the lag.
-    kept = held | {taken[-1]} | set(everything[90:])
-    assert left == [entry for entry in everything if entry in kept]
-    assert await scene.queue.trim() == 0
-    await lag_is_known(scene)
-    assert await scene.take(100) == everything[90:]
-    await lag_is_known(scene)
+async def test_without_a_queue_or_group_nothing_is_removed(harness: StoreHarness) -> None:
+    assert await harness.queue.trim() == 0
+    assert await harness.snapshot() == {}
+    await harness.post(3)
+    assert await harness.queue.trim() == 0
+    assert await harness.client.xlen(harness.keys.queue) == 3
+    await harness.client.delete(harness.keys.queue)
+    await harness.client.set(harness.keys.queue, "not a stream")
+    with pytest.raises(CorruptKey, match="WRONGTYPE"):
+        await harness.queue.trim()
+    assert await harness.client.get(harness.keys.queue) == b"not a stream"
 
 
-async def test_a_few_acked_entries_are_tolerated(scene: Scene) -> None:
-    await scene.group()
-    await fill(scene, 30)
-    taken = await scene.take(20)
-    await scene.client.xack(scene.keys.queue, "workers", *taken[1:9])
-    if scene.backend.name in WITH_LAG:  # otherwise undelivered entries look like acked ones
-        assert await scene.queue.trim() == 0
-    assert set(await entries(scene)) >= {taken[0], *taken[9:]}
-    await scene.client.xack(scene.keys.queue, "workers", *taken[9:15])
-    await scene.queue.trim()
-    left = await entries(scene)
-    assert left[0] == taken[0]
-    assert len(left) == 1 + 5 + 10
+async def test_undelivered_entries_are_never_removed(harness: StoreHarness) -> None:
+    await harness.group()
+    everything = await add(harness, 300)
+    assert await harness.queue.trim() == 0
+    taken = await harness.take(120)
+    assert await harness.queue.trim() == 0  # nor are pending ones
+    assert await entries(harness) == everything
+    await harness.client.xack(harness.keys.queue, "workers", *taken)
+    assert await harness.queue.trim() > 0
+    assert (await entries(harness))[-180:] == everything[-180:]
+    assert await harness.take(1000) == everything[-180:]
 
 
-async def test_pending_entries_stay(scene: Scene) -> None:
-    await scene.group()
-    everything = await fill(scene, 60)
-    await scene.take(60)
-    assert await scene.queue.trim() == 0
-    assert await entries(scene) == everything
+async def test_pending_entries_are_never_removed(harness: StoreHarness) -> None:
+    everything = await fill(harness, 300, slice(150), 300)
+    await harness.client.xack(harness.keys.queue, "workers", *everything[151:])
+    assert await harness.queue.trim() > 0
+    assert set(await entries(harness)) == {everything[150], everything[-1]}
+    assert await harness.queue.trim() == 0
 
 
-async def test_a_job_waiting_for_its_next_attempt_keeps_its_entry(scene: Scene) -> None:
-    waiting = await scene.running("w")
-    await scene.retry(waiting, 3_600_000)
-    for number in range(20):
-        await scene.finish(await scene.running(f"t{number}"))
-    await scene.queue.trim()
-    left = await entries(scene)
-    assert left[0] == waiting.message_id
-    assert len(left) == 2
-    await scene.client.hset(scene.keys.lease(waiting.job_id), "not_before_ms", "1")
-    assert await scene.autoclaim("c2", 0) == [waiting.message_id]
-    await scene.finish(await scene.again(waiting, "w2"))
-    assert await scene.pending() == 0
+async def test_the_slowest_group_decides(harness: StoreHarness) -> None:
+    await harness.group()
+    await harness.client.xgroup_create(harness.keys.queue, "auditors", id="0")
+    everything = await add(harness, 250)
+    taken = await harness.take(250)
+    await harness.client.xack(harness.keys.queue, "workers", *taken)
+    assert await harness.queue.trim() == 0
+    await read(harness, "auditors", 130)
+    assert await harness.queue.trim() == 0  # all of them are pending there
+    await harness.client.xack(harness.keys.queue, "auditors", *everything[:130])
+    await harness.queue.trim()
+    assert set(await entries(harness)) >= set(everything[130:])
 
 
-async def test_several_groups(scene: Scene) -> None:
-    """An entry is removed when all groups have acknowledged it."""
-    await scene.group()
-    await scene.client.xgroup_create(scene.keys.queue, "auditors", id="0")
-    everything = await fill(scene, 80)
-    await read(scene, "workers", 80)
-    await read(scene, "auditors", 60)
-    held_here, held_there = {everything[5], everything[70]}, {everything[0], everything[30]}
-    for group, held, count in (("workers", held_here, 80), ("auditors", held_there, 60)):
-        acked = [entry for entry in everything[:count] if entry not in held]
-        await scene.client.xack(scene.keys.queue, group, *acked)
-    await scene.queue.trim()
-    left = set(await entries(scene))
-    assert left == held_here | held_there | set(everything[59:])
-    await lag_is_known(scene)
-    assert await read(scene, "auditors", 100) == everything[60:]
+async def test_ids_are_compared_as_numbers(harness: StoreHarness) -> None:
+    """Compared as text, ids with fewer digits would sort after longer ones."""
+    for ms in (9, 10, 99, 100, 1000):
+        await harness.client.xadd(harness.keys.queue, {"a": "b"}, id=f"{ms}-1")
+    for group, last in (("workers", "1000-1"), ("auditors", "99-1")):
+        await harness.client.xgroup_create(harness.keys.queue, group, id=last)
+    await harness.queue.trim()
+    assert {"99-1", "100-1", "1000-1"} <= set(await entries(harness))
 
 
-async def test_a_group_that_has_read_nothing_keeps_everything(scene: Scene) -> None:
-    await scene.group()
-    await scene.client.xgroup_create(scene.keys.queue, "auditors", id="0")
-    everything = await fill(scene, 40)
-    taken = await scene.take(40)
-    await scene.client.xack(scene.keys.queue, "workers", *taken[1:])
-    assert await scene.queue.trim() == 0
-    assert await entries(scene) == everything
+@pytest.mark.usefixtures("small_pages")
+class TestSmallPages:
+    """Entries are searched in pages of 16; up to 8 acknowledged ones are tolerated."""
 
+    async def test_acked_entries_behind_an_old_pending_one(self, harness: StoreHarness) -> None:
+        await harness.group()
+        everything = await add(harness, 100)
+        taken = await harness.take(90)
+        held = {taken[0], taken[40], taken[41], taken[88]}
+        acked = [entry for entry in taken if entry not in held]
+        await harness.client.xack(harness.keys.queue, "workers", *acked)
+        removed = await harness.queue.trim()
+        left = await entries(harness)
+        assert removed == 100 - len(left)
+        # The last delivered one stays, so that Redis knows the lag.
+        kept = held | {taken[-1]} | set(everything[90:])
+        assert left == [entry for entry in everything if entry in kept]
+        async with harness.unchanged():
+            assert await harness.queue.trim() == 0
+        await lag_is_known(harness)
+        assert await harness.take(100) == everything[90:]
+        await lag_is_known(harness)
 
-@pytest.mark.parametrize("seed", range(4))
-async def test_lag_and_backlog_stay_correct_after_trimming(scene: Scene, seed: int) -> None:
-    rng = random.Random(seed)
-    await scene.group()
-    pending: list[str] = []
-    unread: list[str] = []
-    for _ in range(6):
-        unread += await fill(scene, rng.randrange(30))
-        for entry in await scene.take(rng.randrange(1, 25)):
-            assert entry == unread.pop(0)
-            pending.append(entry)
-        rng.shuffle(pending)
-        acked, pending = pending[2:], pending[:2]
-        if acked:
-            await scene.client.xack(scene.keys.queue, "workers", *acked)
-        await scene.queue.trim()
-        await lag_is_known(scene)
-        left = await entries(scene)
-        assert left[len(left) - len(unread) :] == unread
-        assert set(left) >= set(pending)
-        assert len(left) - len(unread) - len(pending) <= 9
-        await backlog_is(scene, len(pending) + len(unread))
-        unread.append((await entries(scene))[-1])
-    assert await scene.take(1000) == unread
+    async def test_a_few_acked_entries_are_tolerated(self, harness: StoreHarness) -> None:
+        taken = (await fill(harness, 30, slice(1, 9), 20))[:20]
+        if harness.backend.name in WITH_LAG:  # otherwise undelivered entries look like acked ones
+            assert await harness.queue.trim() == 0
+        assert set(await entries(harness)) >= {taken[0], *taken[9:]}
+        await harness.client.xack(harness.keys.queue, "workers", *taken[9:15])
+        await harness.queue.trim()
+        left = await entries(harness)
+        assert left[0] == taken[0]
+        assert len(left) == 1 + 5 + 10
 
+    async def test_a_retried_job_keeps_its_entry(self, harness: StoreHarness) -> None:
+        waiting = await harness.running("w")
+        await harness.retry(waiting, 3_600_000)
+        for number in range(20):
+            await harness.finish(await harness.running(f"t{number}"))
+        await harness.queue.trim()
+        left = await entries(harness)
+        assert (left[0], len(left)) == (waiting.message_id, 2)
+        await harness.client.hset(harness.keys.lease(waiting.job_id), "not_before_ms", "1")
+        assert await harness.autoclaim("c2", 0) == [waiting.message_id]
+        await harness.finish(await harness.again(waiting, "w2"))
+        assert await harness.pending() == 0
 
-async def test_all_pages_are_processed(scene: Scene) -> None:
-    await scene.group()
-    await fill(scene, 200)
-    taken = await scene.take(200)
-    held = taken[:100:2]  # a pending one between any two, for several pages
-    await scene.client.xack(scene.keys.queue, "workers", *taken[1:100:2], *taken[100:])
-    await scene.queue.trim()
-    assert await entries(scene) == [*held, taken[-1]]
+    async def test_an_entry_is_removed_when_all_groups_acked(self, harness: StoreHarness) -> None:
+        await harness.group()
+        await harness.client.xgroup_create(harness.keys.queue, "auditors", id="0")
+        everything = await add(harness, 80)
+        await read(harness, "workers", 80)
+        held_here, held_there = {everything[5], everything[70]}, {everything[0], everything[30]}
+        acked = [entry for entry in everything if entry not in held_here]
+        await harness.client.xack(harness.keys.queue, "workers", *acked)
+        assert await harness.queue.trim() == 0  # the other group has read nothing
+        await read(harness, "auditors", 60)
+        acked = [entry for entry in everything[:60] if entry not in held_there]
+        await harness.client.xack(harness.keys.queue, "auditors", *acked)
+        await harness.queue.trim()
+        assert set(await entries(harness)) == held_here | held_there | set(everything[59:])
+        await lag_is_known(harness)
+        assert await read(harness, "auditors", 100) == everything[60:]
 
+    @pytest.mark.parametrize("seed", range(4))
+    async def test_lag_and_backlog_stay_correct(self, harness: StoreHarness, seed: int) -> None:
+        rng = random.Random(seed)
+        await harness.group()
+        pending: list[str] = []
+        unread: list[str] = []
+        for _ in range(6):
+            unread += await add(harness, rng.randrange(30))
+            for entry in await harness.take(rng.randrange(1, 25)):
+                assert entry == unread.pop(0)
+                pending.append(entry)
+            rng.shuffle(pending)
+            acked, pending = pending[2:], pending[:2]
+            if acked:
+                await harness.client.xack(harness.keys.queue, "workers", *acked)
+            await harness.queue.trim()
+            await lag_is_known(harness)
+            left = await entries(harness)
+            assert left[len(left) - len(unread) :] == unread
+            assert set(left) >= set(pending)
+            assert len(left) - len(unread) - len(pending) <= 9
+            await backlog_is(harness, len(pending) + len(unread))
+            unread.append((await entries(harness))[-1])
+        assert await harness.take(1000) == unread
 
-async def test_the_number_of_pages_is_limited(scene: Scene) -> None:
-    await scene.group()
-    await fill(scene, 100)
-    taken = await scene.take(100)
-    await scene.client.xack(scene.keys.queue, "workers", *taken[1:])
-    assert await scene.queue.trim(pages=1) == 15
-    assert await scene.queue.trim(pages=2) == 31
+    async def test_all_pages_are_processed(self, harness: StoreHarness) -> None:
+        taken = await fill(harness, 200, slice(1, 100, 2), 200)
+        await harness.client.xack(harness.keys.queue, "workers", *taken[100:])
+        await harness.queue.trim()
+        # A pending one between any two, for several pages.
+        assert await entries(harness) == [*taken[:100:2], taken[-1]]
 
+    async def test_the_number_of_pages_is_limited(self, harness: StoreHarness) -> None:
+        await fill(harness, 100, slice(1, None), 100)
+        assert await harness.queue.trim(pages=1) == 15
+        assert await harness.queue.trim(pages=2) == 31
 
-async def test_pending_ids_of_deleted_entries_do_not_hide_others(scene: Scene) -> None:
-    """Deleted entries stay pending, and there may be more of them than fit on a page. The entries
-    behind them are pending nevertheless."""
-    await scene.group()
-    await fill(scene, 200)
-    taken = await scene.take(200)
-    await scene.client.xdel(scene.keys.queue, *taken[1:50])
-    await scene.client.xack(scene.keys.queue, "workers", *taken[80:])
-    await scene.queue.trim()
-    assert set(await entries(scene)) >= {taken[0], *taken[50:80]}
+    async def test_deleted_pending_entries_do_not_hide_others(self, harness: StoreHarness) -> None:
+        """Deleted entries stay pending, and there may be more of them than fit on a page. The
+        entries behind them are pending nevertheless."""
+        taken = await fill(harness, 200, slice(80, None), 200)
+        await harness.client.xdel(harness.keys.queue, *taken[1:50])
+        await harness.queue.trim()
+        assert set(await entries(harness)) >= {taken[0], *taken[50:80]}
 
-
-async def test_a_repeat_changes_nothing(scene: Scene) -> None:
-    await scene.group()
-    await fill(scene, 60)
-    taken = await scene.take(50)
-    await scene.client.xack(scene.keys.queue, "workers", *taken[1:])
-    await scene.queue.trim()
-    before = await scene.snapshot()
-    assert await scene.queue.trim() == 0
-    assert await scene.snapshot() == before
-
-
-async def test_a_recreated_group_reads_only_what_is_left(scene: Scene) -> None:
-    await scene.group()
-    await fill(scene, 60)
-    taken = await scene.take(50)
-    await scene.client.xack(scene.keys.queue, "workers", *taken[1:])
-    await scene.queue.trim()
-    left = await entries(scene)
-    await scene.client.xgroup_destroy(scene.keys.queue, "workers")
-    assert await scene.queue.trim() == 0  # without a group everything is kept
-    await scene.client.xgroup_create(scene.keys.queue, "workers", id="0")
-    assert await scene.queue.trim() == 0
-    await backlog_is(scene, len(left))
-    assert (await scene.take(100))[:-1] == left
+    async def test_a_recreated_group_reads_only_what_is_left(self, harness: StoreHarness) -> None:
+        await fill(harness, 60, slice(1, None), 50)
+        await harness.queue.trim()
+        left = await entries(harness)
+        await harness.client.xgroup_destroy(harness.keys.queue, "workers")
+        assert await harness.queue.trim() == 0  # without a group everything is kept
+        await harness.client.xgroup_create(harness.keys.queue, "workers", id="0")
+        assert await harness.queue.trim() == 0
+        await backlog_is(harness, len(left))
+        assert (await harness.take(100))[:-1] == left

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.worker.features.images.pixels.kit import Make, maker
+from tests.support.files.pixels import Make, maker
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from tests.support import bad_photos, photos
-from tests.worker.features.images.pixels.kit import LIMITS
+from tests.support.files import bad_photos, photos
+from tests.support.files.pixels import LIMITS
 from worker.execution.process_pool.errors import OutOfMemory
 from worker.execution.process_pool.pool import ProcessPool
 from worker.features.images.pixels import process
@@ -29,7 +29,7 @@ async def pool() -> AsyncIterator[ProcessPool]:
 
 def big_jpeg(width: int, height: int, **options: object) -> bytes:
     """Expensive to decode, cheap to create."""
-    piece = photos.scene(1000, 750)
+    piece = photos.harness(1000, 750)
     image = Image.new("RGB", (width, height))
     for at in range(0, width, 1000):
         for down in range(0, height, 750):
@@ -57,6 +57,7 @@ async def processed(pool: ProcessPool, folder: Path, data: bytes) -> ProcessingR
     return await pool.run(process, order, timeout_s=60)
 
 
+@pytest.mark.slow("creates and processes images of 24 megapixels")
 @pytest.mark.parametrize("options", [{}, {"progressive": True, "subsampling": 0}])
 async def test_24_megapixels_fit_in_250_mb_and_are_given_back(
     pool: ProcessPool, tmp_path: Path, options: dict[str, object]
@@ -95,6 +96,7 @@ async def test_too_much_memory_affects_only_that_image(tmp_path: Path) -> None:
         await pool.close()
 
 
+@pytest.mark.slow("processes twelve large images")
 async def test_memory_does_not_grow_over_many_images(pool: ProcessPool, tmp_path: Path) -> None:
     source = big_jpeg(2000, 1500)
     sizes = []

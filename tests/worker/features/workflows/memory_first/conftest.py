@@ -8,21 +8,13 @@ import pytest
 
 from common.contracts.jobs import JobKeys
 from common.jobs.store import WorkerIdentity
-from tests.support.backends import Backend
-from tests.worker.features.workflows.memory_first.apply_kit import ApplyMaker, apply_maker
+from tests.support.servers import Backend
+from tests.support.worker.memory_first_apply import ApplyMaker, apply_maker
 
 
 @pytest.fixture
-async def rigs(
+async def make_apply(
     backend: Backend, keys: JobKeys, worker: WorkerIdentity
 ) -> AsyncIterator[ApplyMaker]:
     async for make in apply_maker(backend, keys, worker):
-        yield make
-
-
-@pytest.fixture
-async def fake_rigs(
-    fake_backend: Backend, keys: JobKeys, worker: WorkerIdentity
-) -> AsyncIterator[ApplyMaker]:
-    async for make in apply_maker(fake_backend, keys, worker):
         yield make

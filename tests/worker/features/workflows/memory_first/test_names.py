@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.worker.features.workflows.memory_first.kit import read
+from tests.support.worker.memory_first import read
 from worker.features.workflows.memory_first.terms.similarity import compare_names
 from worker.features.workflows.memory_first.text.acronyms import find_acronym_pairs
 from worker.features.workflows.memory_first.text.analysis import analyse
@@ -63,18 +63,9 @@ def test_acronyms_are_explained(text: str, short: str, long: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "It fails (ERROR) then",
-        "an unrelated thing (ABC)",
-        "HTTP (see RFC 9110)",
-        "the Queue (Q)",
-        "in the morning (AM)",
-        "read this. Dead (DLQ)",
-        "a job (JSON) is",
-        "(DLQ)",
-        "DLQ ()",
-    ],
-)
+    ["It fails (ERROR) then", "an unrelated thing (ABC)", "HTTP (see RFC 9110)", "the Queue (Q)",
+     "in the morning (AM)", "read this. Dead (DLQ)", "a job (JSON) is", "(DLQ)", "DLQ ()"],
+)  # fmt: skip
 def test_brackets_that_explain_nothing(text: str) -> None:
     assert explained(text) == []
 
@@ -102,21 +93,11 @@ def test_entities_have_kinds_and_positions() -> None:
 
 @pytest.mark.parametrize(
     ("one", "other"),
-    [
-        ("queue", "queues"),
-        ("policy", "policies"),
-        ("dead-letter queue", "dead letter queue"),
-        ("backpressure", "back-pressure"),
-        ("canceled", "cancelled"),
-        ("colour", "color"),
-        ("organisation", "organization"),
-        ("centre", "center"),
-        ("retry policy", "retry policies"),
-        ("receive", "recieve"),
-        ("deployment", "deploymnet"),
-        ("idempotency key", "idempotence key"),
-    ],
-)
+    [("queue", "queues"), ("policy", "policies"), ("dead-letter queue", "dead letter queue"),
+     ("backpressure", "back-pressure"), ("canceled", "cancelled"), ("colour", "color"),
+     ("organisation", "organization"), ("centre", "center"), ("retry policy", "retry policies"),
+     ("receive", "recieve"), ("deployment", "deploymnet"), ("idempotency key", "idempotence key")],
+)  # fmt: skip
 def test_names_that_are_the_same(one: str, other: str) -> None:
     assert compare_names(one, other, "en", (20, 1)) is not None
     assert compare_names(other, one, "en", (20, 1)) is not None
@@ -124,72 +105,58 @@ def test_names_that_are_the_same(one: str, other: str) -> None:
 
 @pytest.mark.parametrize(
     ("one", "other"),
-    [
-        ("secure", "insecure"),
-        ("ordered", "unordered"),
-        ("blocking", "non-blocking"),
-        ("connected", "disconnected"),
-        ("import", "export"),
-        ("encode", "decode"),
-        ("internal", "external"),
-        ("upstream", "downstream"),
-        ("maximum", "minimum"),
-        ("increase", "decrease"),
-        ("employer", "employee"),
-        ("useful", "useless"),
-        ("universe", "university"),
-        ("sha256", "sha512"),
-        ("version 1", "version 2"),
-        ("redis 6.2", "redis 7.2"),
-        ("contact", "contract"),
-        ("form", "from"),
-        ("closed", "close"),
-        ("worker", "working"),
-        ("with key", "without key"),
-        ("typed handler", "untyped handler"),
-        ("ttl", "tls"),
-    ],
-)
+    [("secure", "insecure"), ("ordered", "unordered"), ("blocking", "non-blocking"),
+     ("connected", "disconnected"), ("import", "export"), ("encode", "decode"),
+     ("internal", "external"), ("upstream", "downstream"), ("maximum", "minimum"),
+     ("increase", "decrease"), ("employer", "employee"), ("useful", "useless"),
+     ("universe", "university"), ("sha256", "sha512"), ("version 1", "version 2"),
+     ("redis 6.2", "redis 7.2"), ("contact", "contract"), ("form", "from"), ("closed", "close"),
+     ("worker", "working"), ("with key", "without key"), ("typed handler", "untyped handler"),
+     ("ttl", "tls")],
+)  # fmt: skip
 def test_names_that_are_different(one: str, other: str) -> None:
     assert compare_names(one, other, "en", (20, 1)) is None
     assert compare_names(other, one, "en", (20, 1)) is None
-
-
-def test_a_frequent_word_is_not_a_typo() -> None:
+    # A frequent word is not a typo.
     assert compare_names("complement", "compliment", "en", (20, 1)) is not None
     assert compare_names("complement", "compliment", "en", (20, 10)) is None
 
 
-@pytest.mark.parametrize(
-    "unit",
-    [
-        *("a", "`", "`a", "a.", "a-", "a@", "/a", "-a", "1.", "|", "a_", "(", "(A", "(AB) ", "["),
-        *("Aa ", "1 May ", "w ", "# ", "- x\n", "```\n", "**", "[](", "a\u0301", "\u200d", "שלום "),
-        *("死信队列", "\n", " ", "http://", "A b c d e f. ", "\ud7ff", "x'"),
-    ],
-)
+def work_on(unit: str, size: int) -> None:
+    [source] = read(unit * (size // len(unit)))
+    analyse(source)
+    summarize_source(source, 3)
+
+
+def calls_of(unit: str, size: int) -> int:
+    calls = itertools.count()
+    sys.setprofile(lambda *_: next(calls) and None)
+    try:
+        work_on(unit, size)
+    finally:
+        sys.setprofile(None)
+    return next(calls)
+
+
+UNITS = [
+    *("a", "`", "`a", "a.", "a-", "a@", "/a", "-a", "1.", "|", "a_", "(", "(A", "(AB) ", "["),
+    *("Aa ", "1 May ", "w ", "# ", "- x\n", "```\n", "**", "[](", "a\u0301", "\u200d", "שלום "),
+    *("死信队列", "\n", " ", "http://", "A b c d e f. ", "\ud7ff", "x'"),
+]
+
+
+def test_twice_the_text_means_at_most_twice_the_calls() -> None:
+    """The work within a call, such as a pattern, is not counted."""
+    for unit in UNITS:
+        work_on(unit, 2_000)  # warms up caches; some are used for long texts only
+        assert calls_of(unit, 4_000) <= 2.1 * calls_of(unit, 2_000) + 1_000, unit
+
+
+@pytest.mark.slow("a long text of each pattern")
+@pytest.mark.parametrize("unit", UNITS)
 def test_no_text_takes_long(unit: str) -> None:
-    """Twice the text means at most twice the work.
-
-    Counts function calls. The work within a call, such as a pattern, is not counted; for that the
-    text is so long that quadratic matching would exceed the CPU limit.
-    """
-
-    def work_on(size: int) -> None:
-        [source] = read(unit * (size // len(unit)))
-        analyse(source)
-        summarize_source(source, 3)
-
-    def calls_of(size: int) -> int:
-        calls = itertools.count()
-        sys.setprofile(lambda *_: next(calls) and None)
-        try:
-            work_on(size)
-        finally:
-            sys.setprofile(None)
-        return next(calls)
-
-    work_on(500)  # warms up caches
-    assert calls_of(8_000) <= 2.1 * calls_of(4_000) + 1_000
+    """The text is so long that quadratic matching would exceed the CPU limit."""
+    work_on(unit, 4_000)
+    assert calls_of(unit, 8_000) <= 2.1 * calls_of(unit, 4_000) + 1_000
     with no_end_after(NEVER_ENDS_CPU_S):
-        work_on(NEVER_ENDS)
+        work_on(unit, NEVER_ENDS)

@@ -10,9 +10,9 @@ import pytest
 
 from common.features.workflows.memory_first import DEFINITION, SOURCES
 from common.json_schema import Schema
-from tests.worker.features.rag.pdfs import bomb, pdf
-from tests.worker.features.workflows.kit import FlowMaker, WorkflowRig
-from tests.worker.features.workflows.memory_first.kit import job_with, rig, text
+from tests.support.files.pdfs import bomb, pdf
+from tests.support.worker.memory_first import job_with, text, text_worker
+from tests.support.worker.workflows import FlowMaker, WorkflowWorker
 from worker.features.workflows.memory_first.sources.decoding import (
     csv_to_text,
     describe_text,
@@ -23,7 +23,16 @@ from worker.features.workflows.memory_first.sources.decoding import (
 from worker.features.workflows.memory_first.steps import sources as sources_step
 
 
-async def failed(worker: WorkflowRig, sources: list[Any], **options: Any) -> list[Any]:
+def test_json_and_csv_become_lines() -> None:
+    raw = json.dumps({"a": {"b": ["x", "two words"]}, "n": 5, "none": None})
+    assert json_to_text(raw.encode()) == "b: x\ntwo words\nn: 5"
+    with pytest.raises(Exception, match="invalid JSON"):
+        json_to_text(b"[" * 100_000)
+    assert csv_to_text(b'a,b\n"x, y","line\nbreak"\n,\n') == "a | b\nx, y | line break"
+    assert csv_to_text(b"a\tb\n1\t2") == "a | b\n1 | 2"
+
+
+async def failed(worker: WorkflowWorker, sources: list[Any], **options: Any) -> list[Any]:
     """The errors of a failed step."""
     job_id = await worker.create(DEFINITION)
     record = await worker.run(job_id, SOURCES, {"sources": sources, **options})
@@ -31,7 +40,8 @@ async def failed(worker: WorkflowRig, sources: list[Any], **options: Any) -> lis
     return list(record.errors)
 
 
-async def test_files_of_all_types_are_read(fake_flows: FlowMaker, tmp_path: Path) -> None:
+@pytest.mark.fakeredis_only
+async def test_files_of_all_types_are_read(flows: FlowMaker, tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text("# A title\n\nSome words.")
     (tmp_path / "b.txt").write_bytes("Ein Café für die Gäste und das Haus.".encode("cp1252"))
     (tmp_path / "c.html").write_text("<title>Page</title><p>Hello there, world.")
@@ -39,7 +49,7 @@ async def test_files_of_all_types_are_read(fake_flows: FlowMaker, tmp_path: Path
     (tmp_path / "e.csv").write_text("name;city\nAnna;Ulm\n")
     (tmp_path / "f.pdf").write_bytes(pdf("One page of text", title="Paper"))
     (tmp_path / "g.bin").write_text("no")
-    worker = await rig(fake_flows, tmp_path)
+    worker = await text_worker(flows, tmp_path)
     job_id = await job_with(worker, [{"type": "dir", "path": "."}])
     found = await worker.payloads(job_id, SOURCES)
     assert [(each["path"], each["title"], each["lang"]) for each in found] == [
@@ -52,12 +62,9 @@ async def test_files_of_all_types_are_read(fake_flows: FlowMaker, tmp_path: Path
     ]
     assert all(each["bytes"] == (tmp_path / each["path"]).stat().st_size for each in found)
     assert found[1]["chars"] == len("Ein Café für die Gäste und das Haus.")
-
-
-async def test_repeated_files_and_duplicate_texts(fake_flows: FlowMaker, tmp_path: Path) -> None:
+    # Repeated files and duplicate texts.
     (tmp_path / "a.txt").write_text("the same words")
     (tmp_path / "b.txt").write_text("the same words")
-    worker = await rig(fake_flows, tmp_path)
     sources = [
         text("the same words"),
         {"type": "file", "path": "a.txt"},
@@ -72,11 +79,12 @@ async def test_repeated_files_and_duplicate_texts(fake_flows: FlowMaker, tmp_pat
     ]
 
 
+@pytest.mark.fakeredis_only
 async def test_an_unreadable_source_fails_the_step_unless_allowed(
-    fake_flows: FlowMaker, tmp_path: Path
+    flows: FlowMaker, tmp_path: Path
 ) -> None:
     (tmp_path / "bad.txt").write_bytes(b"a\0b")
-    worker = await rig(fake_flows, tmp_path)
+    worker = await text_worker(flows, tmp_path)
     sources = [
         text("good words"),
         {"type": "file", "path": "bad.txt"},
@@ -93,39 +101,29 @@ async def test_an_unreadable_source_fails_the_step_unless_allowed(
         ("source_failed", "bad.txt"),
     ]
     assert len(await worker.payloads(job_id, SOURCES)) == 1
-
-
-async def test_failures_beyond_the_limit_are_counted(fake_flows: FlowMaker, tmp_path: Path) -> None:
-    worker = await rig(fake_flows, tmp_path)
-    missing = [{"type": "file", "path": f"{number:03d}{'é' * 250}.txt"} for number in range(199)]
-    job_id = await job_with(worker, [text("good words"), *missing], max_source_failures=199)
+    # Failures beyond the limit are counted.
+    missing = [{"type": "file", "path": f"{number:03d}{'é' * 250}.txt"} for number in range(130)]
+    job_id = await job_with(worker, [text("good words"), *missing], max_source_failures=130)
     *reported, last = (await worker.step(job_id, SOURCES)).errors
     assert [each["source"][:3] for each in reported] == [
         f"{number:03d}" for number in range(len(reported))
     ]
-    assert last["message"].startswith(f"{199 - len(reported)} more cannot be read")
+    assert last["message"].startswith(f"{130 - len(reported)} more cannot be read")
     assert len(await worker.payloads(job_id, SOURCES)) == 1
-
-
-async def test_a_pdf_that_unpacks_to_very_much_is_one_failure(
-    fake_flows: FlowMaker, tmp_path: Path
-) -> None:
-    (tmp_path / "bomb.pdf").write_bytes(bomb(200))
-    worker = await rig(fake_flows, tmp_path)
-    job_id = await job_with(
-        worker,
-        [{"type": "file", "path": "bomb.pdf"}, text("good words")],
-        max_source_failures=1,
-    )
+    # A PDF that unpacks to much is one failure.
+    (tmp_path / "bomb.pdf").write_bytes(bomb(80))
+    sources = [{"type": "file", "path": "bomb.pdf"}, text("good words")]
+    job_id = await job_with(worker, sources, max_source_failures=1)
     assert [each["title"] for each in await worker.payloads(job_id, SOURCES)] == ["good words"]
 
 
-async def test_too_many_sources_or_too_much_text_is_refused(
-    fake_flows: FlowMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.fakeredis_only
+async def test_too_many_large_and_invalid_sources_are_refused(
+    flows: FlowMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(4):
         (tmp_path / f"{number}.txt").write_text(f"text number {number}")
-    worker = await rig(fake_flows, tmp_path)
+    worker = await text_worker(flows, tmp_path)
     monkeypatch.setattr(sources_step, "MOST_SOURCES", 3)
     [error] = await failed(worker, [{"type": "dir", "path": "."}])
     assert (error["code"], "4 sources, 3 at most" in error["message"]) == (
@@ -140,10 +138,6 @@ async def test_too_many_sources_or_too_much_text_is_refused(
         worker, [{"type": "file", "path": "0.txt"}, {"type": "file", "path": "1.txt"}]
     )
     assert error["code"] == "payload_too_large"
-
-
-async def test_invalid_sources_are_refused(fake_flows: FlowMaker) -> None:
-    worker = await rig(fake_flows)
     for wrong in ({"type": "url", "path": "x"}, {"type": "file"}, "words"):
         [error] = await failed(worker, [wrong])
         assert error["code"] == "validation_error"
@@ -179,21 +173,6 @@ def test_the_schema_of_the_options_matches() -> None:
         assert all(schema.describe_violations(each) for each in [*bad[step.name], {"unknown": 1}])
 
 
-def test_json_becomes_lines() -> None:
-    raw = json.dumps({"a": {"b": ["x", "two words"]}, "n": 5, "none": None})
-    assert json_to_text(raw.encode()) == "b: x\ntwo words\nn: 5"
-
-
-def test_deep_json_is_refused() -> None:
-    with pytest.raises(Exception, match="invalid JSON"):
-        json_to_text(b"[" * 100_000)
-
-
-def test_csv_becomes_rows() -> None:
-    assert csv_to_text(b'a,b\n"x, y","line\nbreak"\n,\n') == "a | b\nx, y | line break"
-    assert csv_to_text(b"a\tb\n1\t2") == "a | b\n1 | 2"
-
-
 def test_the_encoding_passed_to_the_reader() -> None:
     assert guess_charset("é".encode(), "text/plain") == ""
     assert guess_charset("é".encode("latin-1"), "text/plain") == "windows-1252"
@@ -204,18 +183,11 @@ def test_the_encoding_passed_to_the_reader() -> None:
 
 @pytest.mark.parametrize(
     ("words", "expected"),
-    [
-        ("死信队列用于存放无法处理的消息", "zh"),
-        ("これはキューです。メッセージを送ります", "ja"),
-        ("한국어 텍스트", "ko"),
-        ("الدفع الإلكتروني مهم", "ar"),
-        ("שלום עולם", "he"),
-        ("это не то что вы и я", "ru"),
-        ("der Hund und die Katze sind nicht da", "de"),
-        ("", "en"),
-        ("12345", "en"),
-    ],
-)
+    [("死信队列用于存放无法处理的消息", "zh"), ("これはキューです。メッセージ", "ja"),
+     ("한국어 텍스트", "ko"), ("الدفع الإلكتروني مهم", "ar"), ("שלום עולם", "he"),
+     ("это не то что вы и я", "ru"), ("der Hund und die Katze sind nicht da", "de"), ("", "en"),
+     ("12345", "en")],
+)  # fmt: skip
 def test_languages(words: str, expected: str) -> None:
     assert detect_source_language(words) == expected
     assert describe_text(words).lang == expected

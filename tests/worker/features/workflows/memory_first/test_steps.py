@@ -1,24 +1,50 @@
-"""The text steps in sequence in a worker."""
+"""The text steps in a worker: proposals, summaries and metrics."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+from typing import Any
 
+import pytest
+
+from common.contracts.workflow.statuses import Action
 from common.features.rag.ontology import TermEntry, term_key
 from common.features.workflows.memory_first import INDEX_EXTRACT, PROPOSALS, SOURCES, SUMMARIZE
-from tests.worker.features.workflows.kit import FlowMaker
-from tests.worker.features.workflows.memory_first.kit import (
+from common.features.workflows.types import DecideCommand, Decision
+from tests.support.worker.memory_first import (
     NOTES,
     RUNBOOK,
+    ScriptedModel,
     found_in,
     job_with,
-    rig,
+    read,
     text,
+    text_worker,
+)
+from tests.support.worker.memory_first_apply import (
+    DLQ,
+    GLOSSARY,
+    SAYS_IT,
+    ApplyMaker,
+    ApplyWorker,
+)
+from tests.support.worker.workflows import FlowMaker
+from worker.features.model.errors import ModelUnavailable, NoModel
+from worker.features.model.types import Completion
+from worker.features.workflows.memory_first.steps.analytics import Coverage, measure_coverage
+from worker.features.workflows.memory_first.text.analysis import SourceText
+from worker.features.workflows.memory_first.text.extractive_summary import (
+    join_sentences,
+    summarize_all,
+    summarize_overall,
+    summarize_source,
 )
 
 
+@pytest.mark.fakeredis_only
 async def test_from_sources_to_proposals(flows: FlowMaker) -> None:
-    worker = await rig(flows)
+    worker = await text_worker(flows)
     job_id = await job_with(worker, [text(RUNBOOK), text(NOTES, "notes"), text(RUNBOOK, "again")])
     assert (await worker.step(job_id, SOURCES)).summary.startswith("Read 3 sources, ")
     sources = await worker.payloads(job_id, SOURCES)
@@ -46,10 +72,7 @@ async def test_from_sources_to_proposals(flows: FlowMaker) -> None:
     assert ("term_merge", "web hook", "webhook") in reported
     assert ("term_case", "Github", "GitHub") in reported
     assert ("term_add", None, "worker") in reported
-
-
-async def test_a_job_without_sources_goes_through(fake_flows: FlowMaker) -> None:
-    worker = await rig(fake_flows)
+    # A job without sources.
     job_id = await job_with(worker, [])
     for step in (INDEX_EXTRACT, SUMMARIZE, PROPOSALS):
         record = await worker.run(job_id, step)
@@ -58,9 +81,10 @@ async def test_a_job_without_sources_goes_through(fake_flows: FlowMaker) -> None
     assert (await worker.step(job_id, PROPOSALS)).summary == "Generated 0 proposals"
 
 
-async def test_split_and_whole_extraction_are_equal(fake_flows: FlowMaker) -> None:
+@pytest.mark.fakeredis_only
+async def test_split_and_whole_extraction_are_equal(flows: FlowMaker) -> None:
     bodies = [f"# Page {n}\n\n{RUNBOOK}\n\n{NOTES}\n\nPage {n} ends." for n in range(20)]
-    worker = await rig(fake_flows)
+    worker = await text_worker(flows)
     job_id = await job_with(worker, [text(each) for each in bodies])
     record = await worker.run(job_id, INDEX_EXTRACT, {"max_terms": 10})
     assert record.status.value == "complete", record
@@ -70,22 +94,21 @@ async def test_split_and_whole_extraction_are_equal(fake_flows: FlowMaker) -> No
     assert len(expected) == 10
 
 
-async def test_known_terms_are_not_proposed(fake_flows: FlowMaker) -> None:
-    worker = await rig(fake_flows)
+@pytest.mark.fakeredis_only
+async def test_options_of_the_steps_without_a_model(flows: FlowMaker) -> None:
+    worker = await text_worker(flows)
     job_id = await job_with(worker, [text(RUNBOOK), text(NOTES)])
-    await worker.run(job_id, PROPOSALS)
-    before = await worker.payloads(job_id, PROPOSALS)
-    entry = TermEntry("dead letter queue", ("DLQ",))
-    await worker.client.hset("rag:default:ontology", term_key(entry.term), entry.to_json())
-    await worker.run(job_id, PROPOSALS)
-    after = await worker.payloads(job_id, PROPOSALS)
-    gone = [each for each in before if each not in after]
-    assert [(each["kind"], each["from"]) for each in gone] == [("term_alias", "DLQ")]
-
-
-async def test_options_of_the_proposals(fake_flows: FlowMaker) -> None:
-    worker = await rig(fake_flows)
-    job_id = await job_with(worker, [text(RUNBOOK), text(NOTES)])
+    await worker.run(job_id, SUMMARIZE, {"sentences": 2})
+    found = await worker.payloads(job_id, SUMMARIZE)
+    assert [(each["scope"], each["source"], each["method"]) for each in found] == [
+        ("overall", None, "extractive"),
+        ("source", "s_001", "extractive"),
+        ("source", "s_002", "extractive"),
+    ]
+    for each in found:
+        assert len(each["sentences"]) == 2
+        for place in each["sentences"]:
+            assert place["source"] in ("s_001", "s_002")
     await worker.run(job_id, PROPOSALS)
     every = await worker.payloads(job_id, PROPOSALS)
     await worker.run(job_id, PROPOSALS, {"limit": 3})
@@ -94,3 +117,184 @@ async def test_options_of_the_proposals(fake_flows: FlowMaker) -> None:
     assert await worker.payloads(job_id, PROPOSALS) == [
         each for each in every if each["confidence"] >= 0.9
     ]
+    # Known terms are not proposed.
+    entry = TermEntry("dead letter queue", ("DLQ",))
+    await worker.client.hset("rag:default:ontology", term_key(entry.term), entry.to_json())
+    await worker.run(job_id, PROPOSALS, {})
+    after = await worker.payloads(job_id, PROPOSALS)
+    gone = [each for each in every if each not in after]
+    assert [(each["kind"], each["from"]) for each in gone] == [("term_alias", "DLQ")]
+
+
+LONG = "\n\n".join(
+    f"Valves of type {n} close the pipe when the pressure of water rises. Rain falls on day {n}."
+    for n in range(30)
+)
+
+
+def test_a_summary_is_made_of_exact_sentences_in_their_order() -> None:
+    [source] = read(RUNBOOK)
+    best, _ = summarize_source(source, 3)
+    assert len(best) == 3
+    assert [each.start for each in best] == sorted(each.start for each in best)
+    for each in best:
+        assert source.text[each.start : each.end] == each.text
+        assert not each.text.startswith("#")
+    assert "Dead Letter Queue (DLQ)" in join_sentences(best)
+    best, _ = summarize_source(read(LONG)[0], 5)  # no sentence is repeated
+    assert sum("Valves" in each.text for each in best) == 1
+
+
+def test_headings_code_and_tables_are_skipped_if_possible() -> None:
+    body = (
+        "# The queue of the worker\n\n```\nthe worker reads the queue.\n```\n\n| the | worker |\n"
+    )
+    [source] = read(
+        body + "\nThe worker reads the queue, and the queue never waits for the worker."
+    )
+    best, _ = summarize_source(source, 3)
+    assert (
+        join_sentences(best)
+        == "The worker reads the queue, and the queue never waits for the worker."
+    )
+    for body in (
+        "word",
+        "a | b\n1 | 2",
+        "```\ncode\n```",
+        "x" * 100_000,
+        "短い。",
+        "死信队列用于存放消息。",
+    ):
+        best, _ = summarize_source(read(body)[0], 3)
+        assert join_sentences(best)
+
+
+def test_the_overall_summary_uses_several_sources() -> None:
+    sources = read(RUNBOOK, NOTES)
+    candidates = [more for _, more in summarize_all(sources, 3)]
+    best = summarize_overall(candidates, {source.id: "en" for source in sources}, 3)
+    assert {each.source for each in best} == {"s_001", "s_002"}
+    assert summarize_overall([], {}, 3) == []
+
+
+@pytest.mark.fakeredis_only
+async def test_summaries_by_a_model(flows: FlowMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = ScriptedModel("First.  A sentence that is cut", "Second.", "All of it.")
+    worker = await text_worker(flows, model=model)
+    job_id = await job_with(worker, [text(RUNBOOK), text(NOTES)])
+    record = await worker.run(job_id, SUMMARIZE)
+    assert record.summary == "Summarized 2 sources, 3 of 3 summaries by the model"
+    found = await worker.payloads(job_id, SUMMARIZE)
+    assert [each["text"] for each in found] == ["All of it.", "First.", "Second."]
+    assert [each["sentences"] for each in found] == [[], [], []]
+    first = model.asked[0]
+    assert (first.temperature, first.seed) == (0.0, 7)
+    assert RUNBOOK.strip() in first.messages[1]["content"]
+    model.asked.clear()
+    for options in ({"use_model": False}, {"model_budget_s": 0}):
+        await worker.run(job_id, SUMMARIZE, options)
+        assert model.asked == []
+    # A model that fails is not used again.
+    for error in (NoModel(), ModelUnavailable("it is away")):
+        model.asked.clear()
+        model.answers = ["First.", error]
+        record = await worker.run(job_id, SUMMARIZE, {})
+        assert record.status.value == "complete"
+        found = await worker.payloads(job_id, SUMMARIZE)
+        assert [each["method"] for each in found] == ["extractive", "model", "extractive"]
+        assert len(model.asked) == 2
+    # A model that never answers is not waited for.
+    stopped = []
+
+    async def never_answers(*_: Any) -> Completion:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.append(True)
+        raise AssertionError
+
+    monkeypatch.setattr(model, "complete", never_answers)
+    await worker.run(job_id, SUMMARIZE, {"model_timeout_s": 0.05})
+    found = await worker.payloads(job_id, SUMMARIZE)
+    assert {each["method"] for each in found} == {"extractive"}
+    assert len(stopped) == 1
+
+
+ADD = {"kind": "term_add", "from": None, "to": "backlog"}
+UNRELATED = "Cats sleep on the sofa all day."
+
+
+async def metrics(worker: ApplyWorker, job_id: str) -> dict[str, Any]:
+    """Metrics by name; those of single steps by name and step."""
+    record = await worker.run(job_id, "analytics")
+    assert record.status.value == "complete", record
+    found = await worker.payloads(job_id, "analytics")
+    return {f"{each['metric']} {each.get('step', '')}".strip(): each for each in found}
+
+
+@pytest.mark.fakeredis_only
+async def test_metrics_of_a_job(make_apply: ApplyMaker) -> None:
+    worker = await make_apply()
+    job_id = await worker.reviewed([DLQ, ADD, ADD], [SAYS_IT, GLOSSARY, UNRELATED], approve=False)
+    undone = await worker.workflows.undo(job_id, "undo_0a0b0c0d", worker.once())
+    assert undone.answer.value == "ok", undone
+    decisions = [
+        Decision("p_001", Action.APPROVE),
+        Decision("p_002", Action.APPROVE),
+        Decision("p_003", Action.REJECT),
+    ]
+    wanted = DecideCommand(job_id, "me", decisions, token="0a0b0c0e", reviewing=True)
+    await worker.workflows.decide(wanted, worker.once(), worker.ids(), worker.admission)
+    await worker.applied(job_id)
+    found = await metrics(worker, job_id)
+    assert found["proposals"] == {
+        "metric": "proposals",
+        "value": 3,
+        "by_status": {"applied": 2, "rejected": 1},
+        "by_kind": {"term_add": 2, "term_alias": 1},
+    }
+    assert found["acceptance_rate"] == {
+        "metric": "acceptance_rate", "value": 0.6667, "accepted": 2, "rejected": 1,
+    }  # fmt: skip
+    assert found["mean_confidence_accepted"]["value"] == 0.9
+    assert found["mean_confidence_rejected"]["value"] == 0.9
+    assert found["terms"] == {
+        "metric": "terms", "value": 2, "before": 0, "after": 2, "changed": 2,
+    }  # fmt: skip
+    assert found["documents"]["value"] == 3
+    assert found["coverage_sources"] == {
+        "metric": "coverage_sources", "value": 0.6667, "covered": 2, "total": 3,
+    }  # fmt: skip
+    assert found["coverage_chunks"]["covered"] == 2
+    assert found["duration_s apply"]["value"] >= 0
+    assert found["retries"] == {"metric": "retries", "value": 0, "by_step": {}}
+    job = await worker.snapshot(job_id)
+    assert (job.status.value, job.progress) == ("completed", 1.0)
+    assert job.steps["analytics"].summary == (
+        "2 of 3 proposals accepted; terms in 2 of 3 sources, 2 of 3 passages"
+    )
+    # A job without proposals, and one with a step that was executed again.
+    job_id = await worker.reviewed([], [])
+    await worker.applied(job_id)
+    found = await metrics(worker, job_id)
+    for name in ("acceptance_rate", "mean_confidence_accepted", "coverage_chunks"):
+        assert found[name]["value"] is None
+    job_id = await worker.reviewed([DLQ], [SAYS_IT])
+    await worker.applied(job_id, dry_run=True)
+    await worker.applied(job_id, dry_run=False)
+    assert (await metrics(worker, job_id))["retries"]["by_step"] == {"apply": 1}
+
+
+def test_passages_that_hold_a_term() -> None:
+    def text(words: str) -> SourceText:
+        return SourceText("s_001", "en", "text/plain", words)
+
+    names = ["dead letter queue", "DLQ", "東京"]
+    assert measure_coverage([text("Dead-letter queues.")], names) == Coverage(1, 1, 1, 1)
+    assert measure_coverage([text("A queue of dead letters.")], names) == Coverage(1, 0, 1, 0)
+    assert measure_coverage([text("dlq"), text("cats")], names) == Coverage(2, 1, 2, 1)
+    assert measure_coverage([text("私は東京に住む")], names) == Coverage(1, 1, 1, 1)
+    assert measure_coverage([text("dlq")], []) == Coverage(1, 0, 1, 0)
+    long = "\n\n".join(f"Paragraph {n} says {'word ' * 180}." for n in range(5)) + " the DLQ"
+    assert measure_coverage([text(long)], names).covered_chunks == 1
+    assert measure_coverage([], names) == Coverage()

@@ -1,0 +1,288 @@
+"""CREATE and the upload guard."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+
+import pytest
+
+from common.contracts.images import Detect
+from common.features.images.types import ImageAnswer
+from tests.support.store.images import (
+    ADMISSION,
+    ALREADY,
+    CONFLICT,
+    HOLD_MS,
+    LOST,
+    MISSING,
+    OK,
+    RECORD_TTL_S,
+    STATUS_TTL_S,
+    ImageHarness,
+    fresh_upload,
+    new_image,
+    uploaded,
+)
+
+REUSED = ImageAnswer.REUSED
+ONCE = {
+    "idempotency_key": "{0}:idempotency.img:k",
+    "fingerprint": "print",
+    "idempotency_ttl_s": 600,
+}
+
+
+async def test_a_new_image_is_queued_and_has_a_record(images: ImageHarness) -> None:
+    before = datetime.datetime.now(datetime.timezone.utc).replace(microsecond=0)
+    image_id = await images.create(
+        filename="a cat.jpg",
+        declared_type="image/jpeg",
+        max_bytes=1000,
+        metadata=b'{"album":"cats"}',
+        detect=Detect.NONE,
+        tenant="acme",
+        tail="7",
+    )
+    shown = await images.status(image_id)
+    assert set(shown) == {"stage", "progress", "updated_at"}
+    assert (shown["stage"], shown["progress"]) == ("queued", "0")
+    said = datetime.datetime.strptime(shown["updated_at"] + "+0000", "%Y-%m-%dT%H:%M:%SZ%z")
+    assert before <= said <= before + datetime.timedelta(seconds=30)
+    record = await images.record(image_id)
+    assert record.pop("created_at") == record.pop("updated_at") == shown["updated_at"]
+    assert record == {
+        "image_id": image_id,
+        "status": "queued",
+        "filename": "a cat.jpg",
+        "declared_type": "image/jpeg",
+        "max_bytes": "1000",
+        "metadata": '{"album":"cats"}',
+        "detect": "none",
+        "tenant": "acme",
+        "tail": "7",
+        "ttl_s": str(RECORD_TTL_S),
+    }
+    assert await images.guard(image_id) is None
+    assert await images.client.zrange(images.keys.index(), 0, -1) == [image_id.encode()]
+    assert await images.client.zrange(images.keys.index("acme"), 0, -1) == [image_id.encode()]
+
+
+async def test_an_image_without_an_upload_expires_with_its_status(images: ImageHarness) -> None:
+    image_id = await images.create()
+    assert await images.ttls(image_id) == (STATUS_TTL_S, STATUS_TTL_S, -2)
+    assert await images.without_ttl() == []
+    index = images.keys.index()  # without a tenant it is in one index only
+    assert await images.client.keys(f"{index}*") == [index.encode()]
+
+
+async def test_a_repeated_request_returns_the_same_image(images: ImageHarness) -> None:
+    first, second = new_image(**ONCE), new_image(**ONCE)
+    assert (await images.store.create(first)).facts == {"image_id": first.image_id}
+    async with images.unchanged():
+        again = await images.store.create(second)
+        assert (again.answer, again.facts) == (ALREADY, {"image_id": first.image_id})
+        other = await images.store.create(new_image(**{**ONCE, "fingerprint": "another"}))
+        assert other.answer is REUSED
+    assert 0 < await images.client.ttl(ONCE["idempotency_key"]) <= 600
+    # A key whose image is gone creates a new one.
+    await images.store.delete(first.image_id)
+    made = await images.store.create(second)
+    assert (made.answer, made.facts) == (OK, {"image_id": second.image_id})
+    again = await images.store.create(new_image(**ONCE))
+    assert (again.answer, again.facts) == (ALREADY, {"image_id": second.image_id})
+
+
+async def test_a_lost_reply_creates_nothing_twice(doubting: ImageHarness) -> None:
+    new = new_image(tenant="acme", **ONCE)
+    made = await doubting.store.create(new)
+    assert (made.answer, made.facts) == (OK, {"image_id": new.image_id})
+    assert await doubting.client.zcard(doubting.keys.index()) == 1
+
+
+async def test_a_repetition_does_not_reset_an_image(images: ImageHarness) -> None:
+    new = new_image()
+    await images.store.create(new)
+    upload_id = await images.claim(new.image_id)
+    async with images.unchanged():
+        assert (await images.store.create(new)).answer is OK
+    assert (await images.record(new.image_id))["upload_id"] == upload_id
+
+
+async def test_concurrent_requests_with_one_key_create_one_image(images: ImageHarness) -> None:
+    wanted = [new_image(**ONCE) for _ in range(20)]
+    outcomes = await asyncio.gather(*(images.store.create(new) for new in wanted))
+    assert [outcome.answer for outcome in outcomes].count(OK) == 1
+    assert len({outcome.facts["image_id"] for outcome in outcomes}) == 1
+    assert await images.client.zcard(images.keys.index()) == 1
+
+
+def test_an_idempotency_key_needs_a_fingerprint_and_a_ttl() -> None:
+    for missing in ("fingerprint", "idempotency_ttl_s"):
+        with pytest.raises(ValueError, match="Idempotency-Key"):
+            new_image(**{name: value for name, value in ONCE.items() if name != missing})
+
+
+async def test_expired_images_are_removed_from_the_index(images: ImageHarness) -> None:
+    """A few with each new image: no call scans the whole index."""
+    gone = {await images.create(tenant="acme") for _ in range(24)}
+    await images.client.delete(*(images.keys.record(image_id) for image_id in gone))
+    index, made, left = images.keys.index("acme"), set(), 24
+    for _ in range(40):
+        made.add(await images.create(tenant="acme"))
+        members = {raw.decode() for raw in await images.client.zrange(index, 0, -1)}
+        still = len(members & gone)
+        assert left - 4 <= still <= left
+        left = still
+    assert left == 0
+    # Existing images stay.
+    for name in (index, images.keys.index()):
+        assert {raw.decode() for raw in await images.client.zrange(name, 0, -1)} == made
+
+
+async def test_entries_older_than_any_record_leave_the_index(images: ImageHarness) -> None:
+    index = images.keys.index()
+    await images.client.zadd(index, {f"old-{number}": 1 + number for number in range(50)})
+    image_id = await images.create()
+    assert await images.client.zrange(index, 0, -1) == [image_id.encode()]
+
+
+# -- The upload guard: one upload at a time, and a stalled one does not block for ever ------------
+
+
+async def test_the_first_upload_gets_the_guard(images: ImageHarness) -> None:
+    image_id = await images.create()
+    await images.shorten(image_id)
+    upload_id = await images.claim(image_id)
+    assert await images.guard(image_id) == b"claimed"
+    record = await images.record(image_id)
+    assert (record["status"], record["upload_id"]) == ("queued", upload_id)
+    seconds, micros = await images.client.time()
+    now_ms = int(seconds) * 1000 + int(micros) // 1000
+    assert now_ms < int(record["upload_deadline_ms"]) <= now_ms + HOLD_MS
+    assert await images.stage(image_id) == ("queued", "0")
+    assert await images.ttls(image_id) == (STATUS_TTL_S,) * 3
+    async with images.unchanged():
+        refused = await images.store.claim(image_id, fresh_upload(), HOLD_MS)
+        assert (refused.answer, refused.facts) == (CONFLICT, {"status": "queued"})
+        assert (await images.store.claim("nobody", fresh_upload(), HOLD_MS)).answer is MISSING
+
+
+@pytest.mark.real_redis
+async def test_the_guard_is_a_single_set_nx(images: ImageHarness) -> None:
+    image_id = await images.create()
+    async with images.client.monitor() as monitor:
+        await images.claim(image_id)
+        seen = monitor.listen()
+        async with asyncio.timeout(5):
+            while not (command := (await anext(seen))["command"]).startswith("SET "):
+                pass
+    assert command == f"SET {images.keys.upload(image_id)} claimed NX EX 3600"
+
+
+@pytest.mark.parametrize("stalled", [False, True], ids=["first", "stalled"])
+async def test_of_twenty_concurrent_claims_one_succeeds(
+    images: ImageHarness, stalled: bool
+) -> None:
+    image_id = await images.create()
+    if stalled:
+        await images.claim(image_id)
+        await images.over(image_id)
+    stores = [images, *(ImageHarness(images.backend, images.jobs) for _ in range(3))]
+    uploads = [fresh_upload() for _ in range(20)]
+    outcomes = await asyncio.gather(
+        *(
+            stores[at % 4].store.claim(image_id, upload_id, HOLD_MS)
+            for at, upload_id in enumerate(uploads)
+        )
+    )
+    answers = [outcome.answer for outcome in outcomes]
+    assert (answers.count(OK), answers.count(CONFLICT)) == (1, 19)
+    assert (await images.record(image_id))["upload_id"] == uploads[answers.index(OK)]
+    for other in stores[1:]:
+        await other.close()
+
+
+async def test_an_uploaded_image_cannot_be_uploaded_again(images: ImageHarness) -> None:
+    """Also after the guard has expired, because the record lives longer."""
+    running, done, failed = [await images.processing() for _ in range(3)]
+    await images.succeed(done)
+    await images.fail(failed)
+    for held, status in ((running, "processing"), (done, "processed"), (failed, "failed")):
+        for _ in range(2):
+            async with images.unchanged():
+                refused = await images.store.claim(held.image_id, fresh_upload(), HOLD_MS)
+            assert (refused.answer, refused.facts) == (CONFLICT, {"status": status})
+            await images.client.delete(images.keys.upload(held.image_id))
+
+
+async def test_a_stalled_upload_is_replaced_by_the_next(images: ImageHarness) -> None:
+    image_id = await images.create()
+    silent = await images.claim(image_id)
+    await images.over(image_id)
+    upload_id = await images.claim(image_id)
+    assert (await images.record(image_id))["upload_id"] == upload_id
+    async with images.unchanged():
+        assert (await images.store.extend_claim(image_id, silent, HOLD_MS)).answer is LOST
+        assert (await images.store.release(image_id, silent)).answer is LOST
+        assert (await images.store.submit(uploaded(image_id, silent), ADMISSION)).answer is LOST
+
+
+async def test_a_third_party_guard_is_respected_until_it_expires(images: ImageHarness) -> None:
+    """A third-party gateway does not write the record."""
+    image_id = await images.create()
+    guard = images.keys.upload(image_id)
+    await images.client.set(guard, "claimed", ex=100)
+    assert (await images.store.claim(image_id, fresh_upload(), HOLD_MS)).answer is CONFLICT
+    assert (await images.store.reopen(image_id)).answer is CONFLICT
+    assert await images.client.ttl(guard) <= 100
+    await images.client.delete(guard)
+    await images.claim(image_id)
+
+
+async def test_the_guard_of_an_upload_in_progress_is_extended(images: ImageHarness) -> None:
+    image_id = await images.create()
+    upload_id = await images.claim(image_id, hold_ms=1)
+    await images.shorten(image_id)
+    assert (await images.store.extend_claim(image_id, upload_id, HOLD_MS)).answer is OK
+    assert (await images.store.claim(image_id, fresh_upload(), HOLD_MS)).answer is CONFLICT
+    assert await images.ttls(image_id) == (STATUS_TTL_S,) * 3
+    await images.client.delete(images.keys.upload(image_id))  # a lost guard is restored
+    assert (await images.store.extend_claim(image_id, upload_id, HOLD_MS)).answer is OK
+    assert await images.guard(image_id) == b"claimed"
+    assert (await images.ttls(image_id))[2] == STATUS_TTL_S
+
+
+async def test_only_the_holder_can_extend_or_release_the_guard(images: ImageHarness) -> None:
+    free, claimed = await images.create(), await images.create()
+    await images.claim(claimed)
+    ended, held = await images.failed(), await images.processing()
+    others = [(image_id, fresh_upload()) for image_id in (free, claimed, "nobody")]
+    async with images.unchanged():
+        for image_id, upload_id in (*others, held[:2], ended[:2]):
+            assert (await images.store.extend_claim(image_id, upload_id, HOLD_MS)).answer is LOST
+            if image_id != free:
+                assert (await images.store.release(image_id, upload_id)).answer is LOST
+
+
+async def test_a_failed_upload_releases_the_guard(doubting: ImageHarness) -> None:
+    """Every call is repeated after a lost reply."""
+    image_id = await doubting.create()
+    upload_id = await doubting.claim(image_id)
+    await doubting.shorten(image_id)
+    assert (await doubting.store.release(image_id, upload_id)).answer is OK
+    assert await doubting.guard(image_id) is None
+    record = await doubting.record(image_id)
+    assert record["status"] == "queued"
+    assert not {"upload_id", "upload_deadline_ms"} & set(record)
+    assert await doubting.stage(image_id) == ("queued", "0")
+    assert await doubting.ttls(image_id) == (STATUS_TTL_S, STATUS_TTL_S, -2)
+    await doubting.claim(image_id)
+
+
+async def test_a_claim_restores_an_expired_status(images: ImageHarness) -> None:
+    held = await images.failed()
+    assert (await images.store.reopen(held.image_id)).answer is not ALREADY
+    await images.client.delete(images.keys.status(held.image_id))
+    await images.claim(held.image_id)
+    assert await images.stage(held.image_id) == ("queued", "0")

@@ -1,0 +1,247 @@
+"""BullMQ jobs: added exactly as BullMQ's own `add` does, once per key; read and removed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from common.contracts.bullmq import BullKeys
+from tests.support.gateway.asgi import Answer
+from tests.support.gateway.bullmq import QUEUES, QueueApi
+from tests.support.gateway.harness import Make, check_problem
+
+pytestmark = pytest.mark.real_redis
+
+
+async def test_a_prioritized_job_is_stored_with_its_events(api: QueueApi) -> None:
+    opts = {"priority": 1, "attempts": 3, "backoff": {"type": "exponential", "delay": 1000}}
+    answer = await api.post({"name": "video-generation", "data": {"videoId": "v"}, "opts": opts})
+    assert answer.status == 202
+    assert answer.json() == {"id": "1", "queue": "video", "outcome": "added"}
+    assert answer.header("location") == "/v1/bullmq/video/jobs/1"
+    fields = await api.fields("1")
+    assert fields["name"] == "video-generation"
+    assert json.loads(fields["data"]) == {"videoId": "v"}
+    stored = json.loads(fields["opts"])
+    assert {name: stored[name] for name in opts} == opts
+    assert fields["priority"] == "1"
+    redis = api.gateway.redis
+    assert await redis.zrange(api.keys.key("prioritized"), 0, -1) == [b"1"]
+    events = [entry[b"event"] for _, entry in await redis.xrange(api.keys.events)]
+    assert events == [b"added", b"waiting"]
+
+
+async def test_queue_name_and_prefix_decide_the_keys(make: Make) -> None:
+    api = QueueApi(make(bullmq_add_queues=",".join(QUEUES)), QUEUES[1])
+    assert [await api.add() for _ in range(3)] == ["1", "2", "3"]
+    assert await api.gateway.redis.lrange(api.keys.key("wait"), 0, -1) == [b"3", b"2", b"1"]  # type: ignore[misc]
+    assert await api.gateway.redis.exists("bull:{video}:1")
+    assert not await api.gateway.redis.exists("bull:video:id")
+    assert (await api.get("1")).json()["queue"] == "{video}"
+    prefixed = QueueApi(make(bullmq_add_queues="video", bullmq_prefix="mine"))
+    assert (await prefixed.post({"name": "a"})).status == 202
+    key = BullKeys("video", "mine").job("1")
+    assert await prefixed.gateway.redis.hget(key, "data") == b"{}"  # type: ignore[misc]
+
+
+OPTIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"backoff": 250, "attempts": 2}, {"backoff": {"type": "fixed", "delay": 250}}),
+    ({"backoff": {"type": "fixed", "delay": 9, "jitter": 0.5}}, {}),
+    ({"removeOnComplete": True, "removeOnFail": 5}, {}),
+    ({"removeOnComplete": {"age": 60, "count": 3}}, {}),
+    ({"lifo": True, "stackTraceLimit": 2}, {}),
+    ({"keepLogs": 7}, {"kl": 7}),
+    ({"deduplication": {"id": "d", "ttl": 500}}, {"de": {"id": "d", "ttl": 500}}),
+]
+
+
+async def test_options_are_stored_as_workers_read_them(api: QueueApi) -> None:
+    for opts, stored in OPTIONS:
+        found = json.loads((await api.fields(await api.add(opts)))["opts"])
+        assert {name: found[name] for name in stored or opts} == (stored or opts)
+
+
+async def test_a_delayed_job_waits_for_its_time(api: QueueApi) -> None:
+    job_id = await api.add({"delay": 60_000, "priority": 5})
+    assert await api.gateway.redis.zrange(api.keys.key("delayed"), 0, -1) == [job_id.encode()]
+    view = (await api.get(job_id)).json()
+    assert (view["state"], view["delay"], view["priority"]) == ("delayed", 60_000, 5)
+
+
+async def test_a_custom_or_deduplicated_job_is_added_once(api: QueueApi) -> None:
+    for number, (opts, outcome) in enumerate(
+        (({"jobId": "report-7"}, "duplicate"), ({"deduplication": {"id": "d"}}, "deduplicated")), 1
+    ):
+        first = await api.post({"name": "a", "opts": opts})
+        again = await api.post({"name": "a", "opts": opts})
+        job_id = opts.get("jobId", first.json()["id"])
+        assert first.json() == {"id": job_id, "queue": "video", "outcome": "added"}
+        assert again.json() == {**first.json(), "outcome": outcome}
+        assert await api.gateway.redis.llen(api.keys.key("wait")) == number  # type: ignore[misc]
+
+
+async def test_data_is_stored_unchanged(api: QueueApi) -> None:
+    for data in (None, 7, "text", [1, 2], {"ä": "日本語 🎬", "n": 1 << 60}, {"t": "x" * 199_900}):
+        job_id = await api.add(data={"is": data})
+        raw = (await api.fields(job_id))["data"]
+        assert json.loads(raw) == {"is": data}
+        assert "\\u" not in raw
+        assert (await api.get(job_id)).json()["data"] == {"is": data}
+
+
+async def test_a_full_queue_rejects_jobs_with_retry_after(make: Make) -> None:
+    api = QueueApi(make(bullmq_add_queues="video", bullmq_max_unfinished=3))
+    await api.add()
+    await api.add({"priority": 1})
+    await api.add({"delay": 60_000, "jobId": "mine"})
+    refused = await api.post({"name": "a"})
+    problem = check_problem(refused, 429, "queue_full")
+    assert "3 jobs" in problem["detail"]
+    assert int(refused.header("retry-after") or 0) >= 1
+    assert (await api.fields("4")) == {}
+    # A duplicate does not count against the limit.
+    again = await api.post({"name": "a", "opts": {"jobId": "mine"}})
+    assert again.json()["outcome"] == "duplicate"
+    await api.delete("1")
+    assert (await api.post({"name": "a"})).status == 202
+
+
+BODY = {"name": "render", "data": {"n": 1}, "opts": {"priority": 2}}
+
+
+async def post(api: QueueApi, key: str, body: object = BODY) -> Answer:
+    return await api.post(body, {"idempotency-key": key})
+
+
+async def jobs(api: QueueApi) -> int:
+    found = await api.gateway.redis.zcard(api.keys.key("prioritized"))
+    return int(found)
+
+
+async def test_the_key_becomes_the_job_id(api: QueueApi) -> None:
+    answers = await asyncio.gather(*(post(api, "video-1742") for _ in range(20)))
+    [first] = [answer for answer in answers if answer.json()["outcome"] == "added"]
+    again = await post(api, '"video-1742"')
+    assert first.json() == {"id": "video-1742", "queue": "video", "outcome": "added"}
+    assert first.header("idempotency-replayed") is None
+    assert first.header("idempotent-replayed") is None
+    for answer in (again, *answers):
+        if answer is not first:
+            assert answer.json() == {**first.json(), "outcome": "replayed"}
+            assert answer.header("idempotency-replayed") == "true"
+            assert answer.header("idempotent-replayed") == "true", "the earlier spelling"
+            assert answer.header("location") == first.header("location")
+    assert await jobs(api) == 1
+    left_ms = await api.gateway.redis.pttl(api.keys.idempotency("video-1742"))
+    assert 86_000_000 < left_ms <= 86_400_000
+    other = await post(api, "video-1742", {**BODY, "data": {"n": 2}})
+    check_problem(other, 422, "idempotency_key_reused")
+    check_problem(await post(api, ""), 400, "invalid_idempotency_key")
+    assert await jobs(api) == 1
+
+
+async def test_a_removed_job_is_not_added_again(api: QueueApi) -> None:
+    await post(api, "k-1")
+    assert (await api.delete("k-1")).status == 200
+    again = await post(api, "k-1")
+    assert (again.status, again.json()["outcome"]) == (202, "replayed")
+    assert await jobs(api) == 0
+    check_problem(await api.get("k-1"), 404, "job_not_found")
+
+
+async def test_a_key_that_is_no_valid_id_gets_a_derived_one(api: QueueApi) -> None:
+    for key in ("17", "a:b", "meta", "a/b", "with space", "x" * 200, "key-1"):
+        first, again = await post(api, key), await post(api, key)
+        job_id = first.json()["id"]
+        assert job_id.startswith("key-")
+        assert job_id != key
+        assert again.json() == {**first.json(), "outcome": "replayed"}
+        assert (await api.get(job_id)).json()["state"] == "prioritized"
+
+
+async def test_a_key_and_a_custom_id_are_rejected(api: QueueApi) -> None:
+    body = {**BODY, "opts": {"jobId": "mine"}}
+    problem = check_problem(await post(api, "k-1", body), 422, "invalid_request")
+    assert problem["errors"][0]["pointer"] == "/opts/jobId"
+    assert await jobs(api) == 0
+
+
+async def test_queues_do_not_share_keys(api: QueueApi) -> None:
+    other = QueueApi(api.gateway, "{video}")
+    assert (await post(api, "k-1")).json()["outcome"] == "added"
+    assert (await post(other, "k-1")).json()["outcome"] == "added"
+
+
+async def test_a_job_is_described_in_every_state(api: QueueApi) -> None:
+    job_id = await api.add({"attempts": 3})
+    waiting = await api.get(job_id)
+    assert waiting.header("retry-after") == "1"
+    view = waiting.json()
+    assert (view["state"], view["progress"], view["attemptsMade"]) == ("waiting", 0, 0)
+    assert view["opts"]["attempts"] == 3
+    assert view["returnvalue"] is None
+    await api.begin(job_id)
+    await api.gateway.redis.hset(api.keys.job(job_id), "progress", "25")  # type: ignore[misc]
+    view = (await api.get(job_id)).json()
+    assert (view["state"], view["progress"], view["attemptsStarted"]) == ("active", 25, 1)
+    assert view["processedBy"] == "node-1"
+    await api.complete(job_id, {"url": "https://example.com/v"})
+    done = await api.get(job_id)
+    assert done.header("retry-after") is None
+    view = done.json()
+    assert (view["state"], view["attemptsMade"]) == ("completed", 1)
+    assert view["returnvalue"] == {"url": "https://example.com/v"}
+    assert view["finishedOn"] == 1760000000001
+
+
+async def test_an_unchanged_job_gets_304(api: QueueApi) -> None:
+    job_id = await api.add()
+    etag = (await api.get(job_id)).header("etag") or ""
+    path = f"{api.path}/jobs/{job_id}"
+    assert (await api.gateway.client.get(path, {"if-none-match": etag})).status == 304
+    await api.begin(job_id)
+    assert (await api.gateway.client.get(path, {"if-none-match": etag})).status == 200
+    await api.complete(job_id, 1)
+    assert (await api.delete(job_id)).json()["outcome"] == "removed"
+    assert not await api.gateway.redis.exists(api.keys.key("completed"))
+
+
+async def test_a_waiting_job_is_removed_completely(api: QueueApi) -> None:
+    for opts in ({}, {"priority": 1}, {"delay": 60_000}):
+        job_id = await api.add(opts)
+        answer = await api.delete(job_id)
+        assert answer.status == 200
+        assert answer.json() == {"id": job_id, "queue": "video", "outcome": "removed"}
+        check_problem(await api.get(job_id), 404, "job_not_found")
+        check_problem(await api.delete(job_id), 404, "job_not_found")
+    for state in ("wait", "prioritized", "delayed"):
+        assert not await api.gateway.redis.exists(api.keys.key(state))
+
+
+async def test_the_worker_of_an_active_job_is_notified(api: QueueApi) -> None:
+    job_id = await api.add()
+    await api.begin(job_id)
+    listening = api.gateway.redis.pubsub()
+    await listening.subscribe(api.keys.control)
+    assert await listening.get_message(timeout=5) is not None
+    answer = await api.delete(job_id)
+    assert (answer.status, answer.json()["outcome"]) == (202, "canceling")
+    message = await listening.get_message(ignore_subscribe_messages=True, timeout=5)
+    assert message is not None
+    assert message["data"] == job_id.encode()
+    assert await api.gateway.redis.pttl(api.keys.cancel(job_id)) > 0
+    assert (await api.get(job_id)).json()["state"] == "active"
+    await listening.aclose()  # type: ignore[no-untyped-call]
+
+
+async def test_the_next_job_of_a_scheduler_is_not_removed(api: QueueApi) -> None:
+    job_id, redis = "repeat:daily:1760000000000", api.gateway.redis
+    fields = {"name": "a", "timestamp": "1", "data": "{}", "opts": "{}", "rjk": "daily"}
+    await redis.hset(api.keys.job(job_id), mapping=fields)  # type: ignore[misc]
+    await redis.zadd(api.keys.key("repeat"), {"daily": 1760000000000})
+    assert (await api.get(job_id)).json()["id"] == job_id
+    check_problem(await api.delete(job_id), 409, "scheduled_job")
+    assert await api.fields(job_id) == fields

@@ -1,0 +1,218 @@
+"""`make run` as a new user sees it: one command, two curl lines, Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.model.served import Served
+from tests.support.processes.gateway import free_port
+from tests.support.processes.worker import ROOT, wait_until
+from tests.support.servers import missing
+
+pytestmark = pytest.mark.process
+SLOW = pytest.mark.slow("starts all processes again")
+ServeFakeModel = Callable[[], Served]
+
+
+def start(tmp_path: Path, port: int, *words: str) -> subprocess.Popen[str]:
+    env = {**os.environ, "PORT": str(port), "SLUICE_DATA_DIR": str(tmp_path)}
+    for name in ("REDIS_URL", "MODEL_URL"):
+        env.pop(name, None)
+    return subprocess.Popen(
+        [sys.executable, "-m", "sluice", "up", *words],
+        env=env, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def printed_script(process: subprocess.Popen[str]) -> str:
+    """The lines to copy, from the output of the command."""
+    assert process.stdout is not None
+    overdue = threading.Timer(60, process.kill)
+    overdue.start()
+    lines: list[str] = []
+    try:
+        for line in process.stdout:
+            if line.startswith("API:"):
+                return "".join(lines[lines.index("\n", 1) :])
+            lines.append(line)
+    finally:
+        overdue.cancel()
+    raise AssertionError(f"it ended early: {''.join(lines)}")
+
+
+def test_the_printed_lines_run_a_job(tmp_path: Path) -> None:
+    if shutil.which("curl") is None:
+        missing("curl is not installed")
+    process = start(tmp_path, free_port())
+    try:
+        script = printed_script(process)
+        seen = subprocess.run(
+            ["sh", "-c", script], capture_output=True, text=True, timeout=30, check=True
+        ).stdout
+        events = [line[7:] for line in seen.splitlines() if line.startswith("event: ")]
+        assert events == ["hello", "queued", "running", "message", "done"]
+    finally:
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "Traceback" not in errors
+    assert not (tmp_path / "redis" / "redis.sock").exists()
+    assert (tmp_path / "redis" / "appendonlydir").exists() or list(tmp_path.rglob("*.aof"))
+
+
+@SLOW
+def test_a_port_in_use_is_reported_and_everything_stops(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        process = start(tmp_path, taken.getsockname()[1])
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert "address already in use" in errors
+    assert "the gateway exited" in errors
+    assert not (tmp_path / "redis" / "redis.sock").exists()
+
+
+# -- the right worker: echo, or the real handlers if there is a model ----------------------------
+
+
+class Up:
+    """`sluice up` and its output."""
+
+    def __init__(self, data: Path, *words: str) -> None:
+        self.data = data
+        self.process = start(data, free_port(), *words)
+        self.script = printed_script(self.process)
+        self._lines: list[str] = []
+        self._listening = threading.Thread(target=self._listen)
+        self._listening.start()
+
+    def _listen(self) -> None:
+        assert self.process.stdout is not None
+        self._lines += self.process.stdout
+
+    def wait_for_line(self, text: str) -> None:
+        """Waits for a line with this text; each line counts once."""
+        self._lines.remove(wait_until(lambda: self._found(text), 60))
+
+    def has_line(self, text: str) -> bool:
+        """True if such a line was printed and not consumed yet."""
+        return bool(self._found(text))
+
+    def _found(self, text: str) -> str:
+        return next((line for line in self._lines if text in line), "")
+
+    def run_script(self) -> list[dict[str, object]]:
+        """Runs the copied lines; returns the data of the events."""
+        stream = subprocess.run(
+            ["sh", "-c", self.script], capture_output=True, text=True, timeout=120, check=True
+        ).stdout
+        return [json.loads(line[6:]) for line in stream.splitlines() if line.startswith("data: ")]
+
+    def end(self) -> str:
+        self.process.send_signal(signal.SIGINT)
+        self._listening.join(60)
+        assert self.process.wait(60) == 0
+        assert self.process.stderr is not None
+        return self.process.stderr.read()
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+            self.process.wait(60)
+        self._listening.join(20)
+        for stream in (self.process.stdout, self.process.stderr):
+            if stream is not None:
+                stream.close()
+
+
+@pytest.fixture
+def up(tmp_path: Path) -> Iterator[Callable[..., Up]]:
+    started: list[Up] = []
+
+    def run(*words: str) -> Up:
+        started.append(Up(tmp_path / "data", *words))
+        return started[-1]
+
+    yield run
+    for each in started:
+        each.close()
+
+
+@pytest.fixture
+def serve_fake_model(serve: Callable[..., Served], gguf: Path, tmp_path: Path) -> ServeFakeModel:
+    """Serves a fake model, and announces it to `up`."""
+    return lambda: serve("--gguf", gguf, data=tmp_path / "data").ready()
+
+
+def steps(data: list[dict[str, object]]) -> set[object]:
+    return {event["step"] for event in data}
+
+
+@SLOW
+def test_the_worker_follows_the_model(
+    up: Callable[..., Up], serve_fake_model: ServeFakeModel
+) -> None:
+    running = up()
+    running.wait_for_line("make model")
+    served = serve_fake_model()
+    running.wait_for_line("chat, plan and code are answered by small now")
+    served.end(signal.SIGKILL)
+    running.wait_for_line("model small: the server")
+    served = serve_fake_model()
+    served.end()
+    running.wait_for_line("The echo worker answers all jobs")
+    assert "worker.echo" in steps(running.run_script())
+    assert not running.has_line("model small: the server"), "it exited normally"
+    assert "Traceback" not in running.end()
+
+
+@SLOW
+def test_a_stale_announcement_is_ignored(
+    up: Callable[..., Up], serve_fake_model: ServeFakeModel
+) -> None:
+    """For example after a power cut."""
+    serve_fake_model().end(signal.SIGKILL)
+    running = up()
+    running.wait_for_line("The echo worker answers all jobs")
+    assert "worker.echo" in steps(running.run_script())
+
+
+@SLOW
+def test_the_real_handlers_on_request(up: Callable[..., Up]) -> None:
+    running = up("--worker", "real")
+    running.wait_for_line("chat, plan and code are answered by")
+    data = running.run_script()
+    assert data[-1]["type"] == "error"
+    assert "sluice model" in str(data[-1]["data"])
+
+
+@SLOW
+@pytest.mark.xdist_group("model")
+def test_a_real_model_answers_after_make_model(
+    up: Callable[..., Up], real_model: Served, tmp_path: Path
+) -> None:
+    running = up()
+    running.wait_for_line("The echo worker answers all jobs")
+    assert "worker.echo" in steps(running.run_script())
+    announced = tmp_path / "data" / "model.json"
+    shutil.copy(real_model.data / "model.json", announced)
+    running.wait_for_line("answered by smollm2-135m-instruct now")
+    data = running.run_script()
+    assert "worker.chat" in steps(data)
+    assert data[-1]["type"] == "done"
+    assert sum(event["type"] == "message" for event in data) > 1
+    announced.unlink()
+    running.wait_for_line("The echo worker answers all jobs")
+    assert "worker.echo" in steps(running.run_script())

@@ -1,0 +1,316 @@
+"""The examples in `examples/` and in the documentation work, as a reader would copy them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.support.processes.gateway import GatewayProcess, gateway_starter
+from tests.support.processes.jobs import events, field, post, types, wait_for
+from tests.support.processes.worker import ROOT, Process
+from tests.support.processes.workflows import WorkflowProcesses
+from tests.support.servers import RealServer, missing
+
+pytestmark = pytest.mark.process
+EXAMPLES = ROOT / "examples"
+
+# -- handlers and tools ------------------------------------------------------------------------
+
+
+class ExampleWorker:
+    """A worker with one of the modules in `examples/`."""
+
+    def __init__(self, server: RealServer, directory: Path, module: str) -> None:
+        self.client = server.client
+        self.notes = directory
+        self.process = Process(
+            "worker", directory / f"{module}.log", redis_url=server.url, worker_handlers=module,
+            pythonpath=EXAMPLES, notes_dir=directory, block_ms=50,
+        )  # fmt: skip
+
+    def run(self, task: str, payload: object) -> str:
+        """Runs a job to its end; returns its id."""
+        job_id = post(self.client, json.dumps(payload), task)
+        wait_for(self.client, job_id, b"done", b"error")
+        return job_id
+
+    def result(self, task: str, payload: object) -> Any:
+        return field(self.client, self.run(task, payload), "result")
+
+    def error(self, task: str, payload: object) -> Any:
+        return field(self.client, self.run(task, payload), "error")
+
+
+@pytest.fixture
+def example_worker(
+    one_server: RealServer, tmp_path: Path
+) -> Iterator[Callable[[str], ExampleWorker]]:
+    started: list[ExampleWorker] = []
+
+    def start(module: str) -> ExampleWorker:
+        started.append(ExampleWorker(one_server, tmp_path, module))
+        return started[-1]
+
+    yield start
+    for worker in started:
+        worker.process.kill()
+
+
+def test_example_handlers(example_worker: Callable[[str], ExampleWorker]) -> None:
+    worker = example_worker("handlers")
+    job_id = worker.run("chat", {"text": "never lose it"})
+    words = [event["text"] for event in events(worker.client, job_id, b"message")]
+    assert words == ["never", "lose", "it"]
+    assert field(worker.client, job_id, "result") == {"words": 3}
+    job_id = worker.run("code", {"upto": 3})
+    assert [event["at"] for event in events(worker.client, job_id, b"progress")] == [1, 2, 3]
+    assert field(worker.client, job_id, "result") == [1, 2, 3]
+    assert worker.error("tool", {"name": "hammer"})["kind"] == "no_such_tool"
+    assert worker.error("chat", {"text": ""})["kind"] == "invalid_payload"
+    # Other tasks keep the built-in handler.
+    error = worker.error("embed", {"a": 1})
+    assert error["kind"] == "invalid_payload"
+    assert "a: Extra inputs" in error["message"]
+    worker.process.popen.terminate()
+    assert worker.process.wait() == 0
+
+
+@pytest.mark.slow("starts another worker")
+def test_example_tools(example_worker: Callable[[str], ExampleWorker]) -> None:
+    worker = example_worker("tools")
+    job_id = worker.run("tool", {"tool": "roll", "args": {"dice": 3}})
+    output = field(worker.client, job_id, "result")["output"]
+    assert len(output["rolled"]) == 3
+    assert output["sum"] == sum(output["rolled"])
+    assert types(worker.client, job_id)[-3:] == [b"tool_call", b"tool_result", b"done"]
+    job_id = worker.run("tool", {"tool": "take_note", "args": {"text": "buy milk"}})
+    name = f"{job_id}-call.txt"
+    assert field(worker.client, job_id, "result")["output"] == f"stored as {name}"
+    assert (worker.notes / name).read_text() == "buy milk"
+    delete = {"tool": "delete_notes", "args": {"text": "milk"}}
+    assert worker.result("tool", delete)["output"] == 1
+    assert worker.error("tool", delete)["kind"] == "no_notes"
+    error = worker.error("tool", {"tool": "roll", "args": {"dice": 1000}})
+    assert error["kind"] == "tool_arguments_invalid"
+    assert 'at "/dice"' in error["message"]
+
+
+# -- the workflow: commits in, decisions, release notes out, and undo -----------------------------
+
+LOG = """\
+feat(cli): watch a job
+Merge branch 'main'
+fix: no zombie is left behind.
+
+Fixes a typo
+wip
+tidy up
+feat(cli): watch a job
+"""
+NOTES = """\
+## 1.3
+
+### Added
+
+- Cli: watch a job
+
+### Fixed
+
+- No child is left behind
+"""
+
+
+@pytest.fixture
+def workflows(
+    one_server: RealServer, spawn: Callable[..., Process], tmp_path: Path
+) -> Iterator[WorkflowProcesses]:
+    workflows = WorkflowProcesses(one_server.url, spawn, tmp_path)
+    workflows.worker(worker_handlers="release_notes", pythonpath=EXAMPLES / "workflow")
+    yield workflows
+    workflows.close()
+
+
+@pytest.mark.slow("starts a gateway and a worker")
+def test_release_notes(workflows: WorkflowProcesses) -> None:
+    steps = {"collect": {"log": LOG}, "publish": {"version": "1.3"}}
+    job_id = workflows.create("release_notes_v1", steps=steps)
+    job = workflows.wait_for_status(job_id, "waiting_input")
+    assert (job["current_step"], job["progress"]) == ("review", 0.5)
+    assert [item["payload"]["subject"] for item in workflows.items(job_id, "collect")] == [
+        "feat(cli): watch a job",
+        "fix: no zombie is left behind.",
+        "Fixes a typo",
+        "tidy up",
+    ]
+    drafted = workflows.items(job_id, "draft")
+    assert [(item["id"], item["payload"]["section"]) for item in drafted] == [
+        ("d_001", "Added"),
+        ("d_002", "Fixed"),
+        ("d_003", "Fixed"),
+        ("d_004", "Changed"),
+    ]
+    edit = {"to": "No child is left behind"}
+    status, answer = workflows.ask("PATCH", f"/{job_id}/proposals/d_002/ontology", edit)
+    assert status == 200, answer
+    actions = {"d_001": "approve", "d_003": "reject", "d_004": "reject"}
+    decisions = [{"id": item_id, "action": action} for item_id, action in actions.items()]
+    body = {"payload": {"decisions": decisions}}
+    status, answer = workflows.ask("POST", f"/{job_id}/steps/review/execute", body)
+    assert (status, answer["success"]) == (200, True), answer
+    job = workflows.wait_for_status(job_id, "completed")
+    assert job["draft_state"] == "clean"
+    [notes] = workflows.items(job_id, "publish")
+    assert notes["payload"] == {"markdown": NOTES, "lines": 2}
+
+    def drafts() -> list[str]:
+        return [item["status"] for item in workflows.items(job_id, "draft")]
+
+    assert drafts() == ["applied", "applied", "rejected", "rejected"]
+    undo = {"undo_token": job["undo"]["last_undo_token"]}
+    status, answer = workflows.ask("POST", f"/{job_id}/undo", undo)
+    assert status == 200, answer
+    assert drafts() == ["approved", "approved", "rejected", "rejected"]
+
+    # Invalid input.
+    job_id = workflows.create("release_notes_v1", auto_advance=False)
+    path = f"/{job_id}/steps/collect/execute"
+    status, answer = workflows.ask("POST", path, {"payload": {"log": "wip\n"}, "wait_s": 20})
+    assert (status, answer["success"]) == (200, False), answer
+    assert [error["code"] for error in answer["errors"]] == ["step_failed", "no_changes"]
+    status, answer = workflows.ask("POST", path, {"payload": {"log": 3}})
+    assert status == 422, answer
+    body = {"payload": {"log": "fix: it"}, "wait_s": 20}
+    status, answer = workflows.ask("POST", path, body)
+    assert (status, answer["success"]) == (200, True), answer
+
+
+# -- the documentation -------------------------------------------------------------------------
+
+PAGES = ("quickstart", "recipes", "handlers")
+_BLOCK = re.compile(r"<!-- (tested|file: (\S+)) -->\n```(\w*)\n(.*?)```", re.DOTALL)
+_ADDRESS = "localhost:8080"
+RUNS_EXAMPLES = pytest.mark.slow("runs the examples of the documentation")
+
+
+class Snippet(NamedTuple):
+    page: str
+    kind: str
+    text: str
+
+
+def blocks(page: str) -> Iterator[tuple[str, str, str, str]]:
+    """Each marked block of a page: marker, file name, language, text."""
+    yield from _BLOCK.findall((ROOT / "docs" / f"{page}.md").read_text())
+
+
+def snippets() -> list[Snippet]:
+    return [
+        Snippet(page, kind or "shell", text)
+        for page in PAGES
+        for mark, _, kind, text in blocks(page)
+        if mark == "tested"
+    ]
+
+
+def files() -> dict[str, str]:
+    return {name: text for page in PAGES for _, name, _, text in blocks(page) if name}
+
+
+class Manual(NamedTuple):
+    """A directory with the modules of the documentation, and a gateway with an echo worker."""
+
+    directory: Path
+    gateway: GatewayProcess
+
+    def run(self, *command: str) -> str:
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        done = subprocess.run(
+            command,
+            env={
+                "PATH": path,
+                "PYTHONPATH": f"{self.directory}{os.pathsep}{ROOT}",
+                "SLUICE_URL": self.gateway.url,
+                "HOME": str(self.directory),
+            },
+            cwd=self.directory,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+
+@pytest.fixture(scope="module")
+def manual(module_server: RealServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Manual]:
+    directory = tmp_path_factory.mktemp("manual")
+    for name, text in files().items():
+        (directory / name).write_text(text)
+    worker = Process("worker.echo_worker", directory / "worker.log", redis_url=module_server.url)
+    try:
+        for start_gateway in gateway_starter(directory):
+            yield Manual(directory, start_gateway(module_server.url))
+    finally:
+        worker.kill()
+
+
+@RUNS_EXAMPLES
+@pytest.mark.parametrize("snippet", snippets(), ids=lambda each: f"{each.page}-{each.text[:40]}")
+def test_documented_examples_work(manual: Manual, snippet: Snippet) -> None:
+    text = snippet.text.replace(_ADDRESS, f"127.0.0.1:{manual.gateway.port}")
+    if snippet.kind == "python":
+        manual.run(sys.executable, "-c", text)
+        return
+    if shutil.which("curl") is None and "curl" in text:
+        missing("curl is not installed")
+    outputs = []
+    for line in text.splitlines():
+        outputs.append(manual.run("bash", "-c", line.replace("curl -s", "curl -sS --fail")))
+        if line.startswith("curl"):
+            json.loads(outputs[-1])
+    if "Idempotency-Key" in text:  # the same key returns the same job
+        first, second = map(json.loads, outputs)
+        assert first == second
+
+
+def test_the_documentation_has_tested_examples() -> None:
+    assert len(snippets()) > 10
+    assert sum("Idempotency-Key" in each.text for each in snippets()) == 1
+    assert set(files()) == {"shouting.py", "counting.py", "billing.py"}
+
+
+@RUNS_EXAMPLES
+def test_documented_handlers_run(
+    manual: Manual, module_server: RealServer, spawn: Callable[..., Process], tmp_path: Path
+) -> None:
+    """In a real worker with its own queue, called with the client."""
+    code = (
+        "import json, sys\nfrom sluice import Sluice\n"
+        "task, payload = sys.argv[1], json.loads(sys.argv[2])\n"
+        "print(json.dumps(Sluice().submit(task, payload).result(timeout_s=30)))"
+    )
+    for module, task, payload, outcome in (
+        ("shouting", "tool", {"text": "never lose it"}, {"text": "NEVER LOSE IT"}),
+        ("counting", "tool", {"upto": 3}, {"counted": 3}),
+        ("counting", "code", {"upto": 2}, {"attempt": 2}),
+        ("billing", "plan", {"customers": ["ann"]}, {"ann": "receipt for ann"}),
+    ):
+        own = {"queue_stream_key": module, "worker_handlers": module, "retry_backoff_s": 0.05}
+        worker = spawn("worker", redis_url=module_server.url, pythonpath=manual.directory, **own)
+        (tmp_path / module).mkdir(exist_ok=True)
+        for start_gateway in gateway_starter(tmp_path / module):
+            gateway = start_gateway(module_server.url, QUEUE_STREAM_KEY=module)
+            client = Manual(manual.directory, gateway)
+            output = client.run(sys.executable, "-c", code, task, json.dumps(payload))
+            assert json.loads(output) == outcome
+        worker.kill()

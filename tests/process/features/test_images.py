@@ -1,0 +1,123 @@
+"""Images through a real gateway and real workers, also if one of the processes is killed."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from common.process.crashpoints import CRASH_VARIABLE, CrashPoint
+from tests.support.processes.aof import AofRedis
+from tests.support.processes.images import STAGES, ImageProcesses
+from tests.support.processes.worker import Process, wait_until
+from tests.support.servers import RealServer
+from tests.support.worker.images import photo
+
+pytestmark = pytest.mark.process
+SLOW = pytest.mark.slow("starts a gateway and workers")
+
+
+@pytest.fixture
+def images(
+    server: RealServer, spawn: Callable[..., Process], tmp_path: Path
+) -> Iterator[ImageProcesses]:
+    images = ImageProcesses(server.url, spawn, tmp_path)
+    yield images
+    images.close()
+
+
+def test_the_job_has_progress_events_and_the_result(images: ImageProcesses) -> None:
+    images.worker()
+    image_id = images.upload(photo())
+    image = images.check_complete(image_id)
+    path = f"/v1/jobs/{image['job_id']}"
+    stream = images.request("GET", f"{path}/events").text
+    data = [json.loads(line[6:]) for line in stream.splitlines() if line.startswith("data: ")]
+    stages = [each["data"]["stage"] for each in data if "stage" in (each.get("data") or {})]
+    assert stages == [*STAGES][1:-1]
+    job = images.request("GET", path).json()
+    assert job["result"]["sha256"] == image["sha256"]
+    assert job["result"]["details"]["source_format"] == "jpeg"
+
+
+@SLOW
+def test_twenty_uploads_at_once(images: ImageProcesses) -> None:
+    """Of one image: one is accepted. Of twenty images: two workers process them."""
+    images.worker("w1")
+    images.worker("w2")
+    image_id = images.create()
+    photos = [photo(seed=seed) for seed in range(20)]
+    with ThreadPoolExecutor(20) as threads:
+        statuses = list(threads.map(lambda data: images.put(image_id, data), photos))
+        assert sorted(statuses) == [202] + [409] * 19
+        images.check_complete(image_id)
+        assert images.put(image_id, photos[0]) == 409
+        ids = list(threads.map(images.upload, photos))
+    assert len({images.check_complete(image_id)["sha256"] for image_id in ids}) == 20
+
+
+# -- killed processes --------------------------------------------------------------------------
+
+#: Crash points by stage, in the order they are written; then before and after the result.
+CRASH_POINTS = {
+    "validating": f"{CrashPoint.AFTER_IMAGE_STAGE.value}:1",
+    "encoding": f"{CrashPoint.AFTER_IMAGE_STAGE.value}:4",
+    "uploading": f"{CrashPoint.AFTER_IMAGE_STAGE.value}:5",
+    "stored": CrashPoint.BEFORE_IMAGE_RESULT.value,
+    "published": CrashPoint.AFTER_IMAGE_RESULT.value,
+}
+
+
+@pytest.fixture
+def durable(
+    aof: AofRedis, spawn: Callable[..., Process], tmp_path: Path
+) -> Iterator[ImageProcesses]:
+    images = ImageProcesses(aof.url, spawn, tmp_path)
+    yield images
+    images.close()
+
+
+@SLOW
+@pytest.mark.parametrize("point", CRASH_POINTS)
+def test_kill_9_of_the_worker(durable: ImageProcesses, point: str) -> None:
+    images = durable
+    killed = images.worker("killed", **{CRASH_VARIABLE: CRASH_POINTS[point]})
+    image_id = images.upload(photo(size=(3000, 2000)))
+    assert killed.wait() == -signal.SIGKILL
+    assert (images.record(image_id)["stage"] == "done") == (point == "published")
+    assert len(images.entries(image_id)) == int(point == "published")
+    images.worker("other")
+    # A second attempt computes the same, and the result is published once.
+    image = images.check_complete(image_id)
+    wait_until(images.has_no_pending_jobs)
+    assert images.client.hget(f"job:{image['job_id']}", "status") == b"done"
+
+
+@SLOW
+def test_images_survive_a_killed_redis(durable: ImageProcesses, aof: AofRedis) -> None:
+    durable.worker(worker_handlers="slow_images")
+    ids = [durable.upload(photo(seed=seed)) for seed in range(3)]
+    durable.wait_for_starts(2)
+    aof.kill()
+    durable.go()
+    aof.start()
+    wait_until(lambda: durable.request("GET", f"/v1/images/{ids[0]}").status_code == 200)
+    for image_id in ids:
+        durable.check_complete(image_id)
+
+
+@SLOW
+def test_a_lost_job_fails_its_image(durable: ImageProcesses) -> None:
+    """Redis has lost the job, so it would never be run again."""
+    image_id, client = durable.upload(photo()), durable.client
+    job_id = client.hget(f"image:record:{image_id}", "job_id").decode()
+    client.delete(f"job:{job_id}", f"job:{job_id}:lease")
+    client.xtrim("jobs:stream", maxlen=0, approximate=False)
+    durable.worker()
+    image = durable.ended(image_id)
+    assert (image["status"], image["error_code"]) == ("failed", "INTERNAL_ERROR")
+    wait_until(lambda: durable.spooled() == [])

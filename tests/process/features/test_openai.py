@@ -1,0 +1,341 @@
+"""The official `openai` package against a real gateway, worker and scripted model server."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import re
+import time
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from openai import AsyncOpenAI, OpenAI
+from pydantic import BaseModel
+
+from tests.support.processes.openai import MODEL, OpenAIProcesses, run_processes, user
+from tests.support.processes.worker import ROOT, wait_until
+
+pytestmark = pytest.mark.process
+SLOW = pytest.mark.slow("waits for the answers of a slow model")
+
+#: Time limit from a disconnect to the end of the job.
+CANCELED_WITHIN_S = 0.25
+#: The fastest of this many attempts counts, because the machine may be busy.
+TRIES = 3
+
+CLOCK: Any = {
+    "type": "function",
+    "function": {
+        "name": "clock",
+        "description": "What time it is.",
+        "parameters": {
+            "type": "object",
+            "properties": {"zone": {"type": "string"}},
+            "required": ["zone"],
+        },
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAIProcesses]:
+    with run_processes(tmp_path_factory.mktemp("openai")) as processes:
+        yield processes
+
+
+@pytest.fixture(scope="module")
+def client(processes: OpenAIProcesses) -> Iterator[OpenAI]:
+    with OpenAI(base_url=processes.url, api_key="none", timeout=30, max_retries=0) as made:
+        yield made
+
+
+def test_the_example_of_the_documentation(processes: OpenAIProcesses) -> None:
+    text = (ROOT / "docs" / "openai.md").read_text()
+    [example] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert "http://127.0.0.1:8080/v1" in example
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        exec(example.replace("http://127.0.0.1:8080/v1", processes.url), {})
+    assert printed.getvalue() == "good morning\n1 2 3 4 5"
+
+
+def test_chat(processes: OpenAIProcesses, client: OpenAI) -> None:
+    raw = client.chat.completions.with_raw_response.create(
+        model=MODEL,
+        messages=[
+            {"role": "developer", "content": "be brief"},
+            {"role": "user", "content": [{"type": "text", "text": "say exactly: hello there"}]},
+        ],
+        temperature=0,
+        max_completion_tokens=50,
+        seed=1,
+        user="u1",
+    )
+    answer, job_id = raw.parse(), raw.headers["x-job-id"]
+    assert raw.headers["location"] == f"/v1/jobs/{job_id}"
+    assert raw.headers["x-request-id"]
+    [choice] = answer.choices
+    assert (choice.message.content, choice.finish_reason) == ("hello there", "stop")
+    assert (answer.id, answer.model) == (f"chatcmpl-{job_id}", MODEL)
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens > 0
+    assert answer.model_extra is not None
+    assert answer.model_extra["sluice"]["job_id"] == job_id
+    job = processes.get(f"/v1/jobs/{job_id}")
+    assert (job["task"], job["status"], job["result"]["text"]) == ("chat", "done", "hello there")
+    [cut] = client.chat.completions.create(
+        model=MODEL, messages=user("count to 9"), max_tokens=3
+    ).choices
+    assert (cut.message.content, cut.finish_reason) == ("1 2 3", "length")
+
+
+def test_a_stream(client: OpenAI) -> None:
+    stream = client.chat.completions.create(
+        model=MODEL,
+        messages=user("count to 20 slowly"),
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+    found = list(stream)
+    pieces = [chunk.choices[0].delta.content or "" for chunk in found if chunk.choices]
+    assert "".join(pieces) == " ".join(map(str, range(1, 21)))
+    assert len([piece for piece in pieces if piece]) > 5  # it was streamed
+    assert found[0].choices[0].delta.role == "assistant"
+    assert [chunk.choices[0].finish_reason for chunk in found if chunk.choices][-1] == "stop"
+    assert found[-1].usage is not None
+    assert found[-1].usage.completion_tokens == 20
+    with client.chat.completions.stream(model=MODEL, messages=user("count to 5")) as helper:
+        kinds = {event.type for event in helper}
+        whole = helper.get_final_completion()
+    assert {"chunk", "content.delta", "content.done"} <= kinds
+    assert whole.choices[0].message.content == "1 2 3 4 5"
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_functions_of_the_client(client: OpenAI, streamed: bool) -> None:
+    """A complete round: the model requests a call, the client runs it and sends the result."""
+    messages: list[Any] = user('call clock with {"zone": "utc"}')
+    if streamed:
+        with client.chat.completions.stream(
+            model=MODEL, messages=messages, tools=[CLOCK]
+        ) as stream:
+            for _ in stream:
+                pass
+            choice: Any = stream.get_final_completion().choices[0]
+    else:
+        answer = client.chat.completions.create(model=MODEL, messages=messages, tools=[CLOCK])
+        choice = answer.choices[0]
+    assert choice.finish_reason == "tool_calls"
+    [call] = choice.message.tool_calls
+    assert (call.type, call.function.name) == ("function", "clock")
+    assert json.loads(call.function.arguments) == {"zone": "utc"}
+    messages += [
+        choice.message,  # unchanged
+        {"role": "tool", "tool_call_id": call.id, "content": "noon"},
+    ]
+    answer = client.chat.completions.create(model=MODEL, messages=messages, tools=[CLOCK])
+    assert answer.choices[0].message.content == "The tool said: noon"
+
+
+class Person(BaseModel):
+    """The form of an answer."""
+
+    name: str
+    age: int
+
+
+def test_structured_answers(client: OpenAI) -> None:
+    asked = user('say exactly: {"name": "Ann", "age": 7}')
+    parsed = client.chat.completions.parse(model=MODEL, messages=asked, response_format=Person)
+    assert parsed.choices[0].message.parsed == Person(name="Ann", age=7)
+    plain = client.chat.completions.create(
+        model=MODEL, messages=asked, response_format={"type": "json_object"}
+    )
+    assert json.loads(plain.choices[0].message.content or "")["name"] == "Ann"
+    with client.chat.completions.stream(
+        model=MODEL, messages=asked, response_format=Person
+    ) as stream:
+        whole = stream.get_final_completion()
+    assert whole.choices[0].message.parsed == Person(name="Ann", age=7)
+
+
+def test_embeddings(client: OpenAI) -> None:
+    """SDKs request base64 by default."""
+    texts = ["a gate", "a stream of water"]
+    packed = client.embeddings.create(model=MODEL, input=texts)
+    plain = client.embeddings.create(model=MODEL, input=texts, encoding_format="float")
+    assert [item.index for item in packed.data] == [0, 1]
+    assert packed.model == MODEL
+    assert packed.usage.prompt_tokens == plain.usage.prompt_tokens > 0
+    for one, other in zip(packed.data, plain.data):
+        assert one.embedding == pytest.approx(other.embedding, abs=1e-6)
+        assert sum(number * number for number in one.embedding) == pytest.approx(1, abs=1e-4)
+    [single] = client.embeddings.create(model=MODEL, input="a gate").data
+    assert single.embedding == packed.data[0].embedding
+
+
+def test_models(client: OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == [MODEL]
+    assert client.models.retrieve(MODEL).owned_by == "sluice"
+
+
+# -- refusals --------------------------------------------------------------------------------------
+
+
+def test_errors_of_the_sdk(client: OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError) as unknown:
+        client.chat.completions.create(model="gpt-9", messages=user("hi"))
+    assert (unknown.value.code, unknown.value.param) == ("model_not_found", "model")
+    assert f"`{MODEL}`" in unknown.value.message
+    assert unknown.value.request_id
+    for streamed in (False, True):  # also for a stream that has not started yet
+        with pytest.raises(openai.BadRequestError) as error:
+            client.chat.completions.create(
+                model=MODEL, messages=user("fail with 400"), stream=streamed
+            )
+        assert error.value.code == "model_refused"
+        assert "asked to fail" in error.value.message
+
+
+@SLOW
+def test_a_model_that_fails_during_the_answer(processes: OpenAIProcesses, client: OpenAI) -> None:
+    """By default the SDK would retry; events of a stream before the error are kept."""
+    before = len(processes.jobs())
+    with pytest.raises(openai.InternalServerError) as error:
+        client.with_options(max_retries=2).chat.completions.create(
+            model=MODEL, messages=user("die after 3")
+        )
+    assert (error.value.status_code, error.value.code) == (502, "model_stream_broken")
+    assert len(processes.jobs()) == before + 1
+    stream = client.chat.completions.create(
+        model=MODEL, messages=user("die after 30 slowly"), stream=True
+    )
+    chunks: list[Any] = []
+    with pytest.raises(openai.APIError) as broken:
+        chunks.extend(stream)
+    assert broken.value.code == "model_stream_broken"
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+    assert text.startswith("1 2 3")
+
+
+# -- disconnects -----------------------------------------------------------------------------
+
+
+@SLOW
+async def test_a_disconnect_during_the_stream_cancels_the_job(processes: OpenAIProcesses) -> None:
+    async with AsyncOpenAI(base_url=processes.url, api_key="x", timeout=30) as client:
+        took_s = []
+        for _ in range(TRIES):
+            raw = await client.chat.completions.with_raw_response.create(
+                model=MODEL, messages=user("count to 5000 slowly"), stream=True
+            )
+            job_id = raw.headers["x-job-id"]
+            stream: Any = raw.parse()
+            async for chunk in stream:
+                if chunk.choices[0].delta.content:
+                    break
+            left = time.monotonic()
+            await stream.close()
+            assert await asyncio.to_thread(processes.ended, job_id) == "canceled"
+            took_s.append(time.monotonic() - left)
+    assert min(took_s) < CANCELED_WITHIN_S
+    # The request to the model server has ended, too.
+    assert wait_until(lambda: all(asked["over"] for asked in processes.model.requests))
+    assert processes.model.requests[-1]["hung_up"]
+
+
+@SLOW
+async def test_a_disconnect_while_waiting_cancels_the_job(processes: OpenAIProcesses) -> None:
+    """By a client timeout and by cancellation; also while the job is queued."""
+    before = set(processes.jobs())
+    async with AsyncOpenAI(
+        base_url=processes.url, api_key="x", timeout=30, max_retries=0
+    ) as client:
+        asking = [
+            asyncio.create_task(
+                client.chat.completions.create(model=MODEL, messages=user("count to 5000 slowly"))
+            )
+            for _ in range(6)
+        ]
+
+        def all_there() -> bool:
+            return len(set(processes.jobs()) - before) == len(asking)
+
+        await asyncio.to_thread(wait_until, all_there)
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
+        with pytest.raises(openai.APITimeoutError):
+            await client.with_options(timeout=5).chat.completions.create(
+                model=MODEL, messages=user("count to 5000 slowly")
+            )
+    jobs = set(processes.jobs()) - before
+    assert len(jobs) == len(asking) + 1
+    for job_id in jobs:
+        assert await asyncio.to_thread(processes.ended, job_id) == "canceled"
+    reasons = [
+        fields[b"data"]
+        for job_id in jobs
+        for _, fields in processes.redis.client.xrange(f"job:{job_id}:events")  # type: ignore[union-attr]
+        if fields[b"type"] in (b"canceling", b"canceled")
+    ]
+    assert any(b"the client has left" in reason for reason in reasons)
+
+
+@SLOW
+def test_a_worker_dies_during_an_answer(processes: OpenAIProcesses, client: OpenAI) -> None:
+    """Another worker takes over; the client notices only a pause."""
+    stream = client.chat.completions.create(
+        model=MODEL, messages=user("count to 60 slowly"), stream=True
+    )
+    chunks = job_id = ""
+    for chunk in stream:
+        chunks += chunk.choices[0].delta.content or ""
+        if "20" in chunks and not job_id:
+            processes.worker.kill()
+            processes.worker = processes.start_worker()
+            job_id = chunk.id.removeprefix("chatcmpl-")
+    assert chunks == " ".join(map(str, range(1, 61)))
+    events: Any = processes.redis.client.xrange(f"job:{job_id}:events")
+    assert [fields[b"type"] for _, fields in events].count(b"running") == 2
+
+
+@pytest.mark.slow("waits for limits")
+def test_the_sdk_waits_for_limits(tmp_path: Path) -> None:
+    """The SDK retries after the given time and succeeds."""
+    with run_processes(tmp_path, BACKPRESSURE_MAX_BACKLOG="3") as processes:
+        spec = {"name": "test", "rate_per_min": 6, "burst": 1}
+        key = processes.gateway.http.post("/v1/keys", json=spec).json()["key"]
+        with OpenAI(base_url=processes.url, api_key=key, timeout=30, max_retries=0) as client:
+            client.chat.completions.create(model=MODEL, messages=user("hi"))
+            with pytest.raises(openai.RateLimitError) as error:
+                client.chat.completions.create(model=MODEL, messages=user("hi"))
+            assert error.value.code == "rate_limit_exceeded"
+            assert int(error.value.response.headers["retry-after-ms"]) <= 10_000
+            started = time.monotonic()
+            client.with_options(max_retries=5).chat.completions.create(
+                model=MODEL, messages=user("hi")
+            )
+            assert time.monotonic() - started < 60
+        with OpenAI(base_url=processes.url, api_key="none", timeout=30, max_retries=0) as client:
+            slow = [
+                client.chat.completions.create(
+                    model=MODEL, messages=user("count to 5000 slowly"), stream=True
+                )
+                for _ in range(3)
+            ]
+            with pytest.raises(openai.RateLimitError) as error:
+                client.chat.completions.create(model=MODEL, messages=user("hi"))
+            assert error.value.code == "queue_full"
+            assert int(error.value.response.headers["retry-after"]) >= 1
+            for stream in slow:
+                stream.close()
+            answer = client.with_options(max_retries=20).chat.completions.create(
+                model=MODEL, messages=user("say exactly: at last")
+            )
+            assert answer.choices[0].message.content == "at last"

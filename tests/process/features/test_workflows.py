@@ -1,0 +1,256 @@
+"""Workflows whose worker, gateway or Redis is killed, frozen or emptied during a step."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from common.process.crashpoints import CrashPoint
+from tests.support.processes.aof import AofRedis
+from tests.support.processes.gateway import GatewayProcess, StartGateway
+from tests.support.processes.worker import TIMEOUT_S, Process, wait_until
+from tests.support.processes.workflows import WorkflowProcesses
+from tests.support.servers import RealServer
+
+pytestmark = pytest.mark.process
+SLOW = pytest.mark.slow("starts a gateway and workers")
+
+ALL_EVENTS = [
+    "job.created",
+    "step.started slow",
+    "step.completed slow",
+    "step.started suggest",
+    "step.completed suggest",
+    "step.started review",
+    "job.waiting_input review",
+]
+
+
+@pytest.fixture
+def processes(
+    aof: AofRedis, spawn: Callable[..., Process], tmp_path: Path
+) -> Iterator[WorkflowProcesses]:
+    processes = WorkflowProcesses(aof.url, spawn, tmp_path)
+    yield processes
+    processes.close()
+
+
+def all_approved(processes: WorkflowProcesses, job_id: str) -> dict[str, Any]:
+    """Approves everything and waits for the end."""
+    decisions = [{"id": f"sug_00{n}", "action": "approve"} for n in (1, 2)]
+    body = {"payload": {"decisions": decisions}}
+    status, answer = processes.ask("POST", f"/{job_id}/steps/review/execute", body)
+    assert (status, answer["success"]) == (200, True), answer
+    return processes.wait_for_status(job_id, "completed")
+
+
+def ended_well(processes: WorkflowProcesses, job_id: str) -> None:
+    """Every event exists exactly once."""
+    processes.wait_for_status(job_id, "waiting_input")
+    assert processes.event_log(job_id) == ALL_EVENTS
+    job = all_approved(processes, job_id)
+    assert job["progress"] == 1.0
+    events = [words for words in processes.event_log(job_id) if not words.startswith("item.")]
+    assert events == [
+        *ALL_EVENTS,
+        "step.completed review",
+        "step.started last",
+        "step.completed last",
+        "job.completed last",
+    ]
+
+
+def test_a_worker_is_killed_during_a_step(processes: WorkflowProcesses, aof: AofRedis) -> None:
+    killed = processes.worker("killed")
+    job_id = processes.create("slow_v1")
+    processes.wait_for_note("slow 1")
+    processes.worker("other")
+    os.kill(killed.pid, signal.SIGKILL)
+    processes.wait_for_note("slow 2")
+    assert processes.status(job_id)["status"] == "running"
+    processes.open_gate()
+    ended_well(processes, job_id)
+    # The job ends a moment after its step.
+    wait_until(lambda: aof.client.xpending("jobs:stream", "workers")["pending"] == 0)
+
+
+@SLOW
+def test_a_gateway_is_killed_during_a_step(processes: WorkflowProcesses) -> None:
+    processes.worker("one")
+    job_id = processes.create("slow_v1")
+    processes.wait_for_note("slow 1")
+    processes.gateway.stop(signal.SIGKILL)
+    processes.open_gate()
+    processes.open_gateway()
+    ended_well(processes, job_id)
+
+
+@SLOW
+@pytest.mark.parametrize("status", ["running", "waiting_input"], ids=["step", "review"])
+def test_redis_restarts(processes: WorkflowProcesses, aof: AofRedis, status: str) -> None:
+    """During a step, which ends while Redis is down, or during a review."""
+    processes.worker()
+    if status == "waiting_input":
+        processes.open_gate()
+    job_id = processes.create("slow_v1")
+    processes.wait_for_note("slow 1")
+    processes.wait_for_status(job_id, status)
+    aof.kill()
+    processes.open_gate()
+    aof.start()
+    ended_well(processes, job_id)
+
+
+@SLOW
+def test_redis_is_emptied_during_a_step(processes: WorkflowProcesses, aof: AofRedis) -> None:
+    worker = processes.worker("one")
+    job_id = processes.create("slow_v1")
+    processes.wait_for_note("slow 1")
+    aof.client.flushall()
+    assert processes.ask("GET", f"/{job_id}/status")[0] == 404
+    processes.open_gate()
+    # The workflow definitions are registered again, and the next job works.
+    again = processes.create("slow_v1")
+    assert again == job_id  # its numbers start again
+    ended_well(processes, again)
+    assert worker.popen.poll() is None
+    assert "Traceback" not in worker.log
+    assert "Traceback" not in processes.gateway.log
+
+
+@SLOW
+def test_a_lost_job_fails_its_step(processes: WorkflowProcesses, aof: AofRedis) -> None:
+    worker = processes.worker("one")
+    job_id = processes.create("slow_v1")
+    processes.wait_for_note("slow 1")
+    worker.kill()
+    [core_job] = aof.client.keys("job:*-*:lease")
+    for key in aof.client.keys(core_job.removesuffix(b":lease") + b"*"):
+        aof.client.delete(key)
+    processes.worker("other")
+    job = processes.wait_for_status(job_id, "failed")
+    [slow] = [step for step in job["stepper"] if step["name"] == "slow"]
+    assert slow["status"] == "failed"
+    assert "step_lost" in str(slow["error"])
+    # It can be resumed.
+    processes.open_gate()
+    status, answer = processes.ask("POST", f"/{job_id}/steps/slow/execute", {"wait_s": 20})
+    assert (status, answer["success"]) == (200, True), answer
+    processes.wait_for_status(job_id, "waiting_input")
+
+
+# -- a gateway that dies between a change and its response ---------------------------------------
+
+JOBS = "/api/workflow/jobs"
+KEYED = {"Idempotency-Key": "once"}
+TEXT = {"type": "text", "title": "t", "text": "A Dead Letter Queue (DLQ) holds what failed."}
+Start = Callable[..., GatewayProcess]
+
+
+@pytest.fixture
+def start(one_server: RealServer, start_gateway: StartGateway) -> Start:
+    """Starts a gateway that dies at the given response, or not at all."""
+
+    def start(dies_at_response: int = 0) -> GatewayProcess:
+        at = f"{CrashPoint.BEFORE_WORKFLOW_ANSWER.value}:{dies_at_response}"
+        return start_gateway(
+            one_server.url, **({"SLUICE_CRASH_AT": at} if dies_at_response else {})
+        )
+
+    return start
+
+
+def send(gateway: GatewayProcess, path: str, body: Any = None, **headers: str) -> httpx.Response:
+    return gateway.http.post(f"{JOBS}{path}", json=body or {}, headers=headers)
+
+
+def retry_until_answered(gateway: GatewayProcess, path: str, body: Any = None) -> httpx.Response:
+    """Repeats the request like a client that gets Retry-After, until the first one is finished."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while True:
+        answer = send(gateway, path, body, **KEYED)
+        if answer.status_code != 409:
+            return answer
+        assert answer.json()["errors"][0]["code"] == "request_in_progress", answer.text
+        assert time.monotonic() < deadline
+        time.sleep(float(answer.headers["retry-after"]))
+
+
+def dies(gateway: GatewayProcess, path: str, body: Any = None) -> None:
+    with pytest.raises(httpx.TransportError):
+        send(gateway, path, body, **KEYED)
+    assert gateway.process.wait(TIMEOUT_S) == -signal.SIGKILL, gateway.log
+
+
+def records(server: RealServer) -> list[str]:
+    keys = (key.decode().split(":") for key in server.client.keys("workflow:job:*"))
+    return sorted(parts[2] for parts in keys if len(parts) == 3)
+
+
+@SLOW
+def test_a_crash_while_creating_a_job(one_server: RealServer, start: Start) -> None:
+    body = {"auto_advance": True, "sources": [TEXT]}
+    dies(start(1), "", body)
+    [created] = records(one_server)
+    answer = retry_until_answered(start(), "", body)
+    assert answer.status_code == 200
+    assert answer.headers["idempotency-replayed"] == "true"
+    assert answer.json()["job"]["job_id"] == created
+    assert records(one_server) == [created]
+    assert one_server.client.xlen("jobs:stream") == 1  # its first step
+
+
+@SLOW
+def test_a_crash_while_executing_a_step(
+    one_server: RealServer, start: Start, spawn: Callable[..., Process]
+) -> None:
+    client, killed = one_server.client, start(2)
+    job_id = send(killed, "").json()["job"]["job_id"]
+    path = f"/{job_id}/steps/sources/execute"
+    body = {"payload": {"sources": [TEXT]}, "wait_s": 0}
+    dies(killed, path, body)
+    [message] = client.xrange("jobs:stream")
+    healthy = start()
+    answer = retry_until_answered(healthy, path, body)
+    assert answer.status_code == 202, answer.text
+    assert answer.headers["idempotency-replayed"] == "true"
+    execution = answer.json()["execution_id"]
+
+    def step() -> Any:
+        return healthy.http.get(f"{JOBS}/{job_id}/status").json()["job"]["stepper"][0]
+
+    assert execution == step()["execution_id"]
+    assert client.xrange("jobs:stream") == [message]
+
+    # The started step is run to its end.
+    spawn("worker", redis_url=one_server.url, consumer="other", block_ms=50, embedder="off")
+    wait_until(lambda: step()["status"] == "complete")
+    answer = send(healthy, path, body, **KEYED)
+    assert (answer.status_code, answer.json()["success"]) == (200, True)
+    assert answer.json()["execution_id"] == execution
+    events = healthy.http.get(f"{JOBS}/{job_id}/events").json()["events"]
+    kinds = [event["type"] for event in events]
+    assert kinds.count("step.started") == kinds.count("step.completed") == 1
+
+
+@SLOW
+def test_a_crash_while_canceling(one_server: RealServer, start: Start) -> None:
+    """The repeated request cancels the job if the first one did not."""
+    client, killed = one_server.client, start(3)
+    job_id = send(killed, "").json()["job"]["job_id"]
+    send(killed, f"/{job_id}/steps/sources/execute", {"wait_s": 0})
+    dies(killed, f"/{job_id}/cancel")
+    answer = retry_until_answered(start(), f"/{job_id}/cancel")
+    assert answer.status_code == 200
+    assert answer.json()["job"]["status"] == "cancelled"
+    [message] = client.xrange("jobs:stream")
+    core = message[1][b"job_id"].decode()
+    assert client.hget(f"job:{core}", "status") == b"canceled"
+    assert client.xlen(f"job:{core}:events") == 2  # queued, and canceled once

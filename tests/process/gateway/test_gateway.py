@@ -1,0 +1,305 @@
+"""The gateway as a real process: start, invalid settings, many streams, curl, signals."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.errors import EXIT_CONFIG
+from tests.support.processes.gateway import (
+    PYTHON_M,
+    TIMEOUT_S,
+    UVICORN,
+    GatewayProcess,
+    RawStream,
+    StartGateway,
+    complaints,
+    environment,
+)
+from tests.support.servers import RealServer
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.process
+
+#: Usually one second, but tests share the machine. A gateway that had to wait for a client logs it.
+END_S = 20.0
+SLOW = pytest.mark.slow("starts another gateway")
+COMMANDS = pytest.mark.parametrize("command", [PYTHON_M, UVICORN], ids=["python -m", "uvicorn"])
+DONE: Any = {"type": "done", "ts": "1", "step": "s", "data": "{}"}
+
+#: Sends a signal after the event loop was created and before anything runs on it.
+SIGNAL_AT_START = """
+import os, signal, uvicorn
+from gateway.main import main
+
+asked = uvicorn.Config.get_loop_factory
+
+def terminated(config):
+    os.kill(os.getpid(), {number})
+    return asked(config)
+
+uvicorn.Config.get_loop_factory = terminated
+main()
+"""
+
+
+async def open_streams(gateway: GatewayProcess, job_id: str, count: int) -> list[RawStream]:
+    target = f"/v1/jobs/{job_id}/events"
+    streams = await asyncio.gather(*(RawStream.open(gateway.port, target) for _ in range(count)))
+    return [await stream.wait_for("queued") for stream in streams]
+
+
+async def stop(gateway: GatewayProcess, number: signal.Signals = signal.SIGTERM) -> float:
+    return await asyncio.get_running_loop().run_in_executor(None, gateway.stop, number)
+
+
+def finish(server: RealServer, job_id: str) -> None:
+    server.client.hset(f"job:{job_id}", "status", "done")
+    server.client.xadd(f"job:{job_id}:events", DONE)
+
+
+# -- signals -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "number"),
+    [
+        pytest.param(PYTHON_M, signal.SIGTERM, id="python -m, SIGTERM"),
+        pytest.param(PYTHON_M, signal.SIGINT, id="python -m, SIGINT", marks=SLOW),
+        pytest.param(UVICORN, signal.SIGTERM, id="uvicorn, SIGTERM", marks=SLOW),
+    ],
+)
+async def test_a_signal_ends_fifty_streams_with_a_last_event(
+    start_gateway: StartGateway,
+    one_server: RealServer,
+    command: tuple[str, ...],
+    number: signal.Signals,
+) -> None:
+    gateway = start_gateway(one_server.url, command)
+    streams = await open_streams(gateway, gateway.submit(), 50)
+    stopping = asyncio.create_task(stop(gateway, number))
+    for stream in streams:
+        last = (await stream.rest())[-1]
+        assert (last.event, last.retry) == ("shutdown", "500")
+        await stream.close()
+    assert await stopping < END_S
+    assert complaints(gateway.log) == []
+    if command == PYTHON_M:
+        assert gateway.process.returncode == 0
+    else:  # the uvicorn CLI raises the signal again at its end
+        assert gateway.process.returncode in (0, -number, 128 + number)
+
+
+@SLOW
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_at_start_ends_it_without_output(
+    one_server: RealServer, number: signal.Signals, tmp_path: Path
+) -> None:
+    code, output = run_to_end(
+        (sys.executable, "-c", SIGNAL_AT_START.format(number=int(number))),
+        tmp_path,
+        PORT="0",
+        REDIS_URL=one_server.url,
+    )
+    assert (code, complaints(output)) == (0, [])
+    assert "Warning" not in output, output
+    assert "Started" not in output, output
+
+
+@SLOW
+@pytest.mark.parametrize("accept", ["text/event-stream", "application/x-ndjson"])
+async def test_an_unread_stream_does_not_delay_the_stop(
+    start_gateway: StartGateway, one_server: RealServer, accept: str
+) -> None:
+    """Its socket buffer is full, so the last event cannot be sent."""
+    gateway = start_gateway(one_server.url)
+    job_id = gateway.submit()
+    big: Any = {**DONE, "type": "message", "data": json.dumps("x" * 1_000_000)}
+    for _ in range(16):
+        one_server.client.xadd(f"job:{job_id}:events", big)
+    reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+    target = f"GET /v1/jobs/{job_id}/events HTTP/1.1"
+    writer.write(f"{target}\r\nHost: localhost\r\nAccept: {accept}\r\n\r\n".encode())
+    await reader.readuntil(b"xxxx")  # the first of them arrives; the rest is left unread
+    [other] = await open_streams(gateway, gateway.submit(), 1)
+    took_s = await stop(gateway)
+    assert (await other.rest())[-1].event == "shutdown"
+    assert took_s < END_S  # at other times a response waits 30 s for its reader
+    writer.close()
+    await other.close()
+
+
+@SLOW
+async def test_a_waiting_request_is_answered_on_sigterm(
+    start_gateway: StartGateway, one_server: RealServer
+) -> None:
+    gateway = start_gateway(one_server.url)
+    async with gateway.http_async() as client:
+        body = {"task": "chat", "payload": {}}
+        waiting = asyncio.create_task(
+            client.post("/v1/jobs", json=body, headers={"Prefer": "wait=60"})
+        )
+        await eventually(lambda: one_server.client.xlen("jobs:stream") == 1)
+        assert await stop(gateway) < END_S
+        assert (await waiting).status_code == 202
+    assert complaints(gateway.log) == []
+
+
+async def test_a_stream_is_resumed_after_a_restart(
+    start_gateway: StartGateway, one_server: RealServer
+) -> None:
+    first = start_gateway(one_server.url)
+    job_id = first.submit()
+    [stream] = await open_streams(first, job_id, 1)
+    await stream.close()
+    last_id = one_server.client.xrange(f"job:{job_id}:events")[-1][0].decode()
+    await stop(first)
+    finish(one_server, job_id)
+    second = start_gateway(one_server.url)
+    target = f"/v1/jobs/{job_id}/events?last_event_id={last_id}"
+    resumed = await RawStream.open(second.port, target)
+    assert [block.event for block in await resumed.rest()] == ["hello", "done"]
+    await resumed.close()
+
+
+# -- clients -----------------------------------------------------------------------------------
+
+
+@pytest.mark.slow("opens hundreds of streams")
+async def test_many_streams_need_few_connections(
+    start_gateway: StartGateway, module_server: RealServer
+) -> None:
+    """With a limit of 200 streams, which are opened, ended or abandoned, and opened again."""
+    client: Any = module_server.client
+    gateway = start_gateway(module_server.url, SSE_MAX_CLIENTS="200")
+    jobs = [gateway.submit() for _ in range(20)]
+    opened = [await open_streams(gateway, job_id, 10) for job_id in jobs]
+    assert len(client.client_list()) - 1 <= 8  # without the test's own
+    for job_id in jobs:
+        finish(module_server, job_id)
+    for streams in opened:
+        for stream in streams:
+            assert [block.event for block in await stream.rest()] == ["done"]
+            await stream.close()
+    assert len(client.client_list()) - 1 <= 8
+    job_id = gateway.submit()
+    async with gateway.http_async() as http_client:
+
+        async def streams_available() -> bool:
+            async with http_client.stream("GET", f"/v1/jobs/{job_id}/events") as answer:
+                return answer.status_code == 200
+
+        for _ in range(3):
+            for stream in await open_streams(gateway, job_id, 200):
+                await stream.close()
+            await eventually(streams_available)
+    assert complaints(gateway.log) == []
+
+
+@SLOW
+async def test_a_client_that_reads_after_sending_gets_its_413(
+    start_gateway: StartGateway, one_server: RealServer
+) -> None:
+    """Like most HTTP libraries: closing at once would reset the connection, and the 413 would be
+    lost.
+    """
+    gateway = start_gateway(one_server.url)
+    body = b'{"task":"chat","payload":{"t":"' + b"x" * 7_000_000 + b'"}}'
+
+    def send(chunked: bool) -> int:
+        connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=TIMEOUT_S)
+        try:
+            headers = {"Content-Type": "application/json"}
+            content = iter([body]) if chunked else body
+            connection.request("POST", "/v1/jobs", content, headers, encode_chunked=chunked)
+            return connection.getresponse().status
+        finally:
+            connection.close()
+
+    for chunked in (False, True):
+        assert await asyncio.get_running_loop().run_in_executor(None, send, chunked) == 413
+    assert complaints(gateway.log) == []
+
+
+# -- starts that fail: one clear line, the right exit code, no traceback --------------------------
+
+
+def run_to_end(command: tuple[str, ...], where: Path, **settings: str) -> tuple[int, str]:
+    """Runs a process that exits by itself; returns its exit code and output."""
+    finished = subprocess.run(
+        command,
+        cwd=where,
+        env=environment(**settings),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
+    return finished.returncode, finished.stdout
+
+
+def test_every_bad_setting_is_named_on_one_line(tmp_path: Path) -> None:
+    url = "rediz://user:hunter2@localhost"
+    code, output = run_to_end(PYTHON_M, tmp_path, PORT="x", JOB_TTL_S="y", REDIS_URL=url)
+    assert code == EXIT_CONFIG, output
+    [line] = output.splitlines()
+    assert line.startswith("sluice: ")
+    assert all(name in line for name in ("PORT='x'", "JOB_TTL_S='y'", "REDIS_URL"))
+    assert "hunter2" not in line
+    assert os.listdir(tmp_path) == []
+
+
+@SLOW
+def test_under_uvicorn_a_bad_setting_is_named_too(tmp_path: Path) -> None:
+    code, output = run_to_end(UVICORN, tmp_path, BACKPRESSURE_MAX_BACKLOG="abc")
+    assert code != 0
+    assert "BACKPRESSURE_MAX_BACKLOG" in output.splitlines()[-1]
+
+
+@SLOW
+@COMMANDS
+def test_auth_off_is_refused_on_other_addresses(tmp_path: Path, command: tuple[str, ...]) -> None:
+    settings = {"AUTH": "off", "HOST": "0.0.0.0", "REDIS_URL": f"unix://{tmp_path}/none"}
+    code, output = run_to_end(command, tmp_path, PORT="0", **settings)
+    last = output.splitlines()[-1]
+    assert "AUTH=off" in last
+    assert "HOST=0.0.0.0" in last
+    if command == PYTHON_M:
+        assert code == EXIT_CONFIG
+        assert "Traceback" not in output
+        assert last.startswith("sluice: ")
+    else:
+        assert code != 0
+
+
+@SLOW
+@COMMANDS
+def test_a_port_in_use(tmp_path: Path, command: tuple[str, ...]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        if command == UVICORN:
+            command = (*command, "--port", port)
+        code, output = run_to_end(command, tmp_path, PORT=port, REDIS_URL=f"unix://{tmp_path}/none")
+    assert code != 0
+    assert "address already in use" in output.lower()
+    assert port in output
+    assert "Traceback" not in output
+
+
+@SLOW
+def test_an_address_of_another_host(tmp_path: Path) -> None:
+    settings = {"HOST": "192.0.2.1", "PORT": "0", "REDIS_URL": f"unix://{tmp_path}/none"}
+    code, output = run_to_end(PYTHON_M, tmp_path, **settings)
+    assert code != 0
+    assert "192.0.2.1" in output
+    assert "Traceback" not in output

@@ -1,0 +1,308 @@
+"""Real processes with a fake systemd: readiness, status, watchdog, sockets, stop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import re
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from common.errors import EXIT_CONFIG
+from gateway.http.connection_limits import ConnectionLimits
+from tests.support.gateway.harness import CHAT
+from tests.support.processes.jobs import post, wait_for
+from tests.support.processes.systemd import Service, Systemd, systemd_in
+from tests.support.processes.worker import ROOT, wait_until
+from tests.support.servers import BUNDLED, RealServer, require_binary
+
+pytestmark = pytest.mark.process
+
+#: Notified three times per period.
+PERIOD_S = 1.5
+WATCHDOG = {"WATCHDOG_USEC": str(int(PERIOD_S * 1e6))}
+SLOW = pytest.mark.slow("starts more processes")
+BOTH = pytest.mark.parametrize("module", ["gateway", "worker"])
+Message = dict[str, str]
+
+
+@pytest.fixture
+def server() -> Iterator[RealServer]:
+    """A server that a test may stop and start."""
+    server = RealServer(require_binary(BUNDLED), "--appendonly", "yes")
+    yield server
+    if server.process.poll() is None:
+        server.process.send_signal(signal.SIGCONT)
+    server.close()
+
+
+@pytest.fixture
+def systemd(tmp_path: Path) -> Iterator[Systemd]:
+    yield from systemd_in(tmp_path)
+
+
+@pytest.fixture
+def settings(server: RealServer) -> dict[str, str]:
+    return {"REDIS_URL": server.url, "BLOCK_MS": "50", **WATCHDOG}
+
+
+def ready(message: Message) -> bool:
+    return "READY" in message
+
+
+def is_watchdog(message: Message) -> bool:
+    return message.get("WATCHDOG") == "1"
+
+
+def is_status_only(message: Message) -> bool:
+    return "WATCHDOG" not in message
+
+
+def restart(server: RealServer) -> None:
+    silent: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    server.process = subprocess.Popen(server.process.args, **silent)
+
+
+# -- ready, status, watchdog ------------------------------------------------------------------
+
+
+def test_a_gateway_serves_on_the_passed_socket(systemd: Systemd, settings: dict[str, str]) -> None:
+    """PORT is ignored: it is in use, so listening there would fail."""
+    gateway = systemd.gateway(**settings, PORT=str(systemd.port))
+    assert gateway.receive_until(ready)["STATUS"] == "0 streams, 0 jobs in progress, 0 waiting"
+    url = f"http://127.0.0.1:{systemd.port}"
+    assert httpx.post(f"{url}/v1/jobs", json=CHAT, timeout=60).status_code == 202
+    assert gateway.receive_until(is_watchdog)["STATUS"].endswith("waiting")
+    status_message = gateway.receive_until(lambda message: "1 waiting" in message["STATUS"])
+    assert status_message["STATUS"] == "0 streams, 0 jobs in progress, 1 waiting"
+    assert f"listening on {url}" in gateway.log
+    gateway.process.send_signal(signal.SIGTERM)
+    assert gateway.receive_until(lambda message: "STOPPING" in message)["STATUS"].startswith("stop")
+    assert gateway.wait() == 0
+
+
+def test_a_worker_reports_status_and_extends_the_stop(
+    systemd: Systemd, server: RealServer, settings: dict[str, str]
+) -> None:
+    more = {"ECHO_DELAY_MS": "60000", "MAX_INFLIGHT": "1", "SHUTDOWN_GRACE_S": "3"}
+    worker = systemd.echo_worker(**settings, **more)
+    assert worker.receive_until(ready)["STATUS"] == "0 running, 0 waiting"
+    jobs = [post(server.client) for _ in range(3)]
+    wait_for(server.client, jobs[0], b"running")
+    worker.receive_until(
+        lambda message: message["STATUS"].startswith("1 running, ") and is_watchdog(message)
+    )
+    worker.process.send_signal(signal.SIGTERM)
+    stopping = worker.receive_until(lambda message: "STOPPING" in message)
+    assert stopping["STATUS"] == "stopping: 1 running"
+    assert int(stopping["EXTEND_TIMEOUT_USEC"]) == PERIOD_S * 1e6 * 2 / 3
+    again = worker.receive_until(lambda message: "EXTEND_TIMEOUT_USEC" in message)
+    assert again["STATUS"].startswith("stopping: 1 running, ")
+    assert is_watchdog(again)
+    assert worker.wait() == 0
+
+
+@SLOW
+@BOTH
+def test_a_frozen_process_sends_no_watchdog(
+    systemd: Systemd, settings: dict[str, str], module: str
+) -> None:
+    service = systemd.start(module, **settings)
+    service.receive_until(is_watchdog)
+    service.process.send_signal(signal.SIGSTOP)
+    service.forget()
+    assert service.receive(2 * PERIOD_S) is None  # systemd would kill it now
+    service.process.send_signal(signal.SIGCONT)
+    service.receive_until(is_watchdog)
+
+
+@SLOW
+def test_a_blocked_event_loop_sends_no_watchdog(
+    systemd: Systemd, server: RealServer, settings: dict[str, str], tmp_path: Path
+) -> None:
+    """The lease thread keeps the job, so only the watchdog detects it."""
+    (tmp_path / "stuck.py").write_text(
+        "import pathlib, time\n"
+        "async def stuck(context, payload):\n"
+        "    pathlib.Path(__file__).with_name('is_stuck').touch()\n"
+        "    time.sleep(60)\n"
+        "def register(registry):\n    registry.add('chat', stuck)\n"
+    )
+    path = {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    worker = systemd.worker(**settings, **path, WORKER_HANDLERS="stuck")
+    worker.receive_until(is_watchdog)
+    post(server.client)
+    wait_until((tmp_path / "is_stuck").exists)
+    worker.forget()
+    assert worker.receive(2 * PERIOD_S) is None
+    worker.process.send_signal(signal.SIGABRT)  # as systemd does after a timeout
+    assert worker.wait() == -signal.SIGABRT
+    assert 'stuck.py", line 4 in stuck' in worker.log
+
+
+@SLOW
+@BOTH
+def test_an_unresponsive_redis_stops_the_watchdog(
+    systemd: Systemd, server: RealServer, settings: dict[str, str], module: str
+) -> None:
+    service = systemd.start(module, **settings)
+    service.receive_until(is_watchdog)
+    server.process.send_signal(signal.SIGSTOP)
+    unfed = service.receive_until(is_status_only)
+    assert "Redis does not answer" in unfed["STATUS"]
+    assert service.log.count("the watchdog is not fed: Redis has not answered for") == 1
+    server.process.send_signal(signal.SIGCONT)
+    service.receive_until(is_watchdog)
+    assert "recovered: the watchdog is fed again" in service.log
+
+
+@SLOW
+@BOTH
+def test_processes_wait_for_redis_at_start(
+    systemd: Systemd, server: RealServer, settings: dict[str, str], module: str
+) -> None:
+    server.process.kill()
+    server.process.wait()
+    service = systemd.start(module, **settings)
+    assert "Redis does not answer" in service.receive_until(ready)["STATUS"]
+    for _ in range(6):  # two periods: a restart would not help
+        assert is_watchdog(service.receive() or {})
+    restart(server)
+    service.receive_until(lambda message: message["STATUS"].endswith("0 waiting"))
+    assert service.process.poll() is None
+
+
+# -- invalid configuration --------------------------------------------------------------------
+
+
+@SLOW
+@BOTH
+@pytest.mark.parametrize("waits", [False, True], ids=["at once", "when Redis answers"])
+def test_a_refused_login_ends_the_process_with_78(
+    systemd: Systemd, server: RealServer, settings: dict[str, str], module: str, waits: bool
+) -> None:
+    if waits:
+        server.process.kill()
+        server.process.wait()
+    unknown_user = server.url.replace("unix://", "unix://unknown_user:hunter2@")
+    service = systemd.start(module, **{**settings, "REDIS_URL": unknown_user})
+    if waits:
+        service.receive_until(ready)
+        restart(server)
+    assert service.wait() == EXIT_CONFIG
+    last = service.log.splitlines()[-1]
+    assert last.startswith("sluice: ") or waits
+    assert "Redis rejects the login" in last
+    assert "hunter2" not in service.log
+    assert "Traceback" not in service.log
+
+
+# -- restarts without refused requests --------------------------------------------------------
+
+
+class _Stalled(Exception):
+    """A client was stalled for longer than a server waits."""
+
+
+class Clients:
+    """Clients that send requests continuously, each on a new connection or on a kept one."""
+
+    def __init__(self, port: int, keep: bool = False) -> None:
+        self._port = port
+        self._keep = keep
+        self._body = json.dumps(CHAT).encode()
+        self.answers: list[int] = []
+        self.faults: list[str] = []
+        self.enough = asyncio.Event()
+
+    async def run(self, clients: int) -> None:
+        await asyncio.gather(*(self._reconnect() for _ in range(clients)))
+
+    async def _reconnect(self) -> None:
+        while not self.enough.is_set():
+            try:
+                await asyncio.wait_for(self.use_connection(), 30)
+            except _Stalled:  # the test was stalled for longer than any server would wait
+                continue
+            except (OSError, EOFError, asyncio.TimeoutError) as error:
+                self.faults.append(repr(error))
+
+    async def use_connection(self) -> None:
+        """Sends requests on one connection until the server closes it."""
+        clock = asyncio.get_running_loop().time
+        came = clock()
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        open_still = True
+        while open_still:
+            # Long enough to be accepted by a gateway that is stopping.
+            await asyncio.sleep(random.uniform(0, 0.2))
+            kept = self._keep and not self.enough.is_set()
+            head = (
+                f"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                f"Content-Length: {len(self._body)}\r\n"
+                f"Connection: {'keep-alive' if kept else 'close'}\r\n\r\n"
+            )
+            writer.write(head.encode() + self._body)
+            silent_s = clock() - came
+            try:
+                answer = (await reader.readuntil(b"\r\n\r\n")).lower()
+            except (OSError, EOFError):
+                if silent_s > ConnectionLimits.shutdown_grace_s / 2:
+                    raise _Stalled from None
+                raise
+            length = re.search(rb"content-length: (\d+)", answer)
+            assert length is not None
+            await reader.readexactly(int(length[1]))
+            self.answers.append(int(answer.split(b" ", 2)[1]))
+            open_still = b"connection: close" not in answer
+            came = clock()
+        writer.close()
+
+
+@SLOW
+@pytest.mark.parametrize("keep", [False, True], ids=["fresh", "kept alive"])
+async def test_a_restart_under_load_refuses_no_request(
+    systemd: Systemd, server: RealServer, settings: dict[str, str], keep: bool
+) -> None:
+    more = {"BACKPRESSURE_MAX_BACKLOG": "1000000"}
+    loop = asyncio.get_running_loop()
+
+    async def off_loop(work: Callable[..., Any], *args: Any) -> Any:
+        return await loop.run_in_executor(None, work, *args)
+
+    gateway: Service = systemd.gateway(**settings, **more)
+    await off_loop(gateway.receive_until, ready)
+    clients = Clients(systemd.port, keep)
+    coming = asyncio.create_task(clients.run(20))
+    for _ in range(3):
+        served = len(clients.answers)
+        await off_loop(wait_until, lambda served=served: len(clients.answers) > served + 50)
+        gateway.process.send_signal(signal.SIGTERM)
+        assert await off_loop(gateway.wait) == 0
+        gateway = systemd.gateway(**settings, **more)
+        await off_loop(gateway.receive_until, ready)
+    served = len(clients.answers)
+    await off_loop(wait_until, lambda: len(clients.answers) > served + 50)
+    clients.enough.set()
+    await coming
+    assert clients.faults == []
+    assert set(clients.answers) == {202}
+    assert server.client.xlen("jobs:stream") == len(clients.answers)
+
+
+@SLOW
+async def test_a_connection_during_a_restart_waits(
+    systemd: Systemd, settings: dict[str, str]
+) -> None:
+    clients = Clients(systemd.port)
+    waiting = asyncio.create_task(clients.use_connection())
+    systemd.gateway(**settings)
+    await waiting
+    assert clients.answers == [202]

@@ -1,0 +1,361 @@
+"""Real processes on a Cluster of six nodes: jobs over HTTP, and masters that die or slots that move
+under load. No acknowledged job is lost, and none ends twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from common.contracts.jobs import JobKeys
+from common.redis.partitions import Partitions
+from tests.support.gateway.harness import CHAT
+from tests.support.processes.cluster import PARTITIONS, ClusterProcesses, Load
+from tests.support.processes.gateway import RawStream, StartGateway
+from tests.support.processes.jobs import post, status
+from tests.support.processes.worker import Process, spawner, wait_until
+from tests.support.topologies import LONG_TIMEOUT_MS, RedisCluster, cluster
+from tests.support.waiting import eventually
+
+pytestmark = [pytest.mark.process, pytest.mark.topology]
+
+TIMEOUT_S = 60.0
+#: Duration of the load before and after a change.
+LOAD_S = 1.0
+
+
+@pytest.fixture(scope="module")
+def shared_processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcesses]:
+    """One gateway and two workers for all tests, because they start slowly."""
+    folder = tmp_path_factory.mktemp("cluster")
+    with (
+        cluster(node_timeout_ms=LONG_TIMEOUT_MS) as servers,
+        contextlib.contextmanager(spawner)(folder) as spawn,
+    ):
+        made = ClusterProcesses(servers, spawn, folder)
+        try:
+            for name in ("one", "two"):
+                made.worker(name)
+            yield made
+        finally:
+            made.close()
+
+
+@pytest.fixture
+async def processes(shared_processes: ClusterProcesses) -> AsyncIterator[ClusterProcesses]:
+    async with shared_processes.connected():
+        yield shared_processes
+
+
+def partitions_of(job_ids: list[str]) -> set[int]:
+    return {PARTITIONS.number(job_id) for job_id in job_ids}
+
+
+async def is_ended(processes: ClusterProcesses, job_id: str, status: str = "done") -> None:
+    async def ended() -> bool:
+        return await processes.status(job_id) == status
+
+    await eventually(ended, TIMEOUT_S)
+
+
+async def watched(processes: ClusterProcesses, job_id: str) -> list[str]:
+    stream = await RawStream.open(processes.gateway.port, f"/v1/jobs/{job_id}/events")
+    kinds = [block.event for block in await stream.rest()]
+    await stream.close()
+    return [kind for kind in kinds if kind is not None]
+
+
+async def test_jobs_of_every_partition(processes: ClusterProcesses) -> None:
+    """Jobs are accepted, watched and listed; totals include all partitions."""
+    jobs = await asyncio.gather(*(processes.post(ms=5) for _ in range(40)))
+    assert len(partitions_of(jobs)) == PARTITIONS.count
+    for kinds in await asyncio.gather(*(watched(processes, job_id) for job_id in jobs)):
+        assert kinds[0] == "hello"
+        assert kinds[-1] == "done"
+        assert kinds.count("done") == 1
+    await processes.check_history(jobs)
+    listed: list[str] = []
+    cursor = ""
+    for _ in range(30):
+        page = await processes.get(f"/v1/jobs?limit=15{cursor}")
+        listed += (job["job_id"] for job in page["jobs"])
+        cursor = f"&cursor={page['next']}"
+        if page["next"] is None:
+            break
+    assert len(set(listed)) == len(listed)
+    assert set(jobs) <= set(listed)
+    workers = (await processes.get("/v1/workers"))["workers"]
+    assert {worker["consumer"] for worker in workers} == {"one", "two"}
+    assert (await processes.client.get("/readyz")).status_code == 200
+    audit = await processes.client.post("/v1/audit")
+    assert audit.status_code == 200, audit.text
+    report = json.loads(audit.text.splitlines()[-1])
+    assert report["type"] == "report", report
+    assert report["violations_total"] == 0, audit.text
+
+
+async def test_one_key_makes_one_job(processes: ClusterProcesses) -> None:
+    keys = [f"key-{number}" for number in range(12)]
+    made = [await asyncio.gather(*(processes.post(key=key) for _ in range(4))) for key in keys]
+    assert [len(set(jobs)) for jobs in made] == [1] * len(keys)
+    assert len({jobs[0] for jobs in made}) == len(keys)
+    other = {"task": "chat", "payload": {"ms": 7}}
+    answer = await processes.client.post(
+        "/v1/jobs", json=other, headers={"Idempotency-Key": keys[0]}
+    )
+    assert answer.status_code == 422
+    await processes.check_history([jobs[0] for jobs in made])
+
+
+async def test_waiting_and_running_jobs_are_canceled(processes: ClusterProcesses) -> None:
+    running = [await processes.post(ms=60_000) for _ in range(4)]
+    later = [await processes.post(delay_s=600.0) for _ in range(4)]
+
+    async def all_run() -> bool:
+        return {await processes.status(job_id) for job_id in running} == {"running"}
+
+    await eventually(all_run, TIMEOUT_S)
+    for job_id in (*running, *later):
+        answer = await processes.client.post(f"/v1/jobs/{job_id}/cancel")
+        assert answer.status_code in (200, 202), answer.text
+    for job_id in (*running, *later):
+        await is_ended(processes, job_id, "canceled")
+        assert (await watched(processes, job_id))[-1] == "canceled"
+
+
+async def test_scheduled_jobs_wait(processes: ClusterProcesses) -> None:
+    jobs = [await processes.post(delay_s=5.0) for _ in range(8)]
+    assert len(partitions_of(jobs)) > 1
+    assert await processes.status(jobs[-1]) == "queued"
+    await processes.check_history(jobs)
+
+
+async def test_dead_letters_of_all_partitions_are_redriven(processes: ClusterProcesses) -> None:
+    before = (await processes.get("/v1/dlq"))["total"]
+    bad = {"mend": "mended"}
+    jobs = [await processes.post(payload=bad, max_attempts=1) for _ in range(8)]
+    assert len(partitions_of(jobs)) > 1
+    for job_id in jobs:
+        await is_ended(processes, job_id, "error")
+    first = await processes.get("/v1/dlq?limit=5")
+    assert first["total"] == before + 8
+    rest = await processes.get(f"/v1/dlq?limit=5&before={first['next']}")
+    dead_letters = [*first["items"], *rest["items"]]
+    assert {dead_letter["job_id"] for dead_letter in dead_letters} == set(jobs)
+    (processes.directory / "mended").touch()
+    answer = await processes.client.post("/v1/dlq/redrive", json={"all": True, "rate_per_s": 100.0})
+    assert answer.status_code == 200, answer.text
+    redriven = [one["job_id"] for one in answer.json()["redriven"]]
+    assert len(redriven) == 8
+    await processes.check_history(redriven)
+
+
+async def test_a_pause_applies_to_all_partitions(processes: ClusterProcesses) -> None:
+    [queue] = (await processes.get("/v1/queues"))["queues"]
+    name = queue["name"]
+    answer = await processes.client.post(f"/v1/queues/{name}/pause", json={"why": "tea"})
+    assert answer.status_code == 200, answer.text
+    early: list[str] = []
+
+    async def workers_know() -> bool:
+        early.append(await processes.post())
+        await asyncio.sleep(0.3)
+        return await processes.status(early[-1]) == "queued"
+
+    try:
+        await eventually(workers_know, TIMEOUT_S)
+        jobs = [await processes.post() for _ in range(8)]
+        assert len(partitions_of(jobs)) > 1
+        await asyncio.sleep(0.5)
+        assert {await processes.status(job_id) for job_id in jobs} == {"queued"}
+    finally:
+        answer = await processes.client.post(f"/v1/queues/{name}/resume")
+    assert answer.status_code == 200, answer.text
+    await processes.check_history([*early, *jobs])
+
+
+# -- changes under load ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def servers() -> Iterator[RedisCluster]:
+    with cluster() as found:
+        yield found
+
+
+@pytest.fixture
+async def own_processes(
+    servers: RedisCluster, spawn: Callable[..., Process], tmp_path: Path
+) -> AsyncIterator[ClusterProcesses]:
+    made = ClusterProcesses(servers, spawn, tmp_path, WAIT_REPLICAS="1", WAIT_TIMEOUT_MS="500")
+    async with made.connected():
+        yield made
+    made.close()
+
+
+async def under_load(processes: ClusterProcesses, name: str, change: Callable[[], object]) -> float:
+    """Applies a change under load; returns the seconds until every partition has accepted a job
+    sent after it began.
+    """
+    load = Load(processes, name)
+    running = asyncio.create_task(load.run())
+    try:
+        await asyncio.sleep(LOAD_S)
+        began = time.monotonic()
+        await asyncio.to_thread(change)
+        took = await load.recovered(began)
+        await asyncio.sleep(LOAD_S)
+    finally:
+        load.over = True
+        await running
+    await processes.check_history(list(load.acknowledged.values()))
+    return took
+
+
+async def test_a_killed_master_loses_no_acknowledged_job(own_processes: ClusterProcesses) -> None:
+    own_processes.worker("one")
+    own_processes.worker("two")
+    killed = own_processes.owner(1)
+
+    def kill() -> None:
+        killed.kill()
+        own_processes.servers.wait_failover(killed, own_processes.slot(1))
+        killed.restart()  # nothing is guaranteed until the new master has a replica
+
+    took_s = await under_load(own_processes, "kill", kill)
+    print(f"every partition accepts {took_s:.1f} s after the kill")
+    own_processes.servers.wait_agreed()
+    # The restarted node gets its slots back with a planned failover.
+    await under_load(
+        own_processes, "over", lambda: own_processes.servers.failover(own_processes.slot(1))
+    )
+
+
+async def test_moving_slots_loses_no_acknowledged_job(own_processes: ClusterProcesses) -> None:
+    own_processes.worker("one")
+    own_processes.worker("two")
+    servers = own_processes.servers
+
+    def reshard() -> None:
+        added = servers.add_node()
+        servers.add_node(replica_of=added)
+        for number in range(PARTITIONS.count):
+            servers.move_slot(own_processes.slot(number), added)
+        assert all(own_processes.owner(number) is added for number in range(PARTITIONS.count))
+
+    await under_load(own_processes, "there", reshard)
+
+    def back() -> None:
+        for number in range(PARTITIONS.count):
+            servers.move_slot(own_processes.slot(number), servers.nodes[number % 3])
+
+    await under_load(own_processes, "back", back)
+
+
+# -- a dead master delays only its partitions ----------------------------------------------------
+
+MANY = Partitions.create(JobKeys(), 6)
+
+
+def finish(client: Any, job_id: str) -> None:
+    """Ends a job as the contract requires, without hints."""
+    keys = MANY.keys_for_job(job_id)
+    client.hset(keys.job(job_id), mapping={"status": "done", "result": "{}"})
+    client.xadd(keys.events(job_id), {"type": "done", "ts": "1", "step": "s", "data": "{}"})
+
+
+async def accepted(client: httpx.AsyncClient) -> str:
+    """Posts a job until it is accepted: requests in progress when a server dies get 503."""
+    for _ in range(20):
+        answer = await client.post("/v1/jobs", json=CHAT)
+        if answer.status_code == 202:
+            return str(answer.json()["job_id"])
+        assert answer.status_code == 503, answer.text
+    raise AssertionError("the job was never accepted")
+
+
+async def test_a_gateway_serves_the_other_partitions(
+    servers: RedisCluster, start_gateway: StartGateway
+) -> None:
+    """Jobs of other partitions are accepted, read and watched meanwhile; jobs of the dead master's
+    partitions are available again after the failover.
+    """
+    slots = [servers.slot_of(keys.queue) for keys in MANY.keys]
+    home = servers.owner(slots[0])
+    away = next(number for number, slot in enumerate(slots) if servers.owner(slot) is not home)
+    dying = servers.owner(slots[away])
+    lost = {number for number, slot in enumerate(slots) if servers.owner(slot) is dying}
+    settings = {"QUEUE_PARTITIONS": str(MANY.count), "BACKPRESSURE_MAX_BACKLOG": "5000"}
+    gateway = start_gateway(servers.url, **settings)
+    async with gateway.http_async() as client:
+        jobs = [gateway.submit() for _ in range(60)]
+        for job_id in jobs:
+            owner = servers.owner(slots[MANY.number(job_id)])
+            assert owner.client.exists(MANY.keys_for_job(job_id).job(job_id)), job_id
+        kept = next(job_id for job_id in jobs if MANY.number(job_id) == 0)
+        gone = next(job_id for job_id in jobs if MANY.number(job_id) in lost)
+        targets = [f"/v1/jobs/{job_id}/events" for job_id in (kept, gone)]
+        streams = [await RawStream.open(gateway.port, target) for target in targets]
+        for stream in streams:
+            await stream.wait_for("queued")
+        dying.kill()
+        finish(home.client, kept)
+        assert [block.event for block in await streams[0].rest()] == ["done"]
+        made = [await accepted(client) for _ in range(60)]
+        taker = servers.wait_failover(dying, slots[away])
+
+        async def read_again() -> bool:
+            return (await client.get(f"/v1/jobs/{gone}")).status_code == 200
+
+        await eventually(read_again, TIMEOUT_S)
+        finish(taker.client, gone)
+        assert [block.event for block in await streams[1].rest()] == ["done"]
+        for job_id in made:
+            assert (await client.get(f"/v1/jobs/{job_id}")).status_code == 200
+        after = {MANY.number(await accepted(client)) for _ in range(200)}
+        assert after & lost  # used again
+    for stream in streams:
+        await stream.close()
+
+
+def test_a_worker_serves_the_other_partitions(
+    servers: RedisCluster, spawn: Callable[..., Process]
+) -> None:
+    slots = [servers.slot_of(keys.queue) for keys in MANY.keys]
+    owners = [servers.owner(slot) for slot in slots]
+    dying = next(owner for owner in owners if owner is not owners[0])
+    kept = [number for number, owner in enumerate(owners) if owner is not dying]
+    lost = [number for number, owner in enumerate(owners) if owner is dying]
+
+    def run(client: Any, *numbers: int) -> None:
+        """Enqueues a job into each of these partitions, and waits for their end."""
+        jobs = []
+        for number in numbers:
+            job_id = MANY.draw_id(number, lambda: str(uuid.uuid4()))
+            keys = MANY.keys[number]
+            target = client or owners[number].client
+            jobs.append((target, post(target, keys=keys, job_id=job_id), keys))
+        for target, job_id, keys in jobs:
+            wait_until(lambda t=target, j=job_id, k=keys: status(t, j, k) == b"done")
+
+    worker = spawn("worker.echo_worker", redis_url=servers.url, queue_partitions=6, lease_ms=3000)
+    worker.wait_for_line("takes jobs")
+    run(None, *list(range(6)) * 20)
+    dying.kill()
+    for _ in range(5):
+        run(None, *kept)
+    for number in lost:
+        run(servers.wait_failover(dying, slots[number]).client, number)
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait() == 0
+    assert "Traceback" not in worker.log

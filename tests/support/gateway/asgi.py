@@ -1,0 +1,219 @@
+"""An ASGI client without a network: tests control every byte of a request."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+from tests.support.gateway.sse import Block, Parser
+
+#: Long enough for a slow machine; never waited for in a test that passes.
+TIMEOUT_S = 10.0
+
+Headers = dict[str, str] | Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A complete response."""
+
+    status: int
+    headers: list[tuple[str, str]]
+    body: bytes
+
+    def header(self, name: str) -> str | None:
+        found = [value for key, value in self.headers if key == name.lower()]
+        assert len(found) < 2, f"{name} came {len(found)} times"
+        return found[0] if found else None
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Exchange:
+    """A running request. `take` is cleared by a client that stops reading."""
+
+    def __init__(self, app: Any, scope: dict[str, Any], chunks: Iterable[bytes]) -> None:
+        self._chunks = deque(chunks)
+        self._sent: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._hung_up = asyncio.Event()
+        self.take = asyncio.Event()
+        self.take.set()
+        #: Set once the app sends to a client that does not read.
+        self.held_up = asyncio.Event()
+        self.status = 0
+        self.headers: list[tuple[str, str]] = []
+        self._parser = Parser()
+        self._over = False
+        self.task = asyncio.create_task(app(scope, self._receive, self._send))
+
+    async def _receive(self) -> dict[str, Any]:
+        if self._chunks:
+            body = self._chunks.popleft()
+            return {"type": "http.request", "body": body, "more_body": bool(self._chunks)}
+        await self._hung_up.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: dict[str, Any]) -> None:
+        if not self.take.is_set():
+            self.held_up.set()
+        await self.take.wait()
+        self._sent.put_nowait(message)
+
+    async def _message(self) -> dict[str, Any]:
+        """The app's next message; fails when the app ends without one, or is too slow."""
+        getting = asyncio.ensure_future(self._sent.get())
+        await asyncio.wait(
+            {getting, self.task}, timeout=TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED
+        )
+        if getting.done():
+            return getting.result()
+        getting.cancel()
+        if self.task.done():
+            self.task.result()
+            if not self._sent.empty():
+                return self._sent.get_nowait()
+            raise AssertionError("the app returned without completing the answer")
+        raise AssertionError(f"nothing came within {TIMEOUT_S} s")
+
+    async def start(self) -> Exchange:
+        message = await self._message()
+        assert message["type"] == "http.response.start", message
+        self.status = message["status"]
+        self.headers = [(k.decode("latin-1"), v.decode("latin-1")) for k, v in message["headers"]]
+        assert all(name == name.lower() for name, _ in self.headers)
+        assert all("\n" not in text and "\r" not in text for pair in self.headers for text in pair)
+        return self
+
+    def header(self, name: str) -> str | None:
+        return Answer(self.status, self.headers, b"").header(name)
+
+    async def chunk(self) -> bytes | None:
+        """The next piece of the body, None at its end."""
+        if self._over:
+            return None
+        message = await self._message()
+        assert message["type"] == "http.response.body", message
+        self._over = not message.get("more_body", False)
+        body: bytes = message.get("body", b"")
+        return None if self._over and not body else body
+
+    async def body(self) -> bytes:
+        whole = b""
+        while (piece := await self.chunk()) is not None:
+            whole += piece
+        return whole
+
+    async def answer(self) -> Answer:
+        await self.start()
+        body = await self.body()
+        await asyncio.wait_for(self.task, TIMEOUT_S)
+        return Answer(self.status, self.headers, body)
+
+    async def next(self) -> Block | None:
+        """The next SSE block, None when the stream has ended."""
+        while not self._parser.blocks:
+            piece = await self.chunk()
+            if piece is None:
+                self._parser.finish()
+                await asyncio.wait_for(self.task, TIMEOUT_S)
+                return None
+            self._parser.feed(piece)
+        return self._parser.blocks.pop(0)
+
+    async def rest(self) -> list[Block]:
+        """Every event up to the end of the stream, comments left out."""
+        blocks = []
+        while (block := await self.next()) is not None:
+            if not block.comment:
+                blocks.append(block)
+        return blocks
+
+    async def event(self, type: str) -> Block:
+        """Reads on to the next event of a type."""
+        while (block := await self.next()) is not None:
+            if block.event == type:
+                return block
+        raise AssertionError(f"the stream ended without {type}")
+
+    async def hang_up(self) -> None:
+        """Disconnect; returns when the app has noticed."""
+        self._hung_up.set()
+        await asyncio.wait_for(self.task, TIMEOUT_S)
+
+    async def abandon(self) -> None:
+        self._hung_up.set()
+        self.take.set()
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+
+
+class Client:
+    """Sends requests to an ASGI app; abandons at the end what a test left open."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+        self._open: list[Exchange] = []
+
+    def begin(
+        self,
+        method: str,
+        target: str,
+        headers: Headers = (),
+        chunks: Iterable[bytes] = (b"",),
+        *,
+        own_host: bool = True,
+        kind: type[Exchange] = Exchange,
+    ) -> Exchange:
+        """A request. `own_host` False: without a Host header. `kind`: for unusual clients."""
+        path, _, query = target.partition("?")
+        pairs = list(headers.items()) if isinstance(headers, dict) else list(headers)
+        if own_host and not any(name.lower() == "host" for name, _ in pairs):
+            pairs.insert(0, ("host", "localhost:8080"))
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": "1.1",
+            "method": method,
+            "scheme": "http",
+            "path": unquote(path),
+            "raw_path": path.encode(),
+            "query_string": query.encode("latin-1"),
+            "root_path": "",
+            "headers": [(k.lower().encode(), v.encode("latin-1")) for k, v in pairs],
+            "client": ("127.0.0.1", 1),
+            "server": ("127.0.0.1", 8080),
+        }
+        exchange = kind(self.app, scope, chunks)
+        self._open.append(exchange)
+        return exchange
+
+    async def send(
+        self, method: str, target: str, headers: Headers = (), body: bytes = b""
+    ) -> Answer:
+        pairs = list(headers.items()) if isinstance(headers, dict) else list(headers)
+        if body:
+            pairs.append(("content-length", str(len(body))))
+        return await self.begin(method, target, pairs, [body]).answer()
+
+    async def get(self, target: str, headers: Headers = ()) -> Answer:
+        return await self.send("GET", target, headers)
+
+    async def post(self, body: bytes | object, headers: dict[str, str] | None = None) -> Answer:
+        """`POST /v1/jobs` with a JSON body, given as a value or as bytes."""
+        raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+        merged = {"content-type": "application/json", **(headers or {})}
+        return await self.send("POST", "/v1/jobs", merged, raw)
+
+    async def watch(self, job_id: str, headers: Headers = (), query: str = "") -> Exchange:
+        """An event stream, its headers read."""
+        return await self.begin("GET", f"/v1/jobs/{job_id}/events{query}", headers).start()
+
+    async def close(self) -> None:
+        for exchange in self._open:
+            await exchange.abandon()

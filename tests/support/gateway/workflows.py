@@ -1,0 +1,168 @@
+"""A gateway whose workflow jobs a test advances with the workers' calls."""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from common.contracts.workflow.keys import WorkflowKeys
+from common.features.workflows.definitions import StepDefinition, WorkflowDefinition
+from common.features.workflows.store import WorkflowStore
+from common.features.workflows.types import (
+    ExecuteCommand,
+    IdempotencyClaim,
+    NewItem,
+    StepExecution,
+    StepIds,
+    StepResult,
+    WorkflowAnswer,
+    WorkflowOutcome,
+)
+from common.jobs.limits import AdmissionLimits
+from tests.support.gateway.asgi import Answer
+from tests.support.gateway.harness import Gateway
+
+JOBS = "/api/workflow/jobs"
+JSON = {"content-type": "application/json"}
+ADMISSION = AdmissionLimits("workers", 1000, 600)
+KEYS = WorkflowKeys()
+#: A workflow without sources, proposals and review.
+PLAIN = WorkflowDefinition(
+    "plain_v1",
+    (
+        StepDefinition(
+            "fetch",
+            "f",
+            "page",
+            0.5,
+            options_schema={
+                "type": "object",
+                "properties": {"depth": {"type": "integer", "maximum": 3}},
+                "additionalProperties": False,
+            },
+        ),
+        StepDefinition("store", "st", "page", 0.5),
+    ),
+)
+
+
+def fresh_ids() -> StepIds:
+    return StepIds(f"ex_{os.urandom(4).hex()}", str(uuid.uuid4()))
+
+
+def fresh_once() -> IdempotencyClaim:
+    return IdempotencyClaim(f"idempotency.wf:test:{uuid.uuid4()}", "same", 600)
+
+
+def things(count: int) -> list[NewItem]:
+    return [NewItem(b'{"n":%d}' % number) for number in range(1, count + 1)]
+
+
+def proposals(count: int) -> list[NewItem]:
+    return [
+        NewItem(b'{"from":"t%d","to":"term %d"}' % (number, number), "proposed", number / 1000)
+        for number in range(1, count + 1)
+    ]
+
+
+class Workflows:
+    """The workflow API for clients, and its store for workers."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway = gateway
+        self.redis = gateway.redis
+
+    @property
+    def store(self) -> WorkflowStore:
+        return self.gateway.workflows.store
+
+    # -- over HTTP -------------------------------------------------------------------------
+
+    async def post(self, path: str, body: object = None, **headers: str) -> Answer:
+        """Any POST below the jobs; bytes go as they are."""
+        raw = body if isinstance(body, bytes) else json.dumps({} if body is None else body).encode()
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return await self.gateway.client.send("POST", JOBS + path, {**JSON, **named}, raw)
+
+    async def create(self, body: object = None, **headers: str) -> Answer:
+        return await self.post("", body, **headers)
+
+    async def create_job(self, body: object = None, **headers: str) -> str:
+        """Create a job; returns its id."""
+        answer = await self.create(body, **headers)
+        assert answer.status == 200, answer
+        job_id: str = answer.json()["job"]["job_id"]
+        return job_id
+
+    async def get(self, path: str, **headers: str) -> Answer:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return await self.gateway.client.get(JOBS + path, named)
+
+    async def read(self, path: str) -> Any:
+        answer = await self.get(path)
+        assert answer.status == 200, answer
+        return answer.json()
+
+    async def status(self, job_id: str) -> Any:
+        return (await self.read(f"/{job_id}/status"))["job"]
+
+    # -- as a worker -----------------------------------------------------------------------
+
+    async def start(self, job_id: str, step: str) -> StepExecution:
+        outcome = await self.store.execute(
+            ExecuteCommand(job_id, step), fresh_once(), fresh_ids(), ADMISSION
+        )
+        assert outcome.answer is WorkflowAnswer.OK, outcome
+        return StepExecution(job_id, outcome.facts["step"], outcome.facts["execution_id"])
+
+    async def complete(
+        self, running: StepExecution, items: Sequence[NewItem] = (), summary: str = "", **more: Any
+    ) -> WorkflowOutcome:
+        result = StepResult(summary or f"Did {running.step}", items, **more)
+        outcome = await self.store.complete(running, result, fresh_ids(), 600)
+        assert outcome.answer is WorkflowAnswer.OK, outcome
+        return outcome
+
+    async def run(
+        self, job_id: str, step: str, items: Sequence[NewItem] = (), summary: str = "", **more: Any
+    ) -> None:
+        """Execute a step and let it succeed."""
+        await self.complete(await self.start(job_id, step), items, summary, **more)
+
+    async def until_proposals(self, job_id: str, count: int, sources: int = 3) -> None:
+        """Run all steps up to proposals that wait for a review."""
+        await self.run(job_id, "sources", things(sources))
+        await self.run(job_id, "index_extract", things(2))
+        await self.run(job_id, "summarize", things(1))
+        summary = f"Generated {count} proposals"
+        await self.run(job_id, "proposals", proposals(count), summary)
+
+    async def declare(self, definition: WorkflowDefinition = PLAIN) -> None:
+        """As a worker does at its start."""
+        await self.redis.hset(KEYS.definitions, definition.name, definition.to_json())
+
+
+def check_envelope(
+    answer: Answer, status: int, code: str | None = None, field: str | None = None
+) -> dict[str, Any]:
+    """The answer is a whole envelope of this kind; returns it."""
+    assert answer.status == status, answer
+    assert answer.header("content-type") == "application/json"
+    envelope: dict[str, Any] = answer.json()
+    assert list(envelope)[:4] == ["success", "job_id", "errors", "detail"]
+    assert envelope["success"] is False
+    assert envelope["detail"]
+    assert envelope["errors"]
+    for error in envelope["errors"]:
+        assert list(error)[:4] == ["code", "message", "field", "item_id"]
+        assert error["code"]
+        assert error["message"]
+    assert "Traceback" not in answer.body.decode()
+    if code is not None:
+        assert envelope["errors"][0]["code"] == code, envelope
+    if field is not None:
+        assert envelope["errors"][0]["field"] == field, envelope
+    return envelope

@@ -1,0 +1,85 @@
+"""Jobs in Redis, written and read with the commands of the contract."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from typing import Any
+
+import redis
+
+from common.contracts.jobs import WORKER_GROUP, JobKeys
+from tests.support.processes.worker import TIMEOUT_S, wait_until
+
+KEYS = JobKeys()
+QUEUE, GROUP = KEYS.queue, WORKER_GROUP
+
+
+def post(
+    client: redis.Redis,
+    payload: str = '{"text":"hello"}',
+    task: str = "chat",
+    *,
+    keys: JobKeys = KEYS,
+    job_id: str = "",
+    max_attempts: int = 0,
+) -> str:
+    """Enqueues a job; returns its id."""
+    job_id, now = job_id or str(uuid.uuid4()), str(int(time.time() * 1000))
+    fields: dict[Any, Any] = {"job_id": job_id, "task": task, "payload": payload}
+    rest = {"created_ts": now, "updated_ts": now, "ttl_s": "600", "result": "", "error": ""}
+    client.hset(keys.job(job_id), mapping={**fields, "status": "queued", **rest})
+    if max_attempts:
+        client.hset(keys.lease(job_id), mapping={"attempt": 0, "max_attempts": max_attempts})
+    event: Any = {"type": "queued", "ts": now, "step": "gateway.enqueue", "data": "{}"}
+    client.xadd(keys.events(job_id), event)
+    client.xadd(keys.queue, fields)
+    return job_id
+
+
+def status(client: redis.Redis, job_id: str, keys: JobKeys = KEYS) -> Any:
+    return client.hget(keys.job(job_id), "status")
+
+
+def field(client: redis.Redis, job_id: str, name: str) -> Any:
+    """The result or the error of a job."""
+    found: Any = client.hget(KEYS.job(job_id), name)
+    return json.loads(found or "null")
+
+
+def wait_for(
+    client: redis.Redis, jobs: str | list[str], *statuses: bytes, timeout_s: float = TIMEOUT_S
+) -> None:
+    """Waits until these jobs have one of these statuses; `done` if none is given."""
+    each = [jobs] if isinstance(jobs, str) else jobs
+    wanted = statuses or (b"done",)
+    wait_until(lambda: all(status(client, job_id) in wanted for job_id in each), timeout_s)
+
+
+def events(client: redis.Redis, job_id: str, kind: bytes, keys: JobKeys = KEYS) -> list[Any]:
+    """The events of one type, with the time (of Redis) as `ts`."""
+    entries: Any = client.xrange(keys.events(job_id))
+    return [
+        {**json.loads(fields[b"data"]), "ts": int(fields[b"ts"])}
+        for _, fields in entries
+        if fields[b"type"] == kind
+    ]
+
+
+def times(client: redis.Redis, job_id: str, kind: bytes) -> list[int]:
+    return [event["ts"] for event in events(client, job_id, kind)]
+
+
+def attempts(client: redis.Redis, job_id: str) -> list[int]:
+    return [event["attempt"] for event in events(client, job_id, b"running")]
+
+
+def types(client: redis.Redis, job_id: str, keys: JobKeys = KEYS) -> list[bytes]:
+    entries: Any = client.xrange(keys.events(job_id))
+    return [fields[b"type"] for _, fields in entries]
+
+
+def pending(client: redis.Redis, keys: JobKeys = KEYS) -> int:
+    found: Any = client.xpending(keys.queue, GROUP)
+    return int(found["pending"])

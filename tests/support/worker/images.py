@@ -1,0 +1,240 @@
+"""A worker that processes images within the test's process, with real child processes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+from common.contracts.jobs import JobKeys
+from common.features.images.reader import ImageReader
+from common.features.images.records import ImageRecord
+from common.features.images.storage.spool import Spool
+from common.features.images.types import CompletedUpload, ImageAnswer, NewImage
+from common.jobs.limits import AdmissionLimits
+from common.jobs.store import WorkerIdentity
+from common.settings.worker import WorkerSettings
+from tests.support.files import photos
+from tests.support.servers import Backend
+from tests.support.waiting import eventually
+from tests.support.worker.harness import WorkerHarness
+from worker.features.images import service as image_service
+from worker.features.images.service import ImageService
+from worker.handlers import tool
+from worker.registry import Registry
+
+RESULT_FIELDS = [
+    "image_id", "status", "storage_key", "sha256", "etag", "file_size", "content_type",
+    "original_width", "original_height", "processed_width", "processed_height", "processed_at",
+]  # fmt: skip
+FAILURE_FIELDS = ["image_id", "status", "error_code", "error_message", "failed_at"]
+STAGES = ["validating", "decoding", "processing", "encoding", "uploading"]
+
+
+def photo(kind: str = "jpeg", seed: int = 7, size: tuple[int, int] = (640, 480)) -> bytes:
+    """A photograph as from a camera."""
+    return photos.encoded(photos.harness(*size, seed=seed), kind)
+
+
+def image_settings(home: Path, **given: Any) -> WorkerSettings:
+    """Settings of a worker below a directory; no face detection unless configured."""
+    given.setdefault("image_detector", "none")
+    return WorkerSettings(sluice_data_dir=str(home), image_parallel=2, **given)
+
+
+def registry_of(settings: WorkerSettings) -> Registry:
+    """A registry that only processes images."""
+    registry = Registry()
+    tool.add_handler(registry)
+    image_service.add_service(registry, settings)
+    return registry
+
+
+class ImageWorker(WorkerHarness):
+    """A worker with images, and the gateway's operations on them."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        keys: JobKeys,
+        worker: WorkerIdentity,
+        settings: WorkerSettings,
+        registry: Registry | None = None,
+        **options: Any,
+    ) -> None:
+        self.registry = registry or registry_of(settings)
+        super().__init__(backend, keys, worker, self.registry, **options)
+        self.images = self.consumer.images
+        self.image_reader = ImageReader(self.client, self.images.keys)
+        self.home = Path(settings.sluice_data_dir) / "images"
+        self.spool = Spool(self.home / "spool")
+        self.telling: dict[str, Any] = {}
+
+    @property
+    def service(self) -> ImageService:
+        [found] = [each for each in self.registry.services if isinstance(each, ImageService)]
+        return found
+
+    async def open(self, *, read: bool = True) -> None:
+        """Start as a worker does."""
+        if not await self.client.exists(self.keys.queue):
+            await self.group()
+        house = self.services
+        self.telling = house.heartbeat_fields
+        for service in self.registry.services:
+            await service.start(house)
+        if read:
+            self.start(recover=True)
+
+    async def close(self) -> None:
+        await super().close()
+        for service in self.registry.services:
+            await service.close()
+
+    # -- as a gateway ----------------------------------------------------------------------
+
+    async def create(self, **new: Any) -> str:
+        image_id = str(uuid.uuid4())
+        outcome = await self.images.create(NewImage(image_id, 100_000, **new))
+        assert outcome.answer is ImageAnswer.OK
+        return image_id
+
+    async def upload(
+        self,
+        data: bytes,
+        content_type: str = "image/jpeg",
+        *,
+        image_id: str = "",
+        keep_file: bool = True,
+        **new: Any,
+    ) -> str:
+        """Create an image whose job is queued; returns its id."""
+        image_id = image_id or await self.create(**new)
+        upload_id = uuid.uuid4().hex[:16]
+        claimed = await self.images.claim(image_id, upload_id, 60_000)
+        assert claimed.answer is ImageAnswer.OK, claimed
+        if keep_file:
+            file = self.spool.create(image_id, upload_id)
+            file.write(data)
+            assert file.commit() == (len(data), hashlib.sha256(data).hexdigest())
+        uploaded = CompletedUpload(
+            image_id,
+            upload_id,
+            str(uuid.uuid4()),
+            content_type,
+            len(data),
+            hashlib.sha256(data).hexdigest(),
+        )
+        submitted = await self.images.submit(
+            uploaded, AdmissionLimits(self.worker.group, 10**6, 600)
+        )
+        assert submitted.answer is ImageAnswer.OK, submitted
+        return image_id
+
+    # -- results ---------------------------------------------------------------------------
+
+    async def record(self, image_id: str) -> ImageRecord:
+        record = await self.image_reader.record(image_id)
+        assert record is not None
+        return record
+
+    async def image_ended(self, image_id: str, timeout_s: float = 30.0) -> ImageRecord:
+        """Wait for the end of an image and of its job."""
+
+        async def ended() -> ImageRecord | None:
+            record = await self.record(image_id)
+            return record if record.ended else None
+
+        record: ImageRecord = await eventually(ended, timeout_s)
+        await self.settled(record.job_id)
+        return record
+
+    async def process(self, data: bytes, content_type: str = "image/jpeg", **new: Any) -> Any:
+        """Upload, and wait for the end."""
+        return await self.image_ended(await self.upload(data, content_type, **new))
+
+    async def shown(self, image_id: str) -> dict[str, str]:
+        """`image:status:{image_id}`."""
+        found = await self.client.hgetall(self.images.keys.status(image_id))
+        return {name.decode(): value.decode() for name, value in found.items()}
+
+    async def entries(self, image_id: str = "") -> list[dict[str, str]]:
+        """Entries of the result stream, of one image or all."""
+        found = [
+            {name.decode(): value.decode() for name, value in fields.items()}
+            for _, fields in await self.client.xrange(self.images.keys.results)
+        ]
+        return [entry for entry in found if image_id in ("", entry["image_id"])]
+
+    async def stage_events(self, job_id: str) -> list[tuple[str, int]]:
+        """Stages in the events of a core job, with the attempt that wrote them."""
+        return [
+            (data["stage"], data["attempt"])
+            for kind, step, data in await self.parsed_events(job_id)
+            if (kind, step) == ("progress", "worker.image")
+        ]
+
+    async def core_result(self, job_id: str) -> Any:
+        record = await self.job(job_id)
+        assert record[b"status"] == b"done", record
+        return json.loads(record[b"result"])
+
+    def spooled(self) -> list[str]:
+        """Names of the files in the spool."""
+        if not self.spool.directory.exists():
+            return []
+        return sorted(path.name for path in self.spool.directory.iterdir())
+
+    def stored(self, image_id: str) -> bytes | None:
+        """The object in the store."""
+        path = self.home / "store" / "images" / f"{image_id}.webp"
+        return path.read_bytes() if path.exists() else None
+
+    async def failed(self, image_id: str, code: str) -> ImageRecord:
+        """An image that has failed: checks that record, status and stream agree."""
+        record = await self.image_ended(image_id)
+        assert record.failure is not None, record
+        assert record.failure.error_code == code, record.failure
+        [entry] = await self.entries(image_id)
+        assert list(entry) == FAILURE_FIELDS
+        assert (entry["status"], entry["error_code"]) == ("failed", code)
+        assert entry["error_message"] == record.failure.error_message
+        shown = await self.shown(image_id)
+        assert (shown["stage"], shown["progress"]) == ("failed", "-1")
+        assert shown["error"] == record.failure.error_message
+        await eventually(lambda: self.spooled() == [])
+        assert await self.client.zcard(self.images.keys.inflight) == 0
+        return record
+
+
+ImageMaker = Callable[..., Any]
+
+
+async def image_maker(
+    backend: Backend, keys: JobKeys, worker: WorkerIdentity, home: Path
+) -> AsyncIterator[ImageMaker]:
+    """Creates and opens workers with images, and closes them all."""
+    made: list[ImageWorker] = []
+
+    async def make(
+        *,
+        consumer: str = "c1",
+        opened: bool = True,
+        read: bool = True,
+        registry: Registry | None = None,
+        options: dict[str, Any] | None = None,
+        **settings: Any,
+    ) -> ImageWorker:
+        chosen = image_settings(home, **settings)
+        identity = worker._replace(consumer=consumer)
+        made.append(ImageWorker(backend, keys, identity, chosen, registry, **(options or {})))
+        if opened:
+            await made[-1].open(read=read)
+        return made[-1]
+
+    yield make
+    for each in made:
+        await each.close()

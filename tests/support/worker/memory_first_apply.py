@@ -1,0 +1,175 @@
+"""A worker with a real `apply` step; sources and proposals come from the test."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from common.contracts.jobs import JobKeys
+from common.contracts.rag import RagKeys
+from common.contracts.workflow.statuses import Action
+from common.features.rag.ontology import TermEntry, parse_entries
+from common.features.workflows.memory_first import DEFINITION
+from common.features.workflows.records import Item
+from common.features.workflows.types import DecideCommand, WorkflowOutcome
+from common.jobs.store import WorkerIdentity
+from tests.support.servers import Backend
+from tests.support.worker.rag import WordEmbedder
+from tests.support.worker.workflows import WorkflowWorker, nothing
+from worker.features.rag.service import RagService
+from worker.features.workflows import service as workflow_service
+from worker.features.workflows.context import StepContext
+from worker.features.workflows.memory_first.sources import packed
+from worker.features.workflows.memory_first.sources.packed import Source
+from worker.features.workflows.memory_first.steps.analytics import AnalyticsStep
+from worker.features.workflows.memory_first.steps.apply import ApplyStep
+from worker.features.workflows.output import StepItem, StepOutput
+from worker.handlers import rag, tool
+from worker.registry import Registry
+
+DLQ = {"kind": "term_alias", "from": "DLQ", "to": "dead letter queue"}
+SAYS_IT = "Messages that fail go to the dead letter queue and wait there."
+GLOSSARY = "The Dead Letter Queue (DLQ) keeps what nobody could do."
+TWO = [DLQ, {"kind": "term_add", "from": None, "to": "backlog"}]
+SOURCES = [SAYS_IT, GLOSSARY]
+
+
+def id_of(text: str) -> str:
+    """Id of a source's document."""
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+class ApplyWorker(WorkflowWorker):
+    """Inputs of the steps, and checks of their results."""
+
+    library: RagService
+    embedder: WordEmbedder
+
+    async def reviewed(
+        self,
+        proposals: list[dict[str, Any]],
+        sources: list[str],
+        *,
+        approve: bool = True,
+        **new: Any,
+    ) -> str:
+        """A job whose proposals were all decided; returns its id."""
+        new.setdefault("namespace", self.notes().namespace)
+        job_id = await self.create(DEFINITION, **new)
+        await self.run(job_id, "sources", {"sources": sources})
+        await self.run(job_id, "index_extract")
+        await self.run(job_id, "summarize")
+        await self.run(job_id, "proposals", {"proposals": proposals})
+        await self.run(job_id, "review")
+        if proposals:
+            await self.decide(job_id, Action.APPROVE if approve else Action.REJECT)
+        return job_id
+
+    async def decide(self, job_id: str, action: Action) -> None:
+        wanted = DecideCommand(job_id, "me", action=action, token="0a0b0c0d", reviewing=True)
+        found = await self.workflows.decide(wanted, self.once(), self.ids(), self.admission)
+        assert found.facts.get("completed"), found
+
+    async def applied(self, job_id: str, **options: Any) -> dict[str, Any]:
+        """Run `apply`; returns the payload of its first item."""
+        record = await self.run(job_id, "apply", options)
+        assert record.status.value == "complete", record
+        about: dict[str, Any] = (await self.payloads(job_id, "apply"))[0]
+        return about
+
+    async def undo(self, job_id: str, token: str) -> WorkflowOutcome:
+        return await self.workflows.undo_with_effects(job_id, token)
+
+    async def undo_by_job(self, job_id: str, token: str) -> None:
+        """Undo as the gateway does."""
+        args = {"workflow_job_id": job_id, "undo_token": token}
+        payload = json.dumps({"tool": "workflow.undo", "args": args}).encode()
+        core = "0d7cbb1e-1111-4222-8333-444455556666"
+        await self.post(job_id=core, task="tool", payload=payload)
+        assert (await self.settled(core)).decode() == "done"
+
+    def notes(self, tenant: str = "") -> RagKeys:
+        """The namespace that jobs build."""
+        return RagKeys("notes", tenant, self.keys.tag)
+
+    async def terms(self, tenant: str = "") -> dict[str, tuple[str, ...]]:
+        """Terms and their aliases."""
+        return {entry.term: entry.aliases for entry in await self.entries(tenant)}
+
+    async def entries(self, tenant: str = "") -> list[TermEntry]:
+        return parse_entries(await self.client.hgetall(self.notes(tenant).ontology))
+
+    async def documents(self, tenant: str = "") -> set[str]:
+        found = await self.client.hkeys(self.notes(tenant).documents)
+        return {name.decode() for name in found}
+
+    async def found(self, query: str, tenant: str = "") -> list[str]:
+        """Documents that a query finds."""
+        hits = await self.library.search(tenant, "notes", query, 9)
+        return list(dict.fromkeys(hit.document_id for hit in hits))
+
+    async def proposals(self, job_id: str) -> dict[str, str]:
+        """Ids and statuses of the proposals."""
+        items: list[Item] = await self.reader_of_jobs.step_items(job_id, "proposals")
+        return {item.id: item.status.value for item in items}
+
+
+async def give_sources(context: StepContext) -> StepOutput:
+    """The texts of the options, stored as the real step does."""
+    items = []
+    for number, text in enumerate(context.options["sources"]):
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        await context.put(packed.text_name(digest), packed.pack_text(text))
+        size = len(text.encode())
+        source = Source("", f"Source {number}", size, digest, "en", len(text), "text/plain")
+        items.append(StepItem(source.payload()))
+    return StepOutput("given", items)
+
+
+async def give_proposals(context: StepContext) -> StepOutput:
+    """The proposals of the options."""
+    items = [StepItem(each, "proposed", 0.9) for each in context.options["proposals"]]
+    return StepOutput("given", items)
+
+
+ApplyMaker = Callable[..., Any]
+
+
+async def apply_maker(
+    backend: Backend, keys: JobKeys, worker: WorkerIdentity
+) -> AsyncIterator[ApplyMaker]:
+    """Creates and opens such workers, and closes them all."""
+    made: list[ApplyWorker] = []
+
+    async def make(
+        embedder: WordEmbedder | None = None, most_documents: int = 100, **options: Any
+    ) -> ApplyWorker:
+        registry = Registry()
+        tool.add_handler(registry)
+        embedder = embedder or WordEmbedder(ready=False)
+        library = RagService(embedder, most_documents)
+        registry.add_service(library)
+        rag.add_handler(registry, library, None)
+        apply = ApplyStep(library)
+        registry.add_service(apply)
+        steps = {
+            "sources": give_sources,
+            "index_extract": nothing,
+            "summarize": nothing,
+            "proposals": give_proposals,
+            "apply": apply,
+            "analytics": AnalyticsStep(library),
+        }
+        registry.workflows.add(DEFINITION, steps)
+        workflow_service.add_service(registry, 60.0, library)
+        applying = ApplyWorker(backend, keys, worker, registry, **options)
+        applying.library, applying.embedder = library, embedder
+        made.append(applying)
+        await applying.open()
+        return applying
+
+    yield make
+    for each in made:
+        await each.close()

@@ -1,0 +1,162 @@
+"""Helpers of the model tests: a client of a scripted server, and a fake job."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any, cast
+
+from common.aio import cancel
+from common.contracts.workers import ModelState
+from common.settings.worker import WorkerSettings
+from tests.support.model.server import ModelServer
+from tests.support.waiting import eventually
+from worker.execution.context import JobContext
+from worker.features.model.client import ModelClient
+from worker.features.model.types import ChatRequest
+from worker.registry import WorkerServices
+
+
+class FakeLimits:
+    """Records the limits set."""
+
+    def __init__(self) -> None:
+        self.history: list[tuple[int | None, str]] = []
+        self.tasks: frozenset[str] = frozenset()
+
+    @property
+    def slots(self) -> int | None:
+        return self.history[-1][0]
+
+    @property
+    def reason(self) -> str:
+        return self.history[-1][1]
+
+    def set_limit(self, tasks: frozenset[str], slots: int | None, why: str = "") -> None:
+        self.tasks = tasks
+        self.history.append((slots, why))
+
+
+class FakeJob:
+    """The part of a JobContext that the client uses."""
+
+    def __init__(self, task: str = "chat") -> None:
+        self.task = task
+        self.traceparent: str | None = None
+        self.remaining_s: float | None = None
+        self._cancel = asyncio.Event()
+
+    def cancel(self) -> None:
+        self._cancel.set()
+
+    async def wait_for_cancel(self) -> None:
+        await self._cancel.wait()
+
+    @property
+    def context(self) -> JobContext:
+        return cast(JobContext, self)
+
+
+class RecordingSink:
+    """A sink that records everything; each piece can be awaited."""
+
+    def __init__(self) -> None:
+        self.pieces: list[tuple[str, Any]] = []
+
+    @property
+    def received(self) -> str:
+        return "".join(piece for kind, piece in self.pieces if kind == "text")
+
+    async def text(self, delta: str) -> None:
+        self.pieces.append(("text", delta))
+
+    async def reasoning(self, delta: str) -> None:
+        self.pieces.append(("reasoning", delta))
+
+    async def progress(self, done: int, total: int) -> None:
+        self.pieces.append(("progress", (done, total)))
+
+    async def some(self, number: int = 1) -> None:
+        """Wait for this many pieces."""
+        await eventually(lambda: len(self.pieces) >= number)
+
+
+def fake_services() -> WorkerServices:
+    """Services of a worker with fake limits and nothing else."""
+    parts = (None, FakeLimits(), None, None, None, None)
+    return WorkerServices(*(cast(Any, each) for each in parts))
+
+
+def settings_for(server: ModelServer | None, data_dir: Path, **more: Any) -> WorkerSettings:
+    """Settings of a worker; `server` is None for no MODEL_URL."""
+    given: dict[str, Any] = {"sluice_data_dir": str(data_dir), **more}
+    given.setdefault("model_connect_timeout_s", 20.0)  # the machine may be busy
+    if server is not None:
+        given.setdefault("model_url", server.url)
+    return WorkerSettings(**given)
+
+
+class ModelHarness:
+    """A client that is started and stopped as in a worker, and its server."""
+
+    def __init__(self, server: ModelServer | None, settings: WorkerSettings) -> None:
+        self._server = server
+        self.client = ModelClient(settings)
+        self.services = fake_services()
+        self.limits = cast(FakeLimits, self.services.limits)
+        self._running: asyncio.Future[Any] | None = None
+
+    @property
+    def server(self) -> ModelServer:
+        assert self._server is not None
+        return self._server
+
+    @property
+    def state(self) -> ModelState:
+        return self.client.state
+
+    async def start(self, *, watching: bool = True) -> None:
+        await self.client.start(self.services)
+        if watching:
+            self._running = asyncio.ensure_future(self.client.run())
+
+    async def close(self) -> None:
+        if self._running is not None:
+            await cancel(self._running)
+        await self.client.close()
+
+    async def ask(self, prompt: str = "hi", sink: Any = None, job: FakeJob | None = None) -> Any:
+        request = ChatRequest([{"role": "user", "content": prompt}])
+        return await self.complete(request, sink, job)
+
+    async def complete(self, request: ChatRequest, sink: Any = None, job: Any = None) -> Any:
+        context = (job or FakeJob()).context
+        return await self.client.complete(context, request, sink or RecordingSink())
+
+    def asking(self, sink: Any = None, job: FakeJob | None = None) -> asyncio.Future[Any]:
+        """A request in progress."""
+        return asyncio.ensure_future(self.ask(sink=sink, job=job))
+
+    async def is_in(self, state: ModelState) -> None:
+        """Wait until the model has this state."""
+        await eventually(lambda: self.client.state is state)
+
+
+MakeModel = Callable[..., Awaitable[ModelHarness]]
+
+
+async def model_maker(server: ModelServer, data_dir: Path) -> AsyncIterator[MakeModel]:
+    """Starts clients of that server, or of another one or none, and closes them all."""
+    made: list[ModelHarness] = []
+
+    async def make(
+        server: ModelServer | None = server, *, watching: bool = True, **settings: Any
+    ) -> ModelHarness:
+        made.append(ModelHarness(server, settings_for(server, data_dir, **settings)))
+        await made[-1].start(watching=watching)
+        return made[-1]
+
+    yield make
+    for each in made:
+        await each.close()

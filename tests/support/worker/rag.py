@@ -1,0 +1,234 @@
+"""Workers for `rag` jobs, with a predictable embedder and model."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import re
+import uuid
+import zlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, NamedTuple
+
+from common.aio import cancel
+from common.contracts.jobs import JobKeys
+from common.contracts.rag import RagKeys
+from common.jobs.options import JobOptions
+from common.jobs.store import WorkerIdentity
+from tests.support.servers import Backend
+from tests.support.worker.harness import WorkerHarness
+from worker.execution.context import JobContext
+from worker.features.embedding.types import EmbeddingResult, NoEmbedder, OnDone
+from worker.features.model.types import CANCELED, ChatRequest, Completion, Sink, Usage
+from worker.features.rag.service import RagService
+from worker.handlers import rag
+from worker.registry import Registry
+
+DIMENSIONS = 64
+#: Words with the same vector and no character in common.
+SYNONYMS = {"automobile": "car", "feline": "cat", "physician": "doctor"}
+
+
+class WordEmbedder:
+    """Texts with the same words get the same vectors; more words in common give nearer vectors."""
+
+    def __init__(
+        self, name: str = "words-64", *, ready: bool = True, dimensions: int = DIMENSIONS
+    ) -> None:
+        self.name = name if ready else ""
+        self._dimensions = dimensions
+        self.ready = ready
+        self.asked: list[str] = []
+        self.fault: Exception | None = None
+        #: Awaited before each answer.
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def embed(self, texts: Sequence[str]) -> list[list[float]]:
+        return (await self.embed_all(texts)).vectors
+
+    async def embed_all(
+        self, texts: Sequence[str], dimensions: int | None = None, on_done: OnDone | None = None
+    ) -> EmbeddingResult:
+        if not self.ready:
+            raise NoEmbedder("none")
+        self.asked += texts
+        await self.gate.wait()
+        if self.fault is not None:
+            raise self.fault
+        if on_done is not None and len(texts) > 1:
+            await on_done(len(texts) // 2)
+        return EmbeddingResult([vector_of(text, self._dimensions) for text in texts])
+
+
+def vector_of(text: str, dimensions: int = DIMENSIONS) -> list[float]:
+    vector = [0.0] * dimensions
+    for word in re.findall(r"\w+", text.lower()):
+        known = SYNONYMS.get(word, word)
+        vector[zlib.crc32(known.encode()) % dimensions] += 1.0
+    length = math.sqrt(sum(number * number for number in vector)) or 1.0
+    return [number / length for number in vector]
+
+
+class ScriptedModel:
+    """Gives a fixed answer, word by word; records its requests."""
+
+    name = "sayer"
+
+    def __init__(self, text: str, fault: Exception | None = None) -> None:
+        self.text = text
+        self.fault = fault
+        self.requests: list[ChatRequest] = []
+
+    async def complete(self, context: JobContext, request: ChatRequest, sink: Sink) -> Completion:
+        self.requests.append(request)
+        if self.fault is not None:
+            raise self.fault
+        for piece in re.findall(r"\S+\s*", self.text):
+            await sink.text(piece)
+        reason = CANCELED if context.cancel_requested else "stop"
+        return Completion(self.text, reason, self.name, Usage(7, 3))
+
+
+class JobEnd(NamedTuple):
+    """End of a job, and its events."""
+
+    status: str
+    value: Any
+    story: list[tuple[str, str, Any]]
+
+    @property
+    def result(self) -> dict[str, Any]:
+        assert self.status == "done", self.value
+        result: dict[str, Any] = self.value
+        return result
+
+    @property
+    def kind(self) -> str:
+        assert self.status == "error", self.value
+        return str(self.value["kind"])
+
+    def events(self, type: str) -> list[dict[str, Any]]:
+        return [data for kind, _, data in self.story if kind == type]
+
+
+class RagWorker(WorkerHarness):
+    """A worker with documents. `do` runs a job to its end."""
+
+    library: RagService
+
+    def __init__(
+        self, backend: Backend, keys: JobKeys, worker: WorkerIdentity, registry: Registry,
+        library: RagService, embedder: WordEmbedder,
+    ) -> None:  # fmt: skip
+        super().__init__(backend, keys, worker, registry)
+        self.library = library
+        self.embedder = embedder
+        #: The default namespace.
+        self.ns = self.named("default")
+        self._registry = registry
+        self._opened = False
+        self._running: list[asyncio.Task[Any]] = []
+
+    def named(self, ns: str, tenant: str = "") -> RagKeys:
+        """The keys of a namespace."""
+        return RagKeys(ns, tenant, self.keys.tag)
+
+    async def open(self, *, background: bool = True) -> None:
+        """Start as a worker does."""
+        self._opened = True
+        if not await self.client.exists(self.keys.queue):
+            await self.group()
+        for service in self._registry.services:
+            await service.start(self.services)
+            if background:
+                self._running.append(asyncio.create_task(service.run()))
+        self.start()
+
+    async def close(self) -> None:
+        await cancel(*self._running)
+        if self._opened:
+            for service in self._registry.services:
+                await service.close()
+        await super().close()
+
+    async def submit(
+        self, payload: dict[str, Any], tenant: str = "", upload: bytes | None = None
+    ) -> str:
+        options = JobOptions(tenant=tenant or None).to_json()
+        job_id = str(uuid.uuid4())
+        if upload is not None:
+            await self.client.set(self.ns.upload(job_id), upload, ex=600)
+        body = json.dumps(payload).encode()
+        await self.post(job_id=job_id, task="rag", payload=body, options=options)
+        return job_id
+
+    async def end(self, job_id: str) -> JobEnd:
+        status = (await self.settled(job_id)).decode()
+        record = await self.job(job_id)
+        raw = record[b"error"] if status == "error" else record[b"result"]
+        return JobEnd(status, json.loads(raw) if raw else None, await self.parsed_events(job_id))
+
+    async def do(self, payload: dict[str, Any], tenant: str = "") -> JobEnd:
+        return await self.end(await self.submit(payload, tenant))
+
+    async def add(
+        self, text: str, document_id: str = "", ns: str = "default", tenant: str = "", **more: Any
+    ) -> dict[str, Any]:
+        """Ingest a document; returns the result."""
+        document = {"text": text, **more, **({"id": document_id} if document_id else {})}
+        return (await self.do({"op": "ingest", "ns": ns, "document": document}, tenant)).result
+
+    async def ask(self, query: str, tenant: str = "", **more: Any) -> dict[str, Any]:
+        return (await self.do({"query": query, **more}, tenant)).result
+
+    async def found(self, query: str, tenant: str = "", **more: Any) -> list[str]:
+        """The documents that a query finds, best first, without duplicates."""
+        hits = (await self.ask(query, tenant, **more))["hits"]
+        return list(dict.fromkeys(hit["document_id"] for hit in hits))
+
+    async def text(self, document_id: str) -> str:
+        raw = await self.client.get(self.ns.text(document_id))
+        return (raw or b"").decode()
+
+    async def check_spans(self, parts: Sequence[dict[str, Any]]) -> None:
+        """Check that every quotation equals the stored text."""
+        for part in parts:
+            text = await self.text(part["document_id"])
+            assert text[part["start"] : part["end"]] == part["quote"]
+            assert part["quote"]
+
+
+RagMaker = Callable[..., Any]
+
+
+async def rag_maker(
+    backend: Backend, keys: JobKeys, worker: WorkerIdentity
+) -> AsyncIterator[RagMaker]:
+    """Creates workers and closes them all."""
+    made: list[RagWorker] = []
+
+    async def make(
+        embedder: WordEmbedder | None = None,
+        model: ScriptedModel | None = None,
+        *,
+        consumer: str = "c1",
+        most_documents: int = 100,
+        opened: bool = True,
+        background: bool = True,
+    ) -> RagWorker:
+        registry = Registry()
+        embedder = embedder or WordEmbedder(ready=False)
+        library = RagService(embedder, most_documents)
+        registry.add_service(library)
+        rag.add_handler(registry, library, model)
+        identity = worker._replace(consumer=consumer)
+        made.append(RagWorker(backend, keys, identity, registry, library, embedder))
+        if opened:
+            await made[-1].open(background=background)
+        return made[-1]
+
+    yield make
+    for rig in made:
+        await rig.close()

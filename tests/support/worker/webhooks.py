@@ -1,0 +1,161 @@
+"""Webhooks: jobs with an outbox, the stores, and the service."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+from common.aio import cancel
+from common.contracts.jobs import JobKeys
+from common.contracts.workflow.keys import WorkflowKeys
+from common.contracts.workflow.statuses import DEFAULT_WEBHOOK_EVENTS
+from common.features.workflows.memory_first import DEFINITION
+from common.features.workflows.scripts import WORKFLOW_SCRIPT
+from common.features.workflows.store import WorkflowStore
+from common.features.workflows.types import (
+    IdempotencyClaim,
+    NewWorkflow,
+    StepIds,
+    Webhook,
+)
+from common.features.workflows.webhooks.dead_letters import WebhookDeadLetterStore
+from common.features.workflows.webhooks.store import ClaimedDelivery, WebhookStore
+from common.jobs.limits import AdmissionLimits
+from common.redis.batching import ScriptBatcher
+from common.settings.worker import WorkerSettings
+from tests.support.servers import Backend
+from worker.features.webhooks.sender import Sender
+from worker.features.webhooks.service import WebhookService
+from worker.registry import WorkerServices
+
+SECRET = "s3cret"
+LEASE_MS = 60_000
+
+
+class WebhookHarness:
+    """The real scripts on one backend."""
+
+    def __init__(self, backend: Backend, keys: JobKeys, directory: Path) -> None:
+        self.backend = backend
+        self.client = backend.client()
+        self.keys = WorkflowKeys(keys.tag)
+        self.jobs = keys
+        self.batcher = ScriptBatcher(backend.wire(), self.jobs, WORKFLOW_SCRIPT, 5.0)
+        self.workflows = WorkflowStore(self.client, self.jobs, self.batcher)
+        self.store = WebhookStore(self.client, self.batcher, self.keys)
+        self.letters = WebhookDeadLetterStore(self.client, self.workflows)
+        self.file = directory / "dead" / "letters.jsonl"
+        self._numbers = itertools.count()
+        self._services: list[WebhookService] = []
+        self._tasks: list[asyncio.Task[Any]] = []
+
+    # -- jobs ------------------------------------------------------------------------------
+
+    async def job(self, url: str, ttl_s: int = 3600) -> str:
+        """Create a job whose first webhook has not been sent yet."""
+        number = next(self._numbers)
+        wanted = NewWorkflow(
+            DEFINITION,
+            "20260214",
+            ttl_s,
+            webhook=Webhook(url, tuple(each.value for each in DEFAULT_WEBHOOK_EVENTS)),
+        )
+        made = await self.workflows.create(
+            wanted,
+            IdempotencyClaim(self.keys.answer("create", f"k{number}"), "same", 60),
+            StepIds(f"ex_{number:08x}", f"00000000-0000-4000-8000-{number:012d}"),
+            AdmissionLimits("workers", 1000, 600),
+        )
+        job_id: str = made.facts["job_id"]
+        return job_id
+
+    async def add_events(self, job_id: str, count: int, first: int = 2) -> None:
+        """Add events to the outbox, as the scripts do."""
+        for seq in range(first, first + count):
+            entry = {
+                "seq": seq,
+                "type": "step.completed",
+                "ts": 1_771_083_600_123,
+                "status": "running",
+                "current_step": "sources",
+                "data": json.dumps({"step": "sources", "count": seq}),
+            }
+            await self.client.rpush(self.keys.outbox(job_id), json.dumps(entry))
+        await self.client.zadd(self.keys.deliveries, {job_id: 1}, nx=True)
+        await self.client.publish(self.keys.wake, job_id)
+
+    async def claim(self, name: str, lease_ms: int = LEASE_MS) -> ClaimedDelivery | None:
+        taken = await self.store.claim([name], lease_ms)
+        return taken[0] if taken else None
+
+    async def claimed(self, name: str, lease_ms: int = LEASE_MS) -> ClaimedDelivery:
+        """A delivery that can be claimed."""
+        taken = await self.claim(name, lease_ms)
+        assert taken is not None
+        return taken
+
+    async def due_now(self, name: str) -> None:
+        """Make a delivery due: expire its lease or its retry delay."""
+        assert await self.client.zadd(self.keys.deliveries, {name: 1}, xx=True, ch=True) == 1
+
+    async def record(self, job_id: str) -> dict[bytes, bytes]:
+        return await self.client.hgetall(self.keys.job(job_id))  # type: ignore[no-any-return]
+
+    async def webhook_state(self, job_id: str) -> str:
+        """`ok`, `retrying` or `failed`; empty before the first delivery."""
+        status = await self.client.hget(self.keys.job(job_id), "webhook_status")
+        return (status or b"").decode()
+
+    async def redrive(self, *event_ids: str, key: str = "") -> Any:
+        """Redrive dead letters as the gateway does."""
+        name = key or f"r{next(self._numbers)}"
+        return await self.letters.redrive(
+            event_ids, IdempotencyClaim(self.keys.answer("redrive", name), ",".join(event_ids), 60)
+        )
+
+    # -- the service -----------------------------------------------------------------------
+
+    def settings(self, **changes: object) -> WorkerSettings:
+        values: dict[str, object] = {
+            "workflow_webhook_allowed_hosts": "127.0.0.1",
+            "workflow_webhook_secret": SECRET,
+            "workflow_webhook_retry_backoff_seconds": 0.02,
+            "workflow_webhook_retry_cap_seconds": 2.0,
+            "workflow_webhook_timeout_seconds": 5.0,
+            "workflow_webhook_dlq_path": str(self.file),
+            **changes,
+        }
+        return WorkerSettings(**values)  # type: ignore[arg-type]
+
+    async def service(
+        self, sender: Sender | None = None, *, run: bool = True, **changes: object
+    ) -> WebhookService:
+        """The service of a worker; with `run`, running."""
+        service = WebhookService(self.settings(**changes), sender)
+        house = WorkerServices(
+            *(self.client, None, self.workflows, None, self.jobs, None, self.store),  # type: ignore[arg-type]
+            subscribe=lambda heard: self.backend.wire(on_message=heard),
+        )
+        await service.start(house)
+        self._services.append(service)
+        if run:
+            self._tasks.append(asyncio.create_task(service.run()))
+        return service
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Lines of the dead-letter file."""
+        if not self.file.exists():
+            return []
+        return [json.loads(line) for line in self.file.read_text().splitlines()]
+
+    async def nothing_due(self) -> bool:
+        return not await self.client.exists(self.keys.deliveries)
+
+    async def close(self) -> None:
+        await cancel(*self._tasks)
+        for service in self._services:
+            await service.close()
+        await self.batcher.close()

@@ -1,0 +1,205 @@
+"""A worker that runs workflows within the test's process."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+from common.contracts.jobs import JobKeys
+from common.contracts.workflow.statuses import StepKind
+from common.features.workflows.definitions import ReviewOptions, StepDefinition, WorkflowDefinition
+from common.features.workflows.reader import WorkflowReader
+from common.features.workflows.records import StepRecord, WorkflowJob
+from common.features.workflows.types import (
+    ExecuteCommand,
+    IdempotencyClaim,
+    NewWorkflow,
+    StepIds,
+    WorkflowOutcome,
+)
+from common.jobs.limits import AdmissionLimits
+from common.jobs.store import WorkerIdentity
+from tests.support.servers import Backend
+from tests.support.waiting import eventually
+from tests.support.worker.harness import WorkerHarness
+from worker.features.workflows import service as workflow_service
+from worker.features.workflows.context import StepContext
+from worker.features.workflows.output import StepOutput
+from worker.features.workflows.registry import Step
+from worker.features.workflows.service import WorkflowService
+from worker.handlers import tool
+from worker.registry import Registry
+
+ENDED = ("complete", "failed", "cancelled", "waiting_input")
+
+
+def definition(*names: str, name: str = "flow_v1", **of_first: Any) -> WorkflowDefinition:
+    """A workflow with steps of equal weight; a step called `review` reviews the previous one."""
+    steps = []
+    for index, each in enumerate(names):
+        own = of_first if index == 0 else {}
+        if each == "review":
+            own = {"kind": StepKind.REVIEW, "reviews": names[index - 1]}
+        elif names[index + 1 : index + 2] == ("review",):
+            own = {**own, "proposes": True}
+        weight = 1.0 - (len(names) - 1) / len(names) if index == 0 else 1 / len(names)
+        steps.append(StepDefinition(each, f"{each[0]}{index}", each, weight, **own))
+    return WorkflowDefinition(name, tuple(steps))
+
+
+async def nothing(context: StepContext) -> StepOutput:
+    """A step without work."""
+    return StepOutput("nothing")
+
+
+def registry_of(*workflows: tuple[WorkflowDefinition, Mapping[str, Step]]) -> Registry:
+    """A registry with only these workflows."""
+    registry = Registry()
+    tool.add_handler(registry)
+    for declared, steps in workflows:
+        registry.workflows.add(declared, steps)
+    workflow_service.add_service(registry, 60.0)
+    return registry
+
+
+class WorkflowWorker(WorkerHarness):
+    """A worker with workflows, and the gateway's operations on them."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        keys: JobKeys,
+        worker: WorkerIdentity,
+        registry: Registry,
+        **options: Any,
+    ) -> None:
+        super().__init__(backend, keys, worker, registry, **options)
+        self.registry = registry
+        self.workflows = self.consumer.workflows
+        self.reader_of_jobs = WorkflowReader(self.client, self.workflows.keys)
+        self.admission = AdmissionLimits(worker.group, 10**6, 600)
+
+    @property
+    def service(self) -> WorkflowService:
+        [found] = [each for each in self.registry.services if isinstance(each, WorkflowService)]
+        return found
+
+    async def open(self) -> None:
+        """Start as a worker does."""
+        if not await self.client.exists(self.keys.queue):
+            await self.group()
+        for service in self.registry.services:
+            await service.start(self.services)
+        self.start(recover=True)
+
+    async def close(self) -> None:
+        await super().close()
+        for service in self.registry.services:
+            await service.close()
+
+    # -- as a gateway ----------------------------------------------------------------------
+
+    def once(self) -> IdempotencyClaim:
+        return IdempotencyClaim(self.workflows.keys.answer("test", uuid.uuid4().hex), "print", 600)
+
+    def ids(self, tail: str = "") -> StepIds:
+        core_job = str(uuid.uuid4())
+        return StepIds(
+            f"ex_{uuid.uuid4().hex[:8]}", core_job[: -len(tail)] + tail if tail else core_job
+        )
+
+    async def create(self, declared: WorkflowDefinition, tail: str = "", **new: Any) -> str:
+        """Create a job; returns its id."""
+        new.setdefault("review", ReviewOptions())
+        job = NewWorkflow(declared, "20260214", 3600, tail=tail, **new)
+        outcome = await self.workflows.create(job, self.once(), self.ids(tail), self.admission)
+        assert outcome.answer.value == "ok", outcome
+        return str(outcome.facts["job_id"])
+
+    async def execute(
+        self, job_id: str, step: str, options: Any = None, tail: str = "", **wanted: Any
+    ) -> WorkflowOutcome:
+        encoded = None if options is None else json.dumps(options).encode()
+        command = ExecuteCommand(job_id, step, encoded, **wanted)
+        outcome = await self.workflows.execute(command, self.once(), self.ids(tail), self.admission)
+        assert outcome.answer.value == "ok", outcome
+        return outcome
+
+    async def snapshot(self, job_id: str) -> WorkflowJob:
+        job = await self.reader_of_jobs.snapshot(job_id)
+        assert job is not None
+        return job
+
+    async def step(self, job_id: str, step: str) -> StepRecord:
+        return (await self.snapshot(job_id)).steps[step]
+
+    async def step_ended(self, job_id: str, step: str) -> StepRecord:
+        """Wait until a step has ended."""
+
+        async def ended() -> StepRecord | None:
+            record = await self.step(job_id, step)
+            return record if record.status.value in ENDED else None
+
+        found: StepRecord = await eventually(ended, 20)
+        return found
+
+    async def run(self, job_id: str, step: str, options: Any = None) -> StepRecord:
+        """Execute a step and wait until it has ended."""
+        await self.execute(job_id, step, options)
+        return await self.step_ended(job_id, step)
+
+    async def core_ended(self, job_id: str, step: str) -> dict[bytes, bytes]:
+        """Wait until the core job of a step has ended; returns its hash."""
+        core_job = (await self.step(job_id, step)).core_job
+        await self.settled(core_job)
+        return await self.job(core_job)
+
+    async def result_of(self, job_id: str, step: str) -> Any:
+        """Wait until the core job of a step has ended; returns its result."""
+        record = await self.core_ended(job_id, step)
+        assert record[b"status"] == b"done", record
+        return json.loads(record[b"result"])
+
+    async def event_types(self, job_id: str, *, progress: bool = False) -> list[tuple[str, str]]:
+        """Types and steps of a workflow job's events."""
+        page = await self.reader_of_jobs.events(job_id, limit=500)
+        return [
+            (event.type, event.step)
+            for event in page.events
+            if progress or event.type != "step.progress"
+        ]
+
+    async def payloads(self, job_id: str, step: str) -> list[Any]:
+        """Payloads of the items of a step."""
+        items = await self.reader_of_jobs.step_items(job_id, step)
+        return [json.loads(item.payload) for item in items]
+
+
+FlowMaker = Callable[..., Any]
+
+
+async def flow_maker(
+    backend: Backend, keys: JobKeys, worker: WorkerIdentity
+) -> AsyncIterator[FlowMaker]:
+    """Creates and opens workers with workflows, and closes them all."""
+    made: list[WorkflowWorker] = []
+
+    async def make(
+        *workflows: tuple[WorkflowDefinition, Mapping[str, Step]],
+        consumer: str = "c1",
+        registry: Registry | None = None,
+        opened: bool = True,
+        **options: Any,
+    ) -> WorkflowWorker:
+        registry = registry or registry_of(*workflows)
+        identity = worker._replace(consumer=consumer)
+        made.append(WorkflowWorker(backend, keys, identity, registry, **options))
+        if opened:
+            await made[-1].open()
+        return made[-1]
+
+    yield make
+    for each in made:
+        await each.close()
