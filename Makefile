@@ -6,8 +6,10 @@ PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.installed
 # Peers with conflicting requirements: each set has a lock file and a virtualenv.
 PEERS  := field saq arq
+# The oldest (JetPack 6) and the newest supported Python; names or paths of interpreters.
+PYTHONS ?= python3.10 python3.13
 
-.PHONY: setup run model model-install test test-system test-topologies test-browser screenshots lint docs sync-client bench bench-peers chaos clean lock check-python wheelhouse
+.PHONY: setup run model model-install test test-all test-system test-topologies test-browser test-aarch64 test-pythons newer-servers screenshots lint docs sync-client bench bench-peers chaos mutants clean lock check-python wheelhouse
 
 setup: $(STAMP)
 
@@ -32,9 +34,17 @@ model: model-install
 model-install: setup
 	@$(PY) -m sluice model install $(if $(WHEELHOUSE),--wheelhouse $(WHEELHOUSE))
 
+# The fast tier: fakeredis, the embedded Redis and a smoke test of each process; under four minutes.
+# For example ARGS="--durations=20"
 test: setup
 	@$(PY) -m tests.interop.install
-	@$(PY) -m pytest -n 4 --dist loadgroup
+	@$(PY) -m pytest -n 2 --dist loadgroup $(ARGS)
+
+# The fast and the slow tier on every server. TIER=slow leaves out what `make test` runs.
+TIER ?= all
+test-all: setup newer-servers
+	@$(PY) -m tests.interop.install
+	@$(PY) -m pytest --tier $(TIER) -n 4 --dist loadgroup $(ARGS)
 
 # Boots a real systemd and installs Sluice in it. Needs root, systemd-nspawn and debootstrap.
 test-system: setup
@@ -45,12 +55,24 @@ test-system: setup
 test-topologies: setup
 	@TEST_TOPOLOGIES=1 $(PY) -m pytest -m topology -n 2 --dist loadfile \
 	  tests/common tests/worker/execution/test_*.py tests/worker/monitoring \
-	  tests/worker/queue tests/worker/handlers/test_echo.py tests/worker/test_*.py tests/process/test_*.py tests/topologies $(ARGS)
+	  tests/worker/queue tests/worker/handlers/test_echo.py tests/worker/test_*.py tests/process/topologies tests/topologies $(ARGS)
+
+# Set-up, `make run`, the model and smoke tests in an emulated aarch64 Debian. Needs root.
+test-aarch64: setup
+	@$(PY) -m tests.aarch64
+
+# Sets up a virtualenv for each of PYTHONS and runs the unit tests there.
+test-pythons:
+	@$(PYTHON) -m tests.pythons $(PYTHONS)
 
 # Dashboard tests in the installed Chromium, for example with ARGS="-k playground".
 test-browser: setup
 	@$(PY) -m tests.interop.install
 	@$(PY) -m pytest -m browser -n 2 --dist loadfile tests/browser $(ARGS)
+
+# Redis 8.6 and Valkey 9.1 for the tests, from Debian's archive; kept in the user's cache directory.
+newer-servers: setup
+	@$(PY) -m tests.support.newer_servers
 
 # Screenshots for the docs, light and dark.
 screenshots: setup
@@ -89,6 +111,16 @@ bench-peers: setup $(PEERS:%=.peers-venv/%/.installed)
 chaos: setup
 	@$(PY) -m chaos $(ARGS)
 
+# Mutation testing: small changes of the product code that tests must detect.
+# ARGS="--sample 120 --seed 1", ARGS="--help"
+mutants: setup .mutants-venv/.installed
+	@.mutants-venv/bin/python -m tools.mutants $(ARGS)
+
+.mutants-venv/.installed: tools/mutants/requirements.lock
+	@test -x .mutants-venv/bin/python || $(PYTHON) -m venv .mutants-venv
+	@.mutants-venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	@touch $@
+
 # Wheels for a host without internet access. For another platform: PLATFORM=aarch64
 # PYTHON_VERSION=3.10. With the model's wheels: MODEL=1
 wheelhouse: setup
@@ -109,6 +141,9 @@ lock:
 	  $(VENV)/bin/uv pip compile bench/peers/requirements/$$set.in --universal --python-version 3.10 \
 	    --generate-hashes --no-emit-index-url --no-header --no-annotate --quiet --upgrade \
 	    -o bench/peers/requirements/$$set.lock || exit 1; done
+	@$(VENV)/bin/uv pip compile tools/mutants/requirements.in --universal --python-version 3.10 \
+	  --generate-hashes --no-emit-index-url --no-header --no-annotate --quiet --upgrade \
+	  -o tools/mutants/requirements.lock
 
 clean:
-	@rm -rf $(VENV) .peers-venv .sluice build dist .pytest_cache .mypy_cache .ruff_cache
+	@rm -rf $(VENV) .peers-venv .pythons-venv .mutants-venv .sluice build dist .pytest_cache .mypy_cache .ruff_cache
