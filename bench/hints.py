@@ -15,7 +15,7 @@ from bench.post import free_port, gateway_env, is_listening
 from bench.process import program, wait_until
 from bench.server import BenchRedis
 from common.contracts.jobs import JobKeys
-from tests.topologies import Node, cluster
+from tests.support.topologies import Node, cluster
 
 #: Ids per message: as many as a script call has jobs.
 IDS = 16

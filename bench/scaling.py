@@ -25,7 +25,7 @@ from bench.sections import put
 from bench.server import private_redis
 from common.contracts.jobs import JobKeys
 from common.redis.partitions import Partitions
-from tests.topologies import cluster
+from tests.support.topologies import cluster
 
 HEADING = "Partitions"
 #: Maximum ratio of CPU time per job in four partitions to that in one for a flat curve.

@@ -11,7 +11,6 @@ from common.aio import cancel
 from common.contracts.workers import WorkerField
 from common.jobs.limits import parse_limits
 from common.jobs.store import WorkerIdentity
-from common.observability import tracing_setup
 from common.process import runtime
 from common.process.host import pressure_bounds
 from common.process.systemd import Watchdog
@@ -281,13 +280,7 @@ def run_with(registry: Registry, settings: WorkerSettings) -> int:
         from worker.bullmq.main import require_package
 
         require_package()
-    runtime.check_configured_redis(settings)
-    tracing_setup.start(settings.service)
-    try:
-        with runtime.redis_url(settings) as url:
-            runtime.run_loop(serve(settings, url, registry))
-    finally:
-        tracing_setup.stop()
+    runtime.run_service(settings, lambda url: serve(settings, url, registry))
     return 0
 
 

@@ -7,7 +7,6 @@ built-in handlers and the services that they need.
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 from functools import partial
 from typing import Final
@@ -15,7 +14,6 @@ from typing import Final
 from common.aio import cancel
 from common.errors import SettingsError
 from common.features.bullmq import package
-from common.observability import tracing_setup
 from common.process import runtime
 from common.process.host import pressure_bounds
 from common.process.systemd import Watchdog
@@ -90,15 +88,7 @@ def run(settings: WorkerSettings) -> int:
         if not settings.handler_modules:
             registry = full_worker.build_registry(settings)
         run_worker = partial(full_worker.serve, takes_stream=False)
-    gc.collect()
-    gc.freeze()  # loaded modules stay: later collections need not traverse them
-    runtime.check_configured_redis(settings)
-    tracing_setup.start(settings.service)
-    try:
-        with runtime.redis_url(settings) as url:
-            runtime.run_loop(run_worker(settings, url, registry))
-    finally:
-        tracing_setup.stop()
+    runtime.run_service(settings, lambda url: run_worker(settings, url, registry))
     return 0
 
 

@@ -44,12 +44,14 @@ export async function review({ jobId, step, reviewStep, waiting, canDecide }) {
 
   // -- rendering ---------------------------------------------------------------------------
 
-  function applyFilters() {
+  function matchesFilters(item) {
     const query = search.value.trim().toLowerCase();
-    shownIds = model.items
-      .filter((item) => (!filter || item.status === filter) && (item.payload.confidence ?? 0) >= Number(minConfidence.value))
-      .filter((item) => !query || (item.id + JSON.stringify(item.payload)).toLowerCase().includes(query))
-      .map((item) => item.id);
+    return (!filter || item.status === filter) && (item.payload.confidence ?? 0) >= Number(minConfidence.value)
+      && (!query || (item.id + JSON.stringify(item.payload)).toLowerCase().includes(query));
+  }
+
+  function applyFilters() {
+    shownIds = model.items.filter(matchesFilters).map((item) => item.id);
     rows.clear();
     replace(body);
     renderMore();
@@ -191,9 +193,12 @@ export async function review({ jobId, step, reviewStep, waiting, canDecide }) {
   }
 
   async function undo(token) {
-    const [first] = (await model.undo(token)) ?? [];
+    const ids = (await model.undo(token)) ?? [];
+    const shown = new Set(shownIds);
+    // The list may have been opened while the decisions still applied.
+    if (ids.some((id) => !shown.has(id) && matchesFilters(model.find(id)))) renderAgain();
     updateHeader();
-    setCurrent(shownIds.indexOf(first), true);
+    setCurrent(shownIds.indexOf(ids[0]), true);
   }
 
   function edit(id = shownIds[current]) {
