@@ -8,6 +8,8 @@ STAMP  := $(VENV)/.installed
 PEERS  := field saq arq
 # The oldest (JetPack 6) and the newest supported Python; names or paths of interpreters.
 PYTHONS ?= python3.10 python3.13
+# Bytecode is kept: without it, pytest rewrites the assertions of every module in each run.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup run model model-install test test-all test-system test-topologies test-browser test-aarch64 test-pythons newer-servers screenshots lint docs sync-client bench bench-peers chaos mutants clean lock check-python wheelhouse
 

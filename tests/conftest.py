@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -34,6 +35,8 @@ from tests.support.topologies import RedisCluster, SentinelSet, cluster, sentine
 
 #: Set before numpy is imported: its threads would wait for each other while other tests run.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+#: Commands that tests start inherit an ignored Ctrl-C, as in `make test &`.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 _SLOW_MODULE = re.compile(r"^pytestmark = .*pytest\.mark\.slow\(", re.MULTILINE)
