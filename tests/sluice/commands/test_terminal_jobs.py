@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -39,7 +40,7 @@ def test_ctrl_c_and_no_leaves_the_job_running(terminal: Start, stack: Stack) -> 
     assert shown.end() == ExitCode.INTERRUPTED
     assert f"sluice watch {job_id}" in shown.shown
     assert stack.run("get", job_id, "--field", "status").out == "running\n"
-    stack.run("cancel", job_id)
+    stack.cancel(job_id)
 
 
 @pytest.mark.slow("runs commands on a terminal")
@@ -52,7 +53,7 @@ def test_second_ctrl_c_exits(terminal: Start, stack: Stack) -> None:
     shown.ctrl_c()
     assert shown.end() == ExitCode.INTERRUPTED
     assert stack.run("get", job_id, "--field", "status").out == "running\n"
-    stack.run("cancel", job_id)
+    stack.cancel(job_id)
 
 
 @pytest.mark.slow("waits for the progress of a job")
@@ -61,8 +62,9 @@ def test_ctrl_c_while_waiting_leaves_the_job_running(terminal: Start, stack: Sta
     shown.wait_for(r"running for \d")  # progress after two seconds
     shown.ctrl_c()
     assert shown.end() == ExitCode.INTERRUPTED
-    assert "the job keeps running; to follow it: sluice watch" in shown.shown
-    stack.run("cancel", "--all-matching", "-y")
+    followed = re.search("the job keeps running; to follow it: sluice watch (\\S+)", shown.shown)
+    assert followed is not None, shown.shown
+    stack.cancel(followed[1])
 
 
 @pytest.mark.parametrize(

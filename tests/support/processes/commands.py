@@ -87,6 +87,11 @@ class Stack:
             lambda: self.run("get", job_id, "--field", "status").out.strip() == status, TIMEOUT_S
         )
 
+    def cancel(self, job_id: str) -> None:
+        """Cancel a running job and wait for its end, so that it is not counted by later tests."""
+        self.run("cancel", job_id)
+        self.wait_for(job_id, "canceled")
+
     def close(self) -> None:
         self.worker.kill()
         self.gateway.close()
