@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tools.mutants.faults import faults_in
 from tools.mutants.mutant import Mutant
 from tools.mutants.report import markdown, table
 from tools.mutants.runner import Checkout, Result
@@ -44,6 +45,7 @@ def arguments() -> argparse.Namespace:
     add("--seed", type=int, default=1, help="seed of the sample")
     add("--language", choices=("lua", "python"), help="only mutants of this language")
     add("--package", action="append", metavar="DIR", help="only this package; may be repeated")
+    add("--faults", action="store_true", help="run the hand-written faults in core places")
     add("--ids", type=Path, metavar="FILE", help="run the mutants with these ids, one per line")
     add("--list", action="store_true", help="print the selected mutants and exit")
     add("--root", type=Path, default=Path(), help="checkout to test (default: this one)")
@@ -60,6 +62,8 @@ def arguments() -> argparse.Namespace:
 
 
 def select(options: argparse.Namespace, root: Path) -> list[Mutant]:
+    if options.faults:
+        return faults_in(root)
     packages = [
         *(PYTHON_PACKAGES if options.language != "lua" else ()),
         *(LUA_PACKAGES if options.language != "python" else ()),
