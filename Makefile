@@ -11,7 +11,7 @@ PYTHONS ?= python3.10 python3.13
 # Bytecode is kept: without it, pytest rewrites the assertions of every module in each run.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup run model model-install test test-all test-system test-topologies test-browser test-aarch64 test-pythons newer-servers screenshots lint docs sync-client bench bench-peers chaos mutants clean lock check-python wheelhouse
+.PHONY: setup run model model-install test test-all coverage test-system test-topologies test-browser test-aarch64 test-pythons newer-servers screenshots lint docs sync-client bench bench-peers chaos mutants clean lock check-python wheelhouse
 
 setup: $(STAMP)
 
@@ -47,6 +47,13 @@ TIER ?= all
 test-all: setup newer-servers
 	@$(PY) -m tests.interop.install
 	@$(PY) -m pytest --tier $(TIER) -n 4 --dist loadgroup $(ARGS)
+
+# Line and branch coverage per package, of the fast tier or of ARGS="--tier all". Code that runs only
+# in child processes is not measured.
+coverage: setup
+	@$(PY) -m pytest -q -n 2 --dist loadgroup --cov-branch --cov-report=json:.coverage.json \
+	  $(addprefix --cov=,common gateway worker sluice ops deploy) $(ARGS)
+	@$(PY) -m tools.coverage_table .coverage.json
 
 # Boots a real systemd and installs Sluice in it. Needs root, systemd-nspawn and debootstrap.
 test-system: setup
