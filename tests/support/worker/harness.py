@@ -113,7 +113,7 @@ class WorkerHarness(StoreHarness):
 
     async def close(self) -> None:
         with contextlib.suppress(AssertionError):
-            await within(5, self.stop(0.1))
+            await within(5, self.stop(0.0))
         await cancel(*self._takers, *self._others)
         await self.consumer.close()
         await super().close()

@@ -105,7 +105,7 @@ class PartitionedWorker:
 
     async def close(self) -> None:
         with contextlib.suppress(AssertionError):
-            await within(10, self.stop(0.1))
+            await within(10, self.stop(0.0))
         await cancel(*self._takers, *self._others)
         for listener in self.listeners:
             await listener.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import threading
 import time
@@ -14,9 +15,8 @@ from common.contracts.queue import Answer
 from common.jobs.options import Backoff
 from common.jobs.store import WorkerIdentity
 from tests.support.waiting import eventually
-from tests.support.worker.handlers import Stubborn
 from tests.support.worker.harness import MakeWorker, WorkerHarness, job_options
-from worker.errors import JobError, TransientError
+from worker.errors import JobError, NotNow, TransientError
 from worker.execution.executor import Outcome
 from worker.execution.outcome import WorkerDefaults
 
@@ -49,6 +49,7 @@ class Inside:
         self.begun.set()
         await context.wait_for_cancel()
         assert context.cancel_requested
+        await asyncio.wait_for(context.wait_for_cancel(), 1)  # returns at once from now on
         return {"partial": [1, 2]}
 
     async def ignoring(self, context: Any, payload: Any) -> Any:
@@ -173,6 +174,7 @@ async def test_many_jobs_are_canceled_at_once_and_only_those(
 
 
 @pytest.mark.fakeredis_only
+@pytest.mark.parametrize("grace_s", [30.0, 0.0], ids=["asked", "forced"])
 @pytest.mark.parametrize(
     ("outcome", "result"),
     [
@@ -183,23 +185,25 @@ async def test_many_jobs_are_canceled_at_once_and_only_those(
         (JobError("no"), b""),
         (ValueError("bad"), b""),
         (ConnectionError("away"), b""),
+        (NotNow("too late"), b""),
         (SystemExit(1), b""),
     ],
     ids=repr,
 )
-async def test_however_an_asked_handler_ends_its_job_is_canceled(
-    make_worker: MakeWorker, outcome: Any, result: bytes
+async def test_however_a_canceled_handler_ends_its_job_is_canceled(
+    make_worker: MakeWorker, outcome: Any, result: bytes, grace_s: float
 ) -> None:
     """A value is kept if it is JSON; errors are neither retried nor dead-lettered."""
     inside = Inside()
 
     async def handler(context: Any, payload: Any) -> Any:
-        await inside.cooperative(context, payload)
+        with contextlib.suppress(asyncio.CancelledError):
+            await (inside.cooperative if grace_s else inside.ignoring)(context, payload)
         if isinstance(outcome, BaseException):
             raise outcome
         return outcome
 
-    worker = make_worker(handler)
+    worker = make_worker(handler, terms=grace(grace_s))
     job_id = await running(worker, inside, max_attempts=5)
     worker.control.on_message(job_id.encode())
     assert await worker.settled(job_id) == b"canceled"
@@ -236,27 +240,6 @@ async def test_a_sync_handler_can_check_for_a_cancel(make_worker: MakeWorker, ch
     assert (await worker.job(job_id))[b"result"] == result
 
 
-@pytest.mark.fakeredis_only
-async def test_wait_for_cancel_returns_at_once_after_a_cancel(make_worker: MakeWorker) -> None:
-    go = asyncio.Event()
-
-    async def handler(context: Any, payload: Any) -> str:
-        await go.wait()
-        assert context.cancel_requested
-        await asyncio.wait_for(context.wait_for_cancel(), 1)
-        await asyncio.wait_for(context.wait_for_cancel(), 1)
-        return "twice"
-
-    worker = make_worker(handler)
-    attempt = await worker.attempt()
-    working = asyncio.create_task(worker.executor.run(attempt))
-    await asyncio.sleep(0)
-    worker.executor.cancel(attempt.lease.job_id)
-    go.set()
-    assert await asyncio.wait_for(working, 5) is Outcome.CANCELED
-    assert await worker.result(attempt.lease.job_id) == "twice"
-
-
 # -- forced -----------------------------------------------------------------------------------
 
 
@@ -284,46 +267,6 @@ async def test_a_handler_that_does_not_check_is_canceled_later(make_worker: Make
     ]
     assert (await worker.job(job_id))[b"result"] == b""
     await worker.all_acked()
-
-
-@pytest.mark.fakeredis_only
-async def test_a_value_returned_after_a_forced_cancel_is_kept(make_worker: MakeWorker) -> None:
-    inside = Inside()
-
-    async def handler(context: Any, payload: Any) -> Any:
-        try:
-            await inside.ignoring(context, payload)
-        except asyncio.CancelledError:
-            return {"rescued": True}
-
-    worker = make_worker(handler, terms=grace(0.0))
-    job_id = await running(worker, inside)
-    worker.control.on_message(job_id.encode())
-    assert await worker.settled(job_id) == b"canceled"
-    assert await worker.result(job_id) == {"rescued": True}
-
-
-async def test_a_handler_that_ignores_its_cancellation_is_abandoned(
-    make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("worker.execution.attempt.HARD_KILL_S", 0.03)
-    stubborn = Stubborn()
-    worker = make_worker(stubborn, max_inflight=1, terms=grace(0.02))
-    worker.start()
-    try:
-        [job_id] = await worker.post()
-        await eventually(lambda: stubborn.begun)
-        await worker.cancel(job_id)
-        assert await worker.settled(job_id) == b"canceled"
-        await worker.run_job(payload=b'{"fine":1}')
-        before = await worker.events(job_id)
-    finally:
-        stubborn.released.set()
-    await eventually(lambda: stubborn.ended)
-    await eventually(lambda: worker.slots.busy == 0)
-    assert await worker.events(job_id) == before
-    assert (await worker.job(job_id))[b"result"] == b""
-    assert await worker.ends(job_id) == [b"canceled"]
 
 
 # -- missed messages --------------------------------------------------------------------------

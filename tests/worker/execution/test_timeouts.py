@@ -12,20 +12,13 @@ from typing import Any
 import pytest
 
 from common.contracts.queue import Answer
-from common.jobs.options import Backoff, JobOptions
+from common.jobs.options import Backoff
 from tests.support.waiting import eventually
 from tests.support.worker.handlers import Stubborn, forever
 from tests.support.worker.harness import MakeWorker, job_options, registry_of
 from worker.errors import AttemptLost, JobError
 from worker.execution.executor import Outcome
-from worker.execution.outcome import (
-    NO_HANDLER_OPTIONS,
-    NO_REQUEST_OPTIONS,
-    HandlerOptions,
-    Timeout,
-    WorkerDefaults,
-    choose_timeout,
-)
+from worker.execution.outcome import HandlerOptions, WorkerDefaults
 
 
 def limited(timeout_s: float, **rest: Any) -> WorkerDefaults:
@@ -105,17 +98,6 @@ async def test_long_timeouts_are_polled(
         release.set()
 
 
-def test_choose_timeout() -> None:
-    worker = WorkerDefaults(timeout_s=3)
-    assert choose_timeout(NO_REQUEST_OPTIONS, NO_HANDLER_OPTIONS, worker) == Timeout(
-        3, "JOB_TIMEOUT_S"
-    )
-    assert choose_timeout(NO_REQUEST_OPTIONS, HandlerOptions(2), worker) == Timeout(
-        2, "the handler's timeout_s"
-    )
-    assert choose_timeout(NO_REQUEST_OPTIONS, NO_HANDLER_OPTIONS, WorkerDefaults()).seconds is None
-
-
 @pytest.mark.parametrize("timeout_s", [0, -1, math.nan, math.inf])
 def test_timeouts_of_handlers_are_bounded(timeout_s: float) -> None:
     """An event loop cannot wait for ever; uvloop would raise only when the job runs."""
@@ -177,10 +159,14 @@ AFTER = {
 async def test_however_a_stopped_handler_ends_the_failure_is_a_timeout(
     make_worker: MakeWorker, name: str
 ) -> None:
+    """Its events are kept, also those of its cleanup."""
+
     async def handler(context: Any, payload: Any) -> Any:
+        await context.emit("partial", {"n": 1})
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
+            await context.emit("partial", {"n": 2})
             if (error := AFTER[name]) is not None:
                 raise error from None
             return {"late": True}
@@ -189,22 +175,9 @@ async def test_however_a_stopped_handler_ends_the_failure_is_a_timeout(
     outcome, job_id = await worker.execute()
     assert outcome is Outcome.ERROR
     assert (await worker.error(job_id))["kind"] == "timeout"
+    assert await worker.types(job_id) == [b"queued", b"running", b"partial", b"partial", b"error"]
     assert await worker.pending() == 0
     assert len(await worker.dead_letters()) == 1
-
-
-@pytest.mark.fakeredis_only
-async def test_events_before_the_timeout_are_kept(make_worker: MakeWorker) -> None:
-    async def handler(context: Any, payload: Any) -> None:
-        await context.emit("partial", {"n": 1})
-        try:
-            await asyncio.Event().wait()
-        finally:
-            await context.emit("partial", {"n": 2})
-
-    worker = make_worker(handler, terms=limited(0.05))
-    _, job_id = await worker.execute()
-    assert await worker.types(job_id) == [b"queued", b"running", b"partial", b"partial", b"error"]
 
 
 async def test_a_timeout_is_retried_only_with_max_attempts(make_worker: MakeWorker) -> None:
@@ -247,50 +220,54 @@ async def test_the_timeout_does_not_apply_to_the_report(make_worker: MakeWorker)
 # -- handlers that do not stop ----------------------------------------------------------------
 
 
+ABANDONED = {
+    # The second attempt uses the only slot while the first handler still runs.
+    "timeout": [b"retry", b"running", b"partial", b"error"],
+    "cancel": [b"canceling"] * 3 + [b"canceled"],
+    # Another worker owns the job, so there is nothing to end, but the slot is needed.
+    "loss": [b"running"],
+}
+
+
 @pytest.mark.usefixtures("short_hard_kill")
+@pytest.mark.parametrize("reason", ABANDONED)
 async def test_a_handler_that_ignores_its_cancellation_is_abandoned(
-    make_worker: MakeWorker,
+    make_worker: MakeWorker, reason: str
 ) -> None:
     stubborn = Stubborn()
-    worker = make_worker(stubborn, max_inflight=1)
+    terms = WorkerDefaults(cancel_grace_s=0.02, backoff=Backoff(0.0))
+    worker = make_worker(stubborn, max_inflight=1, terms=terms)
+    worker.start()
     try:
-        for _ in range(2):  # the only slot is free again while the first one still runs
-            job_id = await worker.run_job(b"error", options=job_options(0.03))
-            assert (await worker.error(job_id))["kind"] == "timeout"
-            assert await worker.types(job_id) == [b"queued", b"running", b"partial", b"error"]
+        options = job_options(0.03) if reason == "timeout" else b""
+        [job_id] = await worker.post(options=options, max_attempts=2)
+        await worker.last_event(job_id, b"partial")
+        if reason == "cancel":
+            await worker.cancel(job_id)
+        elif reason == "loss":
+            await worker.client.hset(worker.keys.lease(job_id), "deadline_ms", "1")
+            message_id = (await worker.pending_entry())["message_id"].decode()
+            assert (await worker.begin(job_id, message_id, "heir")).answer is Answer.RUN
+            worker.leases.wake()
         await worker.run_job(payload=b'{"fine":1}')
-        assert (len(stubborn.begun), stubborn.ended) == (2, 0)
-        before = await worker.snapshot()
+        await worker.last_event(job_id, ABANDONED[reason][-1])
+        before = await worker.job(job_id), await worker.events(job_id)
+        assert stubborn.ended == 0
     finally:
         stubborn.released.set()
-    await eventually(lambda: stubborn.ended == 2)
+    await eventually(lambda: stubborn.ended == len(stubborn.begun))
     assert all(isinstance(error, AttemptLost) for error in stubborn.late)
     await eventually(lambda: worker.slots.busy == 0)
     assert worker.slots.free == 1
-    after = await worker.snapshot()
-    for key in (worker.keys.job(job_id), worker.keys.events(job_id)):
-        assert after[key.encode()] == before[key.encode()]
+    assert (await worker.job(job_id), await worker.events(job_id)) == before
+    assert (await worker.types(job_id))[3:] == ABANDONED[reason]
     await worker.run_job(payload=b'{"fine":1}')
-    await worker.all_acked()
-    assert len(await worker.dead_letters()) == 2
-
-
-@pytest.mark.usefixtures("short_hard_kill")
-async def test_an_abandoned_handler_may_be_retried_while_it_still_runs(
-    make_worker: MakeWorker,
-) -> None:
-    stubborn = Stubborn()
-    worker = make_worker(stubborn, max_inflight=2)
-    try:
-        options = job_options(0.03, Backoff(0.0))
-        job_id = await worker.run_job(b"error", options=options, max_attempts=2)
-    finally:
-        stubborn.released.set()
-    await eventually(lambda: stubborn.ended == 2)
-    attempt = [b"running", b"partial"]
-    assert await worker.types(job_id) == [b"queued", *attempt, b"retry", *attempt, b"error"]
-    await worker.all_acked()
-    await eventually(lambda: worker.slots.free == 2)
+    if reason == "timeout":
+        assert (await worker.error(job_id))["kind"] == "timeout"
+    if reason != "loss":
+        assert (await worker.job(job_id))[b"result"] == b""
+        await worker.all_acked()
+    assert len(await worker.dead_letters()) == (reason == "timeout")
 
 
 @pytest.mark.fakeredis_only
@@ -312,30 +289,6 @@ async def test_an_abandoned_handler_cannot_emit_during_its_report(
     job_id = await worker.run_job(b"error")
     assert isinstance(stubborn.late[0], AttemptLost)
     assert await worker.types(job_id) == [b"queued", b"running", b"partial", b"error"]
-
-
-@pytest.mark.usefixtures("short_hard_kill")
-async def test_a_handler_that_ignores_the_loss_of_its_job_is_abandoned(
-    make_worker: MakeWorker,
-) -> None:
-    """Another worker owns the job, so there is nothing to end, but the slot is needed."""
-    stubborn = Stubborn()
-    worker = make_worker(stubborn, max_inflight=1)
-    worker.start()
-    try:
-        [job_id] = await worker.post()
-        await worker.last_event(job_id, b"partial")
-        await worker.client.hset(worker.keys.lease(job_id), "deadline_ms", "1")
-        message_id = (await worker.pending_entry())["message_id"].decode()
-        assert (await worker.begin(job_id, message_id, "heir")).answer is Answer.RUN
-        before = await worker.events(job_id)
-        worker.leases.wake()
-        await worker.run_job(payload=b'{"fine":1}')
-    finally:
-        stubborn.released.set()
-    await eventually(lambda: worker.slots.busy == 0)
-    assert await worker.events(job_id) == before
-    assert worker.slots.free == 1
 
 
 async def test_a_sync_handler_that_never_returns(make_worker: MakeWorker) -> None:
@@ -376,19 +329,3 @@ async def test_corrupt_options_do_not_harm_the_job(make_worker: MakeWorker, opti
 
     worker = make_worker(handler)
     assert await worker.result(await worker.run_job(options=options)) == 2
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        *('{"timeout_s":"nan"}', '{"timeout_s":"inf"}', '{"timeout_s":0}', '{"timeout_s":-1}'),
-        '{"backoff":{"initial_s":"inf"}}',
-        '{"backoff":{"jitter":"nan"}}',
-        '{"backoff":{"max_s":-1}}',
-        '{"backoff":{"factor":1' + "0" * 400 + "}}",
-    ],
-    ids=lambda options: options[:24],
-)
-def test_options_that_no_timer_can_use_are_ignored(options: str) -> None:
-    read = JobOptions.from_json(options.encode())
-    assert (read.timeout_s, read.backoff) == (None, None)
