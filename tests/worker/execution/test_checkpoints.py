@@ -125,10 +125,13 @@ async def test_a_corrupt_step_does_not_count_as_missing() -> None:
 # -- handlers ----------------------------------------------------------------------------------
 
 
-async def test_the_next_attempt_continues_after_the_saved_step(make_worker: MakeWorker) -> None:
+@pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
+async def test_the_next_attempt_continues_after_the_saved_step(
+    make_worker: MakeWorker, sync: bool
+) -> None:
     effects: list[str] = []
 
-    async def handler(context: Any, payload: Any) -> Any:
+    async def coroutine(context: Any, payload: Any) -> Any:
         done = await context.saved()
         for step in ("one", "two", "three"):
             if step not in done:
@@ -138,25 +141,25 @@ async def test_the_next_attempt_continues_after_the_saved_step(make_worker: Make
                 raise TransientError("in the middle")
         return await context.saved()
 
-    worker = make_worker(handler)
-    job_id = await worker.run_job()
-    assert effects == ["one", "two", "three"]
-    record = await worker.job(job_id)
-    assert record[b"result"] == b'{"one":{"by":1},"two":{"by":1},"three":{"by":2}}'
-    assert not await worker.held(job_id)
-
-
-async def test_a_sync_handler_can_save(make_worker: MakeWorker) -> None:
-    def handler(context: Any, payload: Any) -> Any:
-        if context.attempt == 1:
-            context.save("once", [1, 2])
-            raise TransientError("again")
+    def plain(context: Any, payload: Any) -> Any:
         assert isinstance(context.fence, Fence)
+        for step in {"one", "two", "three"} - set(context.saved()):
+            effects.append(step)
+            context.save(step, {"by": context.attempt})
+        if context.attempt == 1:
+            raise TransientError("at the end")
         return context.saved()
 
-    worker = make_worker(handler)
+    worker = make_worker(plain if sync else coroutine)
     job_id = await worker.run_job()
-    assert (await worker.job(job_id))[b"result"] == b'{"once":[1,2]}'
+    assert sorted(effects) == ["one", "three", "two"]
+    last = 1 if sync else 2
+    assert await worker.result(job_id) == {
+        "one": {"by": 1},
+        "two": {"by": 1},
+        "three": {"by": last},
+    }
+    assert not await worker.held(job_id)
 
 
 async def test_events_are_written_before_the_step_that_follows_them(
@@ -202,20 +205,23 @@ async def test_concurrent_saves_are_all_stored_and_no_event_is_lost(
     assert told == list(range(40))
 
 
-async def test_an_attempt_that_was_taken_over_cannot_save(make_worker: MakeWorker) -> None:
-    saved, trouble = asyncio.Event(), []
+@pytest.mark.parametrize("operation", ["save", "saved"])
+async def test_an_attempt_that_was_taken_over_has_no_access(
+    make_worker: MakeWorker, operation: str
+) -> None:
+    saved, taken, trouble = asyncio.Event(), asyncio.Event(), []
 
     async def handler(context: Any, payload: Any) -> None:
-        await context.save("mine", 1)
+        if operation == "save":  # reading is done once
+            await context.save("mine", 1)
         saved.set()
         await taken.wait()
         try:
-            await context.save("late", 2)
+            await (context.save("late", 2) if operation == "save" else context.saved())
         except AttemptLost as lost:
             trouble.append(lost)
             raise
 
-    taken = asyncio.Event()
     worker = make_worker(handler)
     attempt = await worker.attempt()
     running = asyncio.create_task(worker.executor.run(attempt))
@@ -224,14 +230,7 @@ async def test_an_attempt_that_was_taken_over_cannot_save(make_worker: MakeWorke
     taken.set()
     assert await asyncio.wait_for(running, 10) is Outcome.LOST
     assert len(trouble) == 1
-    assert await worker.store.saved(heir) == {"mine": b"1"}
-
-
-async def test_reading_raises_if_the_attempt_is_not_current(make_worker: MakeWorker) -> None:
-    worker = make_worker(lambda context, payload: context.saved())
-    attempt = await worker.attempt()
-    await worker.take_over(attempt.lease, "other")
-    assert await asyncio.wait_for(worker.executor.run(attempt), 10) is Outcome.LOST
+    assert await worker.store.saved(heir) == ({"mine": b"1"} if operation == "save" else {})
 
 
 async def test_a_step_is_written_even_if_its_handler_is_stopped(make_worker: MakeWorker) -> None:

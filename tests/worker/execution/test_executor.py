@@ -21,18 +21,6 @@ from worker.execution.outcome import MAX_ERROR_CHARS
 TYPES = [b"queued", b"running"]
 
 
-async def test_done(make_worker: MakeWorker) -> None:
-    async def handler(context: Any, payload: Any) -> Any:
-        return {"sum": sum(payload["numbers"])}
-
-    worker = make_worker(handler)
-    outcome, job_id = await worker.execute(b'{"numbers":[1,2]}')
-    assert outcome is Outcome.DONE
-    assert json.loads((await worker.job(job_id))[b"result"]) == {"sum": 3}
-    assert list(json.loads((await worker.events(job_id))[-1][b"data"])) == ["ms"]
-    assert await worker.pending() == 0
-
-
 @pytest.mark.fakeredis_only
 @pytest.mark.parametrize("value", [None, 0, "", [], "text", [1, {"a": None}], 2**80])
 async def test_any_json_value_is_a_result(make_worker: MakeWorker, value: object) -> None:
@@ -138,16 +126,6 @@ async def test_a_handler_that_cancels_its_own_task(make_worker: MakeWorker) -> N
     assert await worker.pending() == 0
 
 
-async def test_an_unknown_task_ends_in_error(make_worker: MakeWorker) -> None:
-    worker = make_worker(lambda context, payload: 1)
-    outcome, job_id = await worker.execute(task="plan")
-    assert outcome is Outcome.ERROR
-    error = await worker.error(job_id)
-    assert error["kind"] == "unknown_task"
-    assert "'plan'" in error["message"]
-    assert "chat" in error["message"]
-
-
 @pytest.mark.parametrize("returns", [False, True])
 async def test_a_lost_lease_cancels_the_handler_and_writes_nothing(
     make_worker: MakeWorker, returns: bool
@@ -191,25 +169,6 @@ async def test_a_job_that_expired_meanwhile_is_dropped(make_worker: MakeWorker) 
     assert outcome is Outcome.LOST
     assert not await worker.client.exists(worker.keys.job(job_id))
     assert await worker.pending() == 0
-
-
-async def test_shutdown_releases_the_job(make_worker: MakeWorker) -> None:
-    started = asyncio.Event()
-
-    async def handler(context: Any, payload: Any) -> Any:
-        started.set()
-        await asyncio.Event().wait()
-
-    worker = make_worker(handler)
-    attempt = await worker.attempt()
-    running = asyncio.create_task(worker.executor.run(attempt))
-    await asyncio.wait_for(started.wait(), 5)
-    worker.executor.begin_shutdown()
-    running.cancel()
-    assert await asyncio.wait_for(running, 5) is Outcome.RELEASED
-    assert await worker.types(attempt.lease.job_id) == [*TYPES, b"released"]
-    assert (await worker.job(attempt.lease.job_id))[b"status"] == b"queued"
-    assert await worker.pending() == 1
 
 
 async def test_a_sync_handler_runs_in_a_thread_and_may_emit(make_worker: MakeWorker) -> None:

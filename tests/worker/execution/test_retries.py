@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+import common.jobs.scripts
 from common.contracts.queue import Answer
 from common.jobs.options import Backoff, JobOptions
-from common.jobs.scripts import MAX_EVENTS_PER_JOB
 from common.jobs.store import JobOutcome, Lease, WorkerIdentity
 from tests.support.waiting import eventually
 from tests.support.worker.harness import MakeWorker, registry_of
@@ -165,21 +165,6 @@ async def test_other_failures_are_retried_if_max_attempts_is_given() -> None:
     assert not permanent.dead_letter
 
 
-def test_the_wait_grows_within_its_jitter_up_to_its_limit() -> None:
-    backoff = Backoff(1.0, factor=2.0, max_s=10.0, jitter=0.5)
-    for failures, longest in [(0, 1), (1, 1), (2, 2), (3, 4), (4, 8), (5, 10), (1000, 10)]:
-        delays = [backoff.delay_s(failures) for _ in range(200)]
-        assert longest / 2 <= min(delays)
-        assert max(delays) <= longest
-        assert max(delays) - min(delays) > longest / 10  # they differ
-    exact = Backoff(0.5, factor=3.0, max_s=60.0, jitter=0)
-    assert [exact.delay_s(n) for n in (1, 2, 3)] == [0.5, 1.5, 4.5]
-    assert Backoff(0).delay_s(3) == 0
-    for factor in (1.0, 100.0, 1e6):
-        for failures in (1, 2, 63, 64, 65, 10**6):  # no overflow
-            assert 1.0 <= Backoff(1.0, factor, max_s=5.0, jitter=0).delay_s(failures) <= 5.0
-
-
 # -- which failures ---------------------------------------------------------------------------
 
 
@@ -224,9 +209,15 @@ async def test_transient_errors_are_retried_others_on_request(
 async def test_permanent_failures_are_not_retried(make_worker: MakeWorker) -> None:
     """Unknown tasks and results that are not JSON."""
     worker = make_worker(lambda context, payload: object())
-    for task, kind in (("chat", "invalid_result"), ("plan", "unknown_task")):
+    for task, kind, message in (
+        ("chat", "invalid_result", ""),
+        ("plan", "unknown_task", "no handler for task 'plan'"),
+    ):
         job_id = await worker.run_job(b"error", task=task, max_attempts=5)
-        assert (await worker.error(job_id))["kind"] == kind
+        error = await worker.error(job_id)
+        assert error["kind"] == kind
+        assert message in error["message"]
+    assert "chat" in error["message"]  # the tasks with a handler
     assert await worker.dead_letters() == []
 
 
@@ -341,17 +332,6 @@ async def test_another_worker_takes_over_after_the_delay(make_worker: MakeWorker
     await heir.all_acked()
 
 
-async def test_a_message_claimed_too_early_is_deferred(make_worker: MakeWorker) -> None:
-    worker = make_worker()
-    lease = await worker.running()
-    assert await worker.retry(lease, 300) is Answer.OK
-    worker.start()
-    worker.consumer.deferred.add(lease.message_id)
-    assert await worker.settled(lease.job_id) == b"done"
-    [failed_at, begun_at] = [int(e[b"ts"]) for e in (await worker.events(lease.job_id))[2:4]]
-    assert 300 <= begun_at - failed_at < SOON_MS
-
-
 @pytest.mark.real_redis
 async def test_many_instantly_failing_jobs_do_not_starve_others(
     make_worker: MakeWorker, caplog: pytest.LogCaptureFixture
@@ -459,23 +439,6 @@ async def test_a_postponed_attempt_is_not_the_first_error_of_the_job(
     assert letter[b"attempts"] == b"3"
 
 
-@pytest.mark.fakeredis_only
-async def test_a_job_canceled_before_it_is_postponed_ends(make_worker: MakeWorker) -> None:
-    entered = asyncio.Event()
-
-    async def handler(context: Any, payload: Any) -> None:
-        entered.set()
-        await context.wait_for_cancel()
-        raise NotNow("too late")
-
-    worker = make_worker(handler)
-    worker.start()
-    [job_id] = await worker.post()
-    await asyncio.wait_for(entered.wait(), 10)
-    await worker.cancel(job_id)
-    assert await worker.settled(job_id) == b"canceled"
-
-
 @pytest.mark.parametrize("error", [NotNow("later", retry_after_s=60), ConnectionError()])
 async def test_a_waiting_job_occupies_no_slot(make_worker: MakeWorker, error: Any) -> None:
     """Neither a postponed job nor one that waits for its next attempt; both can be canceled."""
@@ -516,14 +479,15 @@ async def test_a_free_retry_does_not_count_and_leaves_no_error(make_worker: Make
 
 
 @pytest.mark.real_redis
-async def test_the_events_of_a_postponed_job_are_capped(make_worker: MakeWorker) -> None:
+async def test_the_events_of_a_postponed_job_are_capped(
+    make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(common.jobs.scripts, "MAX_EVENTS_PER_JOB", 100)
     worker = make_worker()
     lease = await worker.running()
     events = worker.keys.events(lease.job_id)
-    pipe = worker.client.pipeline(transaction=False)
-    for _ in range(MAX_EVENTS_PER_JOB + 2000):
-        pipe.xadd(events, {"type": "note", "ts": "1", "step": "s", "data": "{}"})
-    await pipe.execute()
+    for _ in range(400):
+        await worker.client.xadd(events, {"type": "note", "ts": "1", "step": "s", "data": "{}"})
     await worker.retry(lease, 0, free=True)
-    assert await worker.client.xlen(events) < MAX_EVENTS_PER_JOB + 500
+    assert await worker.client.xlen(events) < 300
     assert (await worker.types(lease.job_id))[-1] == b"retry"
