@@ -14,8 +14,9 @@ from tests.support.worker.harness import MakeWorker, worker_maker
 
 @pytest.fixture
 async def make_worker(
-    backend: Backend, keys: JobKeys, worker: WorkerIdentity
+    backend: Backend, keys: JobKeys, worker: WorkerIdentity, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[MakeWorker]:
-    """Makes workers on an empty Redis of every kind."""
+    """Makes workers on an empty Redis of every kind. They scan often for expired leases."""
+    monkeypatch.setattr("worker.queue.recovery.LONGEST_WAIT_S", 0.1)
     async for make in worker_maker(backend, keys, worker):
         yield make

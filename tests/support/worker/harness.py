@@ -68,7 +68,7 @@ class WorkerHarness(StoreHarness):
         capacity = Capacity(
             max_inflight, count, block_ms, limits_of(task_limits), limits_of(task_limits_global)
         )
-        terms = terms or WorkerDefaults(worker.max_attempts, backoff=Backoff(0.01, max_s=0.05))
+        terms = terms or quick_terms(worker)
         self.consumer = QueueConsumer(
             connections, keys, worker, registry, SharedCapacity(capacity), terms
         )
@@ -234,6 +234,12 @@ class WorkerHarness(StoreHarness):
             self.worker.group, self.worker.consumer, {self.keys.queue: ">"}, count=count
         )
         return [Message.read(entry_id.decode(), fields) for entry_id, fields in reply[0][1]]
+
+
+def quick_terms(worker: WorkerIdentity) -> WorkerDefaults:
+    """Short delays between attempts, and little time for a canceled handler."""
+    backoff = Backoff(0.01, max_s=0.05)
+    return WorkerDefaults(worker.max_attempts, cancel_grace_s=0.05, backoff=backoff)
 
 
 def limits_of(places: dict[str, int] | None) -> list[TaskLimit]:

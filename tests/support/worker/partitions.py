@@ -11,15 +11,13 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from common.aio import cancel
 from common.contracts.jobs import JobKeys
-from common.jobs.options import Backoff
 from common.jobs.store import WorkerIdentity
 from common.redis.addresses import is_cluster, url_for_tag
 from common.redis.partitions import Partitions
 from tests.support.servers import Backend
 from tests.support.store.jobs import StoreHarness
 from tests.support.waiting import eventually
-from tests.support.worker.harness import ENDS, limits_of, registry_of, within
-from worker.execution.outcome import WorkerDefaults
+from tests.support.worker.harness import ENDS, limits_of, quick_terms, registry_of, within
 from worker.monitoring.shutdown import drain
 from worker.queue.connections import Connections
 from worker.queue.consumers import (
@@ -56,7 +54,6 @@ class PartitionedWorker:
             Capacity(max_inflight, 16, block_ms, limits_of(task_limits)), len(backends)
         )
         registry = registry_of(handler, "chat", "embed")
-        terms = WorkerDefaults(worker.max_attempts, backoff=Backoff(0.01, max_s=0.05))
         consumers = [
             QueueConsumer(
                 (connections or {}).get(number) or connections_to(harness.backend),
@@ -64,7 +61,7 @@ class PartitionedWorker:
                 worker,
                 registry,
                 shared,
-                terms,
+                quick_terms(worker),
                 (weights or [1] * len(backends))[number],
                 lanes,
             )

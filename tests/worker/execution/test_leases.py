@@ -48,10 +48,11 @@ async def deadline(harness: StoreHarness, lease: Lease) -> int:
 
 
 async def test_held_leases_are_renewed_and_dropped_ones_not(
-    harness: StoreHarness, keeper: LeaseKeeper
+    harness: StoreHarness, keeper: LeaseKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also if there are more than one call carries."""
-    dropped, *held = [await harness.running(f"t{number}") for number in range(71)]
+    monkeypatch.setattr(JobLeaseRenewer, "batch_size", 2)
+    dropped, *held = [await harness.running(f"t{number}") for number in range(6)]
     lost: list[str] = []
     for lease in (dropped, *held):
         keeper.hold(lease, lambda token=lease.token: lost.append(token))  # type: ignore[misc]

@@ -120,7 +120,8 @@ async def busy() -> Busy:
 
 
 @pytest.fixture
-def harness(make_worker: MakeWorker, busy: Busy) -> WorkerHarness:
+def harness(make_worker: MakeWorker, busy: Busy, monkeypatch: pytest.MonkeyPatch) -> WorkerHarness:
+    monkeypatch.setattr("worker.queue.recovery.LONGEST_WAIT_S", 1.0)
     return make_worker(
         registry=busy.registry(), identity=SHORT, max_inflight=3, task_limits={"chat": 1}
     )
