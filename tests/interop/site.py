@@ -11,11 +11,11 @@ from typing import Any
 from urllib.parse import quote
 
 from common.contracts.bullmq import BullKeys
-from tests.interop.node import TIMEOUT_S, Node, require_node
+from tests.interop.node import TIMEOUT_S, Node
 from tests.support.gateway.sse import Block, Parser
 from tests.support.processes.gateway import PYTHON_M, GatewayProcess
 from tests.support.processes.worker import Process
-from tests.support.servers import SYSTEM, RealServer, require_binary
+from tests.support.servers import RealServer
 
 #: Short times for tests; the defaults are half a minute each. A lock survives a pause of the
 #: machine of some seconds, so that its job does not count as stalled.
@@ -29,10 +29,9 @@ POOL = 34
 class Site:
     """Everything on one Redis; created once per release and test process."""
 
-    def __init__(self, release: str, directory: Path, *, server: RealServer | None = None) -> None:
-        require_node()
+    def __init__(self, release: str, directory: Path, server: RealServer) -> None:
         self.directory = directory
-        self.server = server or RealServer(require_binary(SYSTEM))
+        self.server = server
         self.node = Node(release, self.server.url)
         # Half of the names have hash tags, as for one node of a Cluster.
         names = [f"q{number}" for number in range(POOL // 2)]
@@ -116,6 +115,12 @@ class Site:
         status, answer = self.http("POST", f"{queue}/jobs", body)
         assert status == 202, answer
         return str(answer["id"])
+
+    def view(self, queue: str, job_id: str) -> dict[str, Any]:
+        """A job as HTTP shows it."""
+        status, found = self.http("GET", f"{queue}/jobs/{job_id}")
+        assert status == 200, found
+        return found
 
     @contextmanager
     def stream(self, path: str) -> Iterator[Iterator[Block]]:

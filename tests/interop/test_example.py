@@ -15,7 +15,7 @@ from tests.interop.node import RELEASES, TIMEOUT_S, require_node
 from tests.support.processes.worker import ROOT, Process
 from tests.support.servers import SYSTEM, RealServer, require_binary
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.slow("test_smoke runs the same job")]
 
 EXAMPLE = ROOT / "examples" / "bullmq"
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.observability.test_outage import Redis
-from tests.interop.node import TIMEOUT_S
+from tests.interop.node import TIMEOUT_S, require_node
 from tests.interop.site import LOCK_MS, RENEW_MS, Site
 from tests.support.processes.worker import wait_until
-from tests.support.servers import SYSTEM, require_binary
+from tests.support.servers import SYSTEM
+from tests.support.worker.harness import PersistentServer
 
 pytestmark = [pytest.mark.process, pytest.mark.slow("kills, freezes and restarts processes")]
 
@@ -32,8 +32,8 @@ SHORT_INTERVALS = {
 @pytest.fixture
 def failure_site(tmp_path: Path) -> Iterator[Site]:
     """A separate site whose Redis is persistent."""
-    server = Redis(require_binary(SYSTEM), "--appendonly", "yes", "--appendfsync", "always")
-    site = Site("bullmq6", tmp_path, server=server)
+    require_node()
+    site = Site("bullmq6", tmp_path, PersistentServer(SYSTEM))
     site.node.ask("listen", queue="q")
     yield site
     site.close()
@@ -66,51 +66,6 @@ def test_a_job_of_a_killed_worker_is_run_again(failure_site: Site, tmp_path: Pat
     assert (job["stalledCounter"], job["attemptsMade"], job["attemptsStarted"]) == (1, 1, 2)
 
 
-def test_a_job_that_stalls_too_often_fails(failure_site: Site, tmp_path: Path) -> None:
-    node, mark = failure_site.node, tmp_path / "mark"
-    job_id = node.add("q", "slow", {"ms": 60_000, "mark": str(mark)}, attempts=5)
-    for times in (1, 2):
-        worker = failure_site.worker("q", **SHORT_INTERVALS)
-        wait_until(began(mark, times), TIMEOUT_S)
-        worker.send_signal(signal.SIGKILL)
-    failure_site.worker("q", **SHORT_INTERVALS)
-    node.until("q", "failed", job_id=job_id)
-    assert len(marks(mark)) == 2
-    assert "stalled more than allowable limit" in node.job("q", job_id)["failedReason"]
-
-
-def test_a_stopping_worker_finishes_its_jobs_and_takes_none(
-    failure_site: Site, tmp_path: Path
-) -> None:
-    node, mark = failure_site.node, tmp_path / "mark"
-    worker = failure_site.worker("q", **SHORT_INTERVALS)
-    data = {"ms": LOCK_MS + 3000, "mark": str(mark)}
-    ids = [node.add("q", "slow", data) for _ in range(2)]
-    waiting = node.add("q", "slow", data)
-    wait_until(began(mark, 2), TIMEOUT_S)
-    worker.send_signal(signal.SIGTERM)
-    assert worker.wait(TIMEOUT_S) == 0
-    assert sorted(event.job_id for event in node.until("q", "completed", count=2)) == ids
-    assert not node.events("q", "stalled")
-    assert node.job("q", waiting, "getState") == "waiting"
-    assert node.queue("q", "getJobCounts", "active") == {"active": 0}
-
-
-def test_a_job_that_does_not_finish_in_time_is_released(failure_site: Site, tmp_path: Path) -> None:
-    node, mark, gate = failure_site.node, tmp_path / "mark", tmp_path / "gate"
-    worker = failure_site.worker("q", **SHORT_INTERVALS, BULLMQ_SHUTDOWN_GRACE_S=0.2)
-    job_id = node.add("q", "held", {"gate": str(gate), "mark": str(mark)}, attempts=1)
-    wait_until(began(mark), TIMEOUT_S)
-    worker.send_signal(signal.SIGTERM)
-    assert worker.wait(TIMEOUT_S) == 0
-    assert node.job("q", job_id, "getState") == "waiting"
-    gate.touch()
-    failure_site.worker("q", **SHORT_INTERVALS)
-    assert node.finished("q", job_id) == job_id
-    assert node.job("q", job_id)["attemptsMade"] == 1
-    assert not node.events("q", "stalled")
-
-
 def test_a_worker_frozen_past_its_lock_writes_nothing(failure_site: Site, tmp_path: Path) -> None:
     node, mark, gate = failure_site.node, tmp_path / "mark", tmp_path / "gate"
     first = failure_site.worker("q", **SHORT_INTERVALS)
@@ -133,12 +88,12 @@ def test_a_worker_frozen_past_its_lock_writes_nothing(failure_site: Site, tmp_pa
 
 def test_jobs_survive_a_restart_of_redis(failure_site: Site) -> None:
     node, server = failure_site.node, failure_site.server
-    assert isinstance(server, Redis)
+    assert isinstance(server, PersistentServer)
     failure_site.worker("q", **{**SHORT_INTERVALS, "BULLMQ_LOCK_MS": 20_000})
     running = node.add("q", "slow", {"ms": 1500})
     node.until("q", "active", job_id=running)
-    server.stop()
-    server.start()
+    server.kill()
+    server.restart()
     ids = [node.add("q", "echo", {"n": n}) for n in range(20)]
     node.until("q", "completed", count=21)
     assert sorted(event.job_id for event in node.events("q", "completed")) == sorted(
@@ -166,7 +121,7 @@ def test_workers_of_node_and_sluice_take_over_from_each_other(
     other = node.add("q", "slow", {"ms": 30_000})
     node.until("q", "ran", job_id=other)
     node.process.send_signal(signal.SIGKILL)
-    again = Site("bullmq6", tmp_path, server=failure_site.server)
+    again = Site("bullmq6", tmp_path, failure_site.server)
     try:
         again.node.ask("listen", queue="q")
         failure_site.server.client.hset(failure_site.keys("q").job(other), "data", '{"ms": 1}')

@@ -3,40 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 
 from tests.interop.site import Site
 
-pytestmark = pytest.mark.process
-
-
-@pytest.fixture
-def node_queue(site: Site) -> str:
-    """A queue served by Node's worker."""
-    name = site.queue_without_worker()
-    site.node.ask("work", queue=name, kind="by-name", concurrency=5)
-    return name
-
-
-def view(site: Site, queue: str, job_id: str) -> dict[str, Any]:
-    status, found = site.http("GET", f"{queue}/jobs/{job_id}")
-    assert status == 200, found
-    return found
-
-
-def test_node_runs_a_job_submitted_over_http(site: Site, node_queue: str) -> None:
-    job_id = site.post(node_queue, "progress", {"ä": "🎬", "long": "x" * 190_000}, priority=1)
-    with site.stream(f"{node_queue}/jobs/{job_id}/events") as blocks:
-        events = [block.event for block in blocks]
-    assert events == ["hello", "added", "waiting", "active", *["progress"] * 4, "completed"]
-    job = view(site, node_queue, job_id)
-    assert (job["state"], job["progress"], job["attemptsMade"]) == ("completed", 100, 1)
-    assert job["returnvalue"]["done"] == {"ä": "🎬", "long": "x" * 190_000}
-    theirs = site.node.job(node_queue, job_id)
-    for field in ("returnvalue", "data", "attemptsMade", "processedOn", "finishedOn", "priority"):
-        assert job[field] == theirs[field], field
+pytestmark = [pytest.mark.process, pytest.mark.slow("test_smoke runs a job of HTTP")]
 
 
 def test_node_retries_as_requested(site: Site, node_queue: str) -> None:
@@ -46,7 +18,7 @@ def test_node_retries_as_requested(site: Site, node_queue: str) -> None:
     assert len(site.node.events(node_queue, "delayed", job_id=job_id)) == 2
     failed = site.post(node_queue, "permanent", attempts=5, backoff=10)
     site.node.until(node_queue, "failed", job_id=failed)
-    job = view(site, node_queue, failed)
+    job = site.view(node_queue, failed)
     assert (job["state"], job["failedReason"], job["attemptsMade"]) == ("failed", "never", 1)
     assert len(job["stacktrace"]) == 1
 
@@ -64,7 +36,7 @@ def test_order_delay_and_removal_follow_bullmq(site: Site, node_queue: str) -> N
     node.until(node_queue, "completed", count=6)
     order = [event.job_id for event in node.events(node_queue, "active")]
     assert order == [first, plain, ids[1], ids[2], ids[0], late]
-    job = view(site, node_queue, late)
+    job = site.view(node_queue, late)
     assert job["processedOn"] - job["timestamp"] >= 500
     gone = site.post(node_queue, "echo", removeOnComplete=True)
     node.until(node_queue, "completed", job_id=gone)
@@ -112,7 +84,7 @@ def test_sluice_runs_a_job_submitted_over_http(site: Site, queue: str) -> None:
         json.loads(block.data)["data"]["data"] for block in events if block.event == "progress"
     ]
     assert shown == [25, 50, 75, 100]
-    assert view(site, queue, job_id)["returnvalue"] == {"videoUrl": "https://example.com/v"}
+    assert site.view(queue, job_id)["returnvalue"] == {"videoUrl": "https://example.com/v"}
 
 
 def test_a_running_job_is_canceled_over_http(site: Site, queue: str) -> None:
@@ -121,7 +93,7 @@ def test_a_running_job_is_canceled_over_http(site: Site, queue: str) -> None:
     status, answer = site.http("DELETE", f"{queue}/jobs/{job_id}")
     assert (status, answer["outcome"]) == (202, "canceling")
     site.node.until(queue, "failed", job_id=job_id)
-    job = view(site, queue, job_id)
+    job = site.view(queue, job_id)
     # failed permanently, although attempts are left
     assert (job["state"], job["attemptsMade"]) == ("failed", 1)
     assert "cancel" in job["failedReason"]

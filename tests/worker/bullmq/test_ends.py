@@ -103,7 +103,8 @@ async def test_a_job_that_cannot_end_does_not_affect_the_others(bull: Bull) -> N
     first, last = await bull.ended(ids[0], ids[3])
     assert (first["returnvalue"], last["returnvalue"]) == (f'"{ids[0]}"', f'"{ids[3]}"')
     assert max(calls) == 4
-    assert "finishedOn" not in await bull.hash(ids[1])
+    assert not {"finishedOn", "returnvalue"} & set(await bull.hash(ids[1]))
+    assert await bull.redis.get(bull.keys.lock(ids[1])) == "somebody else's"
 
 
 def test_the_functions_of_the_script_do_not_use_its_arguments() -> None:

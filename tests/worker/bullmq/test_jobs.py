@@ -40,6 +40,7 @@ async def test_any_json_value_is_accepted_and_returned(bull: Bull) -> None:
         assert json.loads((await bull.run(echo, data))["returnvalue"]) == data
     nothing = await bull.run(lambda context, data: None)
     assert nothing["returnvalue"] == "null"
+    assert (await bull.run(typed, {"n": 1}, name="typed"))["returnvalue"] == "1"
 
 
 async def test_names_are_mapped_and_tasks_count_as_names(bull: Bull) -> None:
@@ -62,10 +63,6 @@ async def never(context: JobContext, data: Any) -> None:
     raise JobError("not ever")
 
 
-async def report(context: JobContext, data: Any) -> None:
-    await context.progress(data)
-
-
 @pytest.mark.parametrize(
     ("handler", "data", "reason"),
     [
@@ -86,15 +83,6 @@ async def test_permanent_errors_end_a_job_with_attempts_left(
     assert found["atm"] == "1"
     assert "returnvalue" not in found
     assert consumer.counters.for_task("work").failed == 1
-
-
-async def test_a_payload_model_is_passed_to_the_handler(bull: Bull) -> None:
-    assert (await bull.run(typed, {"n": 1}))["returnvalue"] == "1"
-
-
-@pytest.mark.parametrize("percent", [-1, 101, 0.5, True, "50"])
-async def test_progress_out_of_bounds_is_refused(bull: Bull, percent: Any) -> None:
-    assert "progress must be" in (await bull.run(report, percent))["failedReason"]
 
 
 async def test_failures_are_retried_with_the_backoff_of_the_job(bull: Bull) -> None:
@@ -162,29 +150,25 @@ async def test_a_postponed_job_uses_no_attempt(bull: Bull) -> None:
     assert (found["returnvalue"], found["atm"], tries) == ('"done"', "1", [1, 1, 1])
 
 
-async def test_progress_has_a_percentage_and_a_message(bull: Bull) -> None:
+async def test_progress_and_events_of_a_handler(bull: Bull) -> None:
+    """Progress has a percentage and a message; other events go to the log."""
+
     async def video(context: JobContext, data: Any) -> None:
+        for percent in (-1, 101, 0.5, True, "50"):
+            with pytest.raises((TypeError, ValueError), match="progress must be"):
+                await context.progress(percent)  # type: ignore[arg-type]
         for percent in (25, 50, 75, 100):
             await context.progress(percent, f"part {percent // 25}")
         await context.progress(10)
+        await context.emit("note", {"n": 1})
 
-    found = await bull.run(video)
+    found = await bull.run(video, keepLogs=4)
     sent = [event["data"] for event in await bull.events() if event["event"] == "progress"]
     assert sent == ["25", "50", "75", "100", "100"]
     assert found["progress"] == "100"
     lines = await bull.redis.lrange(bull.keys.logs(found["id"]), 0, -1)
-    assert lines == ["part 1", "part 2", "part 3", "part 4"]
+    assert lines == ["part 2", "part 3", "part 4", 'note {"n":1}']
     assert (await bull.event_types(found["id"]))[-1] == "completed"
-
-
-async def test_other_events_go_to_the_log(bull: Bull) -> None:
-    async def talks(context: JobContext, data: Any) -> None:
-        for number in range(3):
-            await context.emit("note", {"n": number})
-
-    found = await bull.run(talks, keepLogs=2)
-    lines = await bull.redis.lrange(bull.keys.logs(found["id"]), 0, -1)
-    assert lines == ['note {"n":1}', 'note {"n":2}']
 
 
 async def test_steps_are_saved_for_the_next_attempt(bull: Bull) -> None:

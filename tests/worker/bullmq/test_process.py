@@ -1,4 +1,4 @@
-"""Real worker processes on a queue: with and without the stream, stopped and killed."""
+"""Real worker processes on a queue, with and without the stream; `tests/interop` kills them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from common.contracts.jobs import JobKeys
 from common.observability.heartbeats import read_heartbeats
 from tests.support.processes.worker import Process, spawner
-from tests.support.servers import SYSTEM, Backend, RealServer
+from tests.support.servers import BUNDLED, Backend, RealServer
 from tests.support.waiting import eventually
 from tests.support.worker.bullmq import TIMEOUT_S, Bull, bull_on
 
@@ -36,9 +36,9 @@ def register(registry):
 
 @pytest.fixture
 async def bull(real_server: Callable[[str], RealServer]) -> AsyncIterator[Bull]:
-    server = real_server(SYSTEM)
+    server = real_server(BUNDLED)
     server.client.flushall()
-    async for made in bull_on(Backend(SYSTEM, server.url)):
+    async for made in bull_on(Backend(BUNDLED, server.url)):
         yield made
 
 
@@ -68,29 +68,14 @@ async def test_the_worker_finishes_its_job_before_it_stops(
     job_id = await bull.add("work", {"until": str(tmp_path / "go")})
     await bull.event(job_id, "progress")
     process.send_signal(signal.SIGTERM)
-    await asyncio.sleep(0.5)  # time to stop, if it were to stop at once
+    process.wait_for_line("stopping:")
+    await asyncio.sleep(0.1)  # time to stop, if it were to stop at once
     assert await bull.state(job_id) == "active"
     (tmp_path / "go").touch()
     [found] = await bull.ended(job_id)
     assert (found["returnvalue"], found["ats"]) == (f'"{job_id}"', "1")
     assert process.wait() == 0
     assert "Traceback" not in process.log
-
-
-@pytest.mark.slow("starts two workers")
-async def test_a_killed_workers_job_is_run_again_by_another(
-    bull: Bull, spawn: Callable[..., Process], tmp_path: Path
-) -> None:
-    process = spawn("worker.bullmq")
-    job_id = await bull.add("work", {"until": str(tmp_path / "go")})
-    await bull.event(job_id, "progress")
-    process.kill()
-    await bull.redis.pexpire(bull.keys.lock(job_id), 1000)  # it would expire in half a minute
-    (tmp_path / "go").touch()
-    spawn("worker.bullmq")
-    await bull.event(job_id, "stalled")
-    [found] = await bull.ended(job_id)
-    assert (found["returnvalue"], found["stc"], found["ats"]) == (f'"{job_id}"', "1", "2")
 
 
 @pytest.mark.slow("starts a worker")
@@ -100,7 +85,7 @@ async def test_with_the_stream_it_is_part_of_the_heartbeat(
     process = spawn("worker", heartbeat_s=0.1, llm_base_url="", audit_every_s=0)
     job_id = await bull.add("work")
     await bull.ended(job_id)
-    client = Backend(SYSTEM, bull.url)
+    client = Backend(BUNDLED, bull.url)
 
     async def is_reported() -> bool:
         beats = await read_heartbeats(client.client(), JobKeys())

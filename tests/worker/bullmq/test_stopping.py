@@ -38,7 +38,7 @@ async def test_running_jobs_finish_under_locks_that_are_renewed(bull: Bull) -> N
             renewed += left_ms > before_ms
         return renewed
 
-    bull.work(bullmq_lock_renew_ms=300)
+    bull.work(bullmq_lock_renew_ms=100)
     ids = [await bull.add("long"), await bull.add("long")]
     await until_begun(runs, 2)
     stopping = asyncio.create_task(bull.stop())

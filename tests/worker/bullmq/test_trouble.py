@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
-import subprocess
-import tempfile
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from common.features.bullmq.scripts import COMPLETE
-from tests.support.servers import SYSTEM, Backend, require_binary
-from tests.support.worker.bullmq import TRIES, Bull, bull_on
+from tests.support.servers import SYSTEM, Backend
+from tests.support.waiting import eventually
+from tests.support.worker.bullmq import TIMEOUT_S, TRIES, Bull, bull_on
 from tests.support.worker.handlers import Gate
+from tests.support.worker.harness import PersistentServer
 from worker.bullmq import main
 from worker.bullmq.consumer import BullMQConsumer
 from worker.execution.context import JobContext
@@ -78,60 +73,19 @@ async def test_killed_connections_lose_nothing(bull: Bull) -> None:
     gate = Gate(0.005)
     bull.registry.add_named("work", gate)
     bull.work(bullmq_concurrency=5)
-    jobs = await bull.queue.addBulk([{"name": "work", "data": {}, "opts": {}} for _ in range(200)])
+    jobs = await bull.queue.addBulk([{"name": "work", "data": {}, "opts": {}} for _ in range(100)])
     ids = [str(job.id) for job in jobs]
-    for _ in range(5):
+    for part in (10, 40, 70):
+        await eventually(lambda part=part: len(gate.begun) > part, TIMEOUT_S)  # type: ignore[misc]
         await bull.redis.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-        await asyncio.sleep(0.1)
     await bull.ended(*ids)
     assert sorted(gate.begun) == sorted(ids)
 
 
-class Restartable:
-    """A persistent server that can be stopped and started again."""
-
-    def __init__(self) -> None:
-        self.dir = Path(tempfile.mkdtemp(prefix="sluice-bull-"))
-        self.url = f"unix://{self.dir / 's'}"
-        self.start()
-
-    def start(self) -> None:
-        self.process = subprocess.Popen(
-            [
-                *(require_binary(SYSTEM), "--port", "0", "--unixsocket", str(self.dir / "s")),
-                *("--dir", str(self.dir), "--save", "", "--appendonly", "yes"),
-                *("--appendfsync", "always"),
-            ],
-            stdout=subprocess.DEVNULL,
-        )
-        client = redis.Redis(unix_socket_path=str(self.dir / "s"), retry=Retry(NoBackoff(), 0))
-        deadline = time.monotonic() + 20
-        while True:
-            try:
-                client.ping()
-                client.close()
-                return
-            except redis.RedisError:
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
-
-    def stop(self) -> None:
-        self.process.kill()
-        self.process.wait(10)
-        (self.dir / "s").unlink(missing_ok=True)
-
-
-@pytest.fixture
-def server() -> Iterator[Restartable]:
-    server = Restartable()
-    yield server
-    server.stop()
-    shutil.rmtree(server.dir, ignore_errors=True)
-
-
 @pytest.mark.slow("restarts a server")
-async def test_jobs_continue_within_a_second_after_a_restart_of_redis(server: Restartable) -> None:
+async def test_jobs_continue_within_a_second_after_a_restart_of_redis() -> None:
     runs: list[str] = []
+    server = PersistentServer(SYSTEM)
     async for bull in bull_on(Backend(SYSTEM, server.url)):
 
         @bull.registry.named("slow")
@@ -146,9 +100,9 @@ async def test_jobs_continue_within_a_second_after_a_restart_of_redis(server: Re
             runs.clear()
             during = await bull.add("slow", {"s": 0.5})
             await bull.event(during, "active")
-            server.stop()
+            server.kill()
             await asyncio.sleep(1.0)  # it ends while Redis is down
-            server.start()
+            server.restart()
             began = time.monotonic()
             [found] = await bull.ended(during)
             assert found["returnvalue"] == '"done"'
@@ -159,3 +113,4 @@ async def test_jobs_continue_within_a_second_after_a_restart_of_redis(server: Re
             if took_s[-1] < 3:
                 break
         assert min(took_s) < 3
+    server.close()

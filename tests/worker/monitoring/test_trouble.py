@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import subprocess
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from typing import Any
 
@@ -17,9 +15,9 @@ from common.aio import cancel
 from common.contracts.jobs import JobKeys
 from common.jobs.store import WorkerIdentity
 from common.redis.pipelined import PipelinedConnection
-from tests.support.servers import REAL, Backend, RealServer, require_binary
+from tests.support.servers import REAL, Backend
 from tests.support.waiting import eventually
-from tests.support.worker.harness import MakeWorker, WorkerHarness, registry_of
+from tests.support.worker.harness import MakeWorker, PersistentServer, WorkerHarness, registry_of
 from worker.errors import TransientError
 from worker.monitoring.cleanup import QueueCleaner
 
@@ -211,54 +209,23 @@ async def test_scripts_and_connections_that_are_lost_repeatedly(
 # -- restarts ---------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def own_server() -> Iterator[RealServer]:
-    """A persistent server for one test to kill."""
-    server = RealServer(require_binary(REAL[0]), "--appendonly", "yes", "--appendfsync", "always")
-    yield server
-    server.close()
-
-
-@pytest.fixture
-async def own_backend(own_server: RealServer) -> AsyncIterator[Backend]:
-    backend = Backend("own", own_server.url)
-    yield backend
-    await backend.close()
-
-
-def kill(server: RealServer) -> None:
-    server.process.kill()
-    server.process.wait()
-
-
-def restart(server: RealServer) -> None:
-    server.process = subprocess.Popen(
-        server.process.args, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-
-
 @pytest.mark.slow("restarts a server")
 async def test_a_restart_of_redis_while_jobs_run(
-    own_server: RealServer, own_backend: Backend, keys: JobKeys, busy: Busy, commands: Commands
+    keys: JobKeys, busy: Busy, commands: Commands
 ) -> None:
+    server = PersistentServer(REAL[0])
+    backend = Backend("own", server.url)
     harness = WorkerHarness(
-        own_backend, keys, SHORT, busy.registry(), max_inflight=3, task_limits={"chat": 1}
+        backend, keys, SHORT, busy.registry(), max_inflight=3, task_limits={"chat": 1}
     )
     try:
         jobs = await fill(harness, busy)
-        kill(own_server)
+        server.kill()
         busy.let_go.set()
         before = commands.total
         await asyncio.sleep(1.5)  # no event to wait for: the time in which commands are counted
         assert commands.total - before < 150, commands.sent
-        restart(own_server)
-
-        async def answers() -> bool:
-            with contextlib.suppress(RedisError, OSError):
-                return bool(await harness.client.ping())
-            return False
-
-        await eventually(answers)
+        server.restart()
         every = [job_id for kind in jobs.values() for job_id in kind]
         assert await harness.ended(every) == {b"done"}
         for job_id in every:
@@ -267,6 +234,8 @@ async def test_a_restart_of_redis_while_jobs_run(
     finally:
         busy.let_go.set()
         await harness.close()
+        await backend.close()
+        server.close()
 
 
 # -- background loops -------------------------------------------------------------------------
