@@ -74,22 +74,6 @@ async def test_a_released_job_continues_in_another_worker_at_once(
     assert await heir.ends(job_id) == [b"done"]
 
 
-async def test_releases_never_use_up_attempts(make_worker: MakeWorker, gate: Gate) -> None:
-    job_id = ""
-    for number in range(4):
-        harness = make_worker(gate, identity=HEIR._replace(consumer=f"w{number}"))
-        harness.start(recover=True)
-        if not job_id:
-            [job_id] = await harness.post(max_attempts=2)
-        await eventually(lambda number=number: len(gate.begun) == number + 1)
-        await stop(harness)
-    gate.open.set()
-    last = make_worker(gate, identity=HEIR)
-    last.start(recover=True)
-    assert await last.settled(job_id) == b"done"
-    assert (await last.types(job_id)).count(b"released") == 4
-
-
 @pytest.mark.parametrize("fails", [False, True])
 async def test_jobs_that_end_in_time_are_not_released(
     make_worker: MakeWorker, gate: Gate, fails: bool

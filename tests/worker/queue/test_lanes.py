@@ -104,12 +104,12 @@ async def test_a_message_is_added_to_its_lane_and_run_from_there(laned: Any) -> 
 
 @pytest.mark.real_redis
 async def test_urgent_jobs_overtake_while_others_continue(laned: Any) -> None:
-    gate = Gate(0.02)
+    gate = Gate(0.01)
     here = laned(gate)
-    low, normal, high = [set(await here.post(lane, 140)) for lane in ("low", "", "high")]
+    low, normal, high = [set(await here.post(lane, 100)) for lane in ("low", "", "high")]
     here.worker.start()
-    await eventually(lambda: len(gate.begun) >= 130)
-    first = set(gate.begun[:130])
+    await eventually(lambda: len(gate.begun) >= 95)
+    first = set(gate.begun[:95])
     assert len(first & high) > len(first & normal) > len(first & low) > 3
 
 
@@ -168,25 +168,6 @@ async def test_an_audit_finds_jobs_of_lanes_on_their_queue(laned: Any) -> None:
     await here.client.rename(here.keys.for_lane("low").stream, tenants)
     report = await Auditor(here.client, here.keys, here.group, AuditPace(0.0, 0.0, 0.0)).run()
     assert (report.jobs_checked, report.violations_total) == (9, 0)
-
-
-@pytest.mark.real_redis
-async def test_few_jobs_do_not_wait_for_the_backlog_of_another_tenant(
-    backend: Backend, keys: JobKeys, worker: WorkerIdentity
-) -> None:
-    names = [keys, *(keys.for_lane(f"tenants.{number}") for number in range(3))]
-    gate = Gate(0.005)
-    partitioned = PartitionedWorker([backend] * 4, gate, worker=worker, keys=names)
-    try:
-        await partitioned.post(1, 300)
-        partitioned.start()
-        await eventually(lambda: len(gate.begun) >= 20)
-        before = len(gate.begun)
-        few = await partitioned.post(3, 10)
-        await partitioned.all_ended(3, few)
-        assert gate.begun.index(few[-1]) - before < 150
-    finally:
-        await partitioned.close()
 
 
 async def test_a_cancel_reaches_every_lane(laned: Any) -> None:

@@ -42,8 +42,8 @@ async def test_a_local_limit_holds_and_other_tasks_continue(
 ) -> None:
     """However many messages wait for a slot of their task, later messages of other tasks run."""
     worker = make_worker(registry=registry_of(chats, "chat", "plan"), max_inflight=3, **LOCAL)
-    held = await worker.post(20, task="chat")
-    plans = await worker.post(10, task="plan")
+    held = await worker.post(10, task="chat")
+    plans = await worker.post(6, task="plan")
     worker.start()
     # The first chat job does not end, and delays only other chat jobs.
     assert await worker.ended(plans) == {b"done"}
@@ -151,7 +151,7 @@ async def test_a_global_limit_holds_across_workers(
     workers = two_workers(
         make_worker, gate, max_inflight=4, task_limits=local, task_limits_global=across
     )
-    jobs = await workers[0].post(15, task="chat") + await workers[0].post(15, task="plan")
+    jobs = await workers[0].post(10, task="chat") + await workers[0].post(10, task="plan")
     for each in workers:
         each.start()
     assert await workers[0].ended(jobs) == {b"done"}
@@ -185,7 +185,7 @@ async def test_a_task_at_its_global_limit_does_not_stop_other_tasks(
 
 async def test_the_global_slot_of_a_dead_worker_expires(make_worker: MakeWorker) -> None:
     worker = make_worker(Gate(), **ACROSS)
-    ends_ms = await worker.now_ms() + 600
+    ends_ms = await worker.now_ms() + 300
     await worker.client.zadd(worker.keys.running("chat"), {"of the dead": ends_ms})
     jobs = await worker.post(2)
     worker.start()

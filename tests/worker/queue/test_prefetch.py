@@ -53,7 +53,7 @@ async def test_never_more_messages_are_pending_than_slots(make_worker: MakeWorke
     handler = Gate()
     worker = make_worker(handler, max_inflight=5, count=3)
     await worker.group()
-    jobs = await worker.post(50)
+    jobs = await worker.post(30)
     pending: list[int] = []
     worker.start()
 

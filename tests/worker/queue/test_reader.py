@@ -99,8 +99,11 @@ async def test_errors_of_redis_are_retried(make_worker: MakeWorker) -> None:
 
 
 @pytest.mark.fakeredis_only
-async def test_stop_does_not_wait_for_ever_for_a_claim_that_hangs(make_worker: MakeWorker) -> None:
+async def test_stop_does_not_wait_for_ever_for_a_claim_that_hangs(
+    make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Redis is unavailable during a claim: BEGIN is retried for ever, but not after SIGTERM."""
+    monkeypatch.setattr("worker.monitoring.shutdown.LAST_BEGIN_S", 0.05)
     worker = make_worker()
     await worker.group()
     entered = asyncio.Event()
@@ -113,8 +116,7 @@ async def test_stop_does_not_wait_for_ever_for_a_claim_that_hangs(make_worker: M
     reading = asyncio.create_task(worker.reader.run())
     await worker.post()
     await asyncio.wait_for(entered.wait(), 5)
-    stopping = drain(worker.consumers, reading, 0.1)
-    await within(15, stopping)
+    await within(15, drain(worker.consumers, reading, 0.1))
 
 
 @pytest.mark.fakeredis_only
