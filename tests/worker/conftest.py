@@ -9,6 +9,7 @@ import pytest
 from common.contracts.jobs import JobKeys
 from common.jobs.store import WorkerIdentity
 from tests.support.servers import Backend
+from tests.support.store.jobs import StoreHarness
 from tests.support.worker.harness import MakeWorker, worker_maker
 
 
@@ -20,3 +21,13 @@ async def make_worker(
     monkeypatch.setattr("worker.queue.recovery.LONGEST_WAIT_S", 0.1)
     async for make in worker_maker(backend, keys, worker):
         yield make
+
+
+@pytest.fixture
+async def harness(
+    backend: Backend, keys: JobKeys, worker: WorkerIdentity
+) -> AsyncIterator[StoreHarness]:
+    """The stores on an empty Redis of every kind, without a worker."""
+    harness = StoreHarness(backend, keys, worker)
+    yield harness
+    await harness.close()

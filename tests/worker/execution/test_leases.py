@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -13,7 +13,6 @@ from redis import exceptions
 
 from common.contracts.jobs import JobKeys
 from common.contracts.queue import Answer
-from common.errors import CorruptKey, StoreUnavailable
 from common.jobs.store import Lease, WorkerIdentity
 from tests.support.store.jobs import DONE, StoreHarness
 from tests.support.waiting import eventually
@@ -21,15 +20,6 @@ from tests.support.worker.harness import MakeWorker
 from worker.execution.executor import Outcome
 from worker.execution.leases import JobLeaseRenewer, LeaseKeeper, Renewal
 from worker.monitoring.cleanup import QueueCleaner
-
-
-@pytest.fixture
-async def harness(
-    backend: Any, keys: JobKeys, worker: WorkerIdentity
-) -> AsyncIterator[StoreHarness]:
-    harness = StoreHarness(backend, keys, worker)
-    yield harness
-    await harness.close()
 
 
 def keeper_of(client: Any, keys: JobKeys, worker: WorkerIdentity) -> LeaseKeeper:
@@ -303,18 +293,3 @@ async def test_the_cleaner_trims_acked_messages(harness: StoreHarness) -> None:
     cleaner.cancel()
     assert await harness.pending() == 50
     assert await harness.client.xlen(harness.keys.queue) >= 50
-
-
-@pytest.mark.parametrize("error", [StoreUnavailable("away"), CorruptKey("spoilt")])
-async def test_the_cleaner_survives_errors(error: Exception) -> None:
-    calls: list[int] = []
-
-    class Store:
-        async def trim(self) -> int:
-            calls.append(1)
-            raise error
-
-    cleaner = asyncio.create_task(QueueCleaner(Store(), "workers", every_s=0.001).run())  # type: ignore[arg-type]
-    await eventually(lambda: len(calls) > 2)
-    assert not cleaner.done()
-    cleaner.cancel()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -13,23 +12,12 @@ from common.aio import cancel
 from common.contracts.jobs import JobKeys
 from common.jobs.audit.auditor import Auditor, AuditPace
 from common.jobs.audit.report import AuditReport, load_record, store_report
-from common.jobs.store import WorkerIdentity
 from common.redis.connection import async_client
-from tests.support.servers import Backend
 from tests.support.store.jobs import StoreHarness
 from tests.support.waiting import eventually
 from worker.monitoring.audit import PeriodicAudit
 
 QUICK = AuditPace(grace_s=0.0, pause_s=0.0, recheck_delay_s=0.01)
-
-
-@pytest.fixture
-async def harness(
-    backend: Backend, keys: JobKeys, worker: WorkerIdentity
-) -> AsyncIterator[StoreHarness]:
-    harness = StoreHarness(backend, keys, worker)
-    yield harness
-    await harness.close()
 
 
 def auditing(harness: StoreHarness, every_s: float = 300.0, **options: Any) -> PeriodicAudit:

@@ -13,6 +13,7 @@ from redis.exceptions import RedisError
 
 from common.aio import cancel
 from common.contracts.jobs import JobKeys
+from common.errors import StoreUnavailable
 from common.jobs.store import WorkerIdentity
 from common.redis.pipelined import PipelinedConnection
 from tests.support.servers import REAL, Backend
@@ -141,6 +142,7 @@ async def test_a_flush_while_jobs_run(
     assert await harness.without_ttl() == []
 
 
+@pytest.mark.slow("test_reader and test_prefetch destroy the group as well")
 @pytest.mark.real_redis
 async def test_a_group_that_is_destroyed_while_jobs_run(
     harness: WorkerHarness, busy: Busy, commands: Commands
@@ -242,16 +244,17 @@ async def test_a_restart_of_redis_while_jobs_run(
 
 
 class Breaks:
-    """Raises an unexpected error twice, then calls the original."""
+    """Raises an expected and an unexpected error, then calls the original."""
 
     def __init__(self, real: Any) -> None:
         self._real = real
+        self._errors: list[Exception] = [KeyError("nobody foresaw this"), StoreUnavailable("away")]
         self.calls = 0
 
     async def __call__(self, *args: Any) -> Any:
         self.calls += 1
-        if self.calls <= 2:
-            raise KeyError("nobody foresaw this")
+        if self._errors:
+            raise self._errors.pop()
         return await self._real(*args)
 
 

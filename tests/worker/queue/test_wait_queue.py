@@ -165,32 +165,25 @@ async def test_a_worker_takes_no_task_without_a_handler(runs: Runs) -> None:
 
 
 @pytest.mark.usefixtures("frequent_checks")
-async def test_a_canceled_job_stops_waiting(runs: Runs) -> None:
+async def test_a_canceled_or_expired_job_stops_waiting(runs: Runs) -> None:
+    """A canceled one is acked, an expired one dead-lettered with its payload."""
     worker = runs.worker("a", lease_ms=300)
     worker.start()
-    stays, goes = await worker.post(2)
+    stays, canceled, expired = await worker.post(3)
+    await waiting(worker, 3)
+    assert (await worker.cancel(canceled)).value == "canceled"
     await waiting(worker, 2)
-    assert (await worker.cancel(goes)).value == "canceled"
-    await waiting(worker, 1)
-    assert await worker.pending() == 1
-    assert await worker.types(goes) == [b"queued", b"canceled"]
+    assert await worker.pending() == 2
+    assert await worker.types(canceled) == [b"queued", b"canceled"]
+    await eventually(lambda: worker.consumer.wait_queue._known)  # kept without its payload
+    await worker.client.delete(worker.keys.job(expired), worker.keys.events(expired))
+    assert await worker.settled(expired) == b"error"
+    assert b"expired_before_start" in (await worker.job(expired))[b"error"]
+    [letter] = await worker.dead_letters()
+    assert b"hello" in letter[b"fields"]
     worker.consumer.limits.set_limit(MODEL, None)
     assert await worker.settled(stays) == b"done"
     assert runs.jobs == [stays]
-
-
-@pytest.mark.usefixtures("frequent_checks")
-async def test_a_job_that_expires_while_it_waits_is_dead_lettered(runs: Runs) -> None:
-    worker = runs.worker("a", lease_ms=300)
-    worker.start()
-    [job_id] = await worker.post()
-    await waiting(worker, 1)
-    await eventually(lambda: worker.consumer.wait_queue._known)  # kept without its payload
-    await worker.client.delete(worker.keys.job(job_id), worker.keys.events(job_id))
-    assert await worker.settled(job_id) == b"error"
-    assert b"expired_before_start" in (await worker.job(job_id))[b"error"]
-    [letter] = await worker.dead_letters()
-    assert b"hello" in letter[b"fields"]
     await worker.all_acked()
 
 
