@@ -289,7 +289,7 @@ async def test_an_invalid_delay_does_not_leave_the_job_pending(
 
 async def test_another_worker_takes_over_after_the_delay(make_worker: MakeWorker) -> None:
     """The first worker dies while the job waits: its message is claimed, the delay respected."""
-    flaky = Flaky(TransientError("busy", retry_after_s=0.6), failures=1)
+    flaky = Flaky(TransientError("busy", retry_after_s=0.3), failures=1)
     first = make_worker(flaky)
     first.executor._defer = lambda *message: None  # as if it had died
     first.start()
@@ -302,7 +302,7 @@ async def test_another_worker_takes_over_after_the_delay(make_worker: MakeWorker
     assert await heir.settled(job_id) == b"done"
     events = await heir.events(job_id)
     [failed_at, begun_at] = [int(event[b"ts"]) for event in events[2:4]]
-    assert 600 <= begun_at - failed_at < SOON_MS
+    assert 300 <= begun_at - failed_at < SOON_MS
     assert await heir.types(job_id) == [b"queued", b"running", b"retry", b"running", b"done"]
     assert json.loads(events[3][b"data"]) == {"attempt": 2}
     await heir.all_acked()
@@ -326,19 +326,19 @@ async def test_many_instantly_failing_jobs_do_not_starve_others(
             raise TransientError("again", retry_after_s=0)
         failures_when_good_ended = failures
 
-    eager = WorkerIdentity("workers", "c1", 30_000, 600, max_attempts=20)
+    eager = WorkerIdentity("workers", "c1", 30_000, 600, max_attempts=15)
     worker = make_worker(handler, identity=eager, max_inflight=4)
-    bad = await worker.post(50, payload=b'{"fails":1}')
-    good = await worker.post(20)
+    bad = await worker.post(30, payload=b'{"fails":1}')
+    good = await worker.post(10)
     worker.start()
     assert await worker.ended([*good, *bad]) == {b"done", b"error"}
-    assert failures == 1000
-    assert failures_when_good_ended < 500  # they did not wait for the end of the others
+    assert failures == 450
+    assert failures_when_good_ended < 225  # they did not wait for the end of the others
     assert most <= 4
-    for job_id in bad[::20]:
-        assert await worker.types(job_id) == types_of(20)
+    for job_id in bad[::10]:
+        assert await worker.types(job_id) == types_of(15)
     await worker.all_acked()
-    assert len(await worker.dead_letters()) == 50
+    assert len(await worker.dead_letters()) == 30
     assert len(worker.consumer.deferred) == 0
 
 
@@ -465,8 +465,10 @@ async def test_the_events_of_a_postponed_job_are_capped(
     worker = make_worker()
     lease = await worker.running()
     events = worker.keys.events(lease.job_id)
+    pipe = worker.client.pipeline(transaction=False)
     for _ in range(400):
-        await worker.client.xadd(events, {"type": "note", "ts": "1", "step": "s", "data": "{}"})
+        pipe.xadd(events, {"type": "note", "ts": "1", "step": "s", "data": "{}"})
+    await pipe.execute()
     await worker.retry(lease, 0, free=True)
     assert await worker.client.xlen(events) < 300
     assert (await worker.types(lease.job_id))[-1] == b"retry"

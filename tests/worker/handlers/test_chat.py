@@ -218,40 +218,33 @@ async def test_if_the_format_is_refused_it_goes_into_the_prompt(scripted: MakeSc
     assert joined(events, "worker.chat") == result["text"]
 
 
-@pytest.mark.parametrize(
-    ("lines", "options", "kind", "messages"),
-    [
-        ([], {"model": "gpt-5"}, "model_refused", ["'gpt-5'", "'scripted'"]),
-        (
-            [ModelRefused("too long", 400), ModelRefused("still too long", 400)],
-            {},
-            "model_refused",
-            ["too long"],
-        ),
-        ([ModelRefused("who are you?", 401)], {}, "model_refused", ["who are you?"]),
-        (
-            ["I do not know", '{"name": "Eva"}'],
-            {},
-            "model_answer_invalid",
-            ["'age' is a required property", '{"name": "Eva"}'],
-        ),
-        (
-            [cut_off('{"name": "Ev')],
-            {"max_tokens": 16},
-            "model_answer_invalid",
-            ["cut off after 16 tokens: raise max_tokens"],
-        ),
-    ],
-    ids=["model", "format-and-prompt", "unauthorised", "invalid-twice", "cut-off"],
-)
-async def test_an_answer_that_is_refused_or_invalid_fails_the_job(
-    scripted: MakeScripted, lines: list[Any], options: Any, kind: str, messages: list[str]
-) -> None:
-    worker = scripted(*lines)
-    error = await worker.fail(text="who?", response_format=form(PERSON), **options)
-    assert error["kind"] == kind
-    assert all(message in error["message"] for message in messages), error["message"]
-    assert len(worker.model.requests) == len(lines)
+REFUSED, INVALID = "model_refused", "model_answer_invalid"
+FAILURES: list[tuple[list[Any], dict[str, Any], str, list[str]]] = [
+    ([], {"model": "gpt-5"}, REFUSED, ["'gpt-5'", "'scripted'"]),
+    ([ModelRefused("too long", 400), ModelRefused("again", 400)], {}, REFUSED, ["too long"]),
+    ([ModelRefused("who are you?", 401)], {}, REFUSED, ["who are you?"]),
+    (
+        ["I do not know", '{"name": "Eva"}'],
+        {},
+        INVALID,
+        ["'age' is a required property", '{"name": "Eva"}'],
+    ),
+    (
+        [cut_off('{"name": "Ev')],
+        {"max_tokens": 16},
+        INVALID,
+        ["cut off after 16 tokens: raise max_tokens"],
+    ),
+]
+
+
+async def test_an_answer_that_is_refused_or_invalid_fails_the_job(scripted: MakeScripted) -> None:
+    for lines, options, kind, messages in FAILURES:
+        worker = scripted(*lines)
+        error = await worker.fail(text="who?", response_format=form(PERSON), **options)
+        assert error["kind"] == kind
+        assert all(message in error["message"] for message in messages), error["message"]
+        assert len(worker.model.requests) == len(lines)
 
 
 async def test_an_object_without_a_schema(scripted: MakeScripted) -> None:

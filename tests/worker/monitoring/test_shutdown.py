@@ -284,7 +284,7 @@ async def test_draining_does_not_wait_for_an_abandoned_handler(
     stubborn = Stubborn()
     harness = make_worker(stubborn)
     try:
-        job_id = await running(harness, options=job_options(0.3))
+        job_id = await running(harness, options=job_options(0.1))
         await stop(harness, 60)  # it times out meanwhile, and is abandoned
     finally:
         stubborn.released.set()
