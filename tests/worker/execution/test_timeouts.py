@@ -203,7 +203,11 @@ async def test_a_timeout_is_retried_only_with_max_attempts(make_worker: MakeWork
 @pytest.mark.fakeredis_only
 async def test_the_timeout_does_not_apply_to_the_report(make_worker: MakeWorker) -> None:
     """The handler was in time; a slow Redis does not count."""
-    worker = make_worker(lambda context, payload: 1, terms=limited(0.05))
+
+    async def handler(context: Any, payload: Any) -> int:
+        return 1
+
+    worker = make_worker(handler, terms=limited(0.05))
     finish, timer = worker.executor._store.finish, asyncio.Event()
 
     async def slow(*args: Any, **rest: Any) -> Any:
