@@ -38,7 +38,7 @@ async def children(context: JobContext, data: Any) -> Any:
 
 async def slow(context: JobContext, data: Any) -> Any:
     _mark(data, "began")
-    await asyncio.sleep(data["ms"] / 1000)
+    await asyncio.sleep(data.get("ms", 20) / 1000)
     _mark(data, "ended")
     return context.job_id
 

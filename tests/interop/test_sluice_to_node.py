@@ -101,8 +101,8 @@ def test_a_running_job_is_canceled_over_http(site: Site, queue: str) -> None:
 
 def test_workers_of_node_and_sluice_share_a_queue(site: Site, queue: str) -> None:
     node = site.node
-    node.ask("work", queue=queue, kind="echo", concurrency=5)
-    ids = node.ask("flood", queue=queue, count=300, name="echo")
+    node.ask("work", queue=queue, kind="noop", concurrency=5)
+    ids = node.ask("flood", queue=queue, count=300, name="slow")  # each 20 ms in Sluice's worker
     node.until(queue, "completed", count=300)
     assert sorted(event.job_id for event in node.events(queue, "completed")) == sorted(ids)
     by_node = {event.job_id for event in node.events(queue, "ran")}

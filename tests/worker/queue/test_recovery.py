@@ -121,6 +121,7 @@ async def test_an_idle_reader_is_not_waited_for() -> None:
     slow.release(reservation, reservation.count)  # as many as asked for: there may be more
     ahead = fair_share.join()
     ahead.charge(100)
+    assert ahead.try_reserve(1) is None  # nor does a prefetch overtake it
     reserving = asyncio.ensure_future(ahead.reserve(1))
     await asyncio.sleep(0.01)
     assert not reserving.done()
