@@ -134,7 +134,7 @@ async def test_a_retry_is_not_delayed_by_newer_messages(make_worker: MakeWorker)
 
     worker = make_worker(handler, max_inflight=1)
     [failing] = await worker.post(payload=b'{"fail":1}')
-    jobs = await worker.post(300)
+    jobs = await worker.post(150)
     worker.start()
     assert await worker.settled(failing) == b"done"
     assert tried.index(2) < len(jobs)
@@ -147,7 +147,7 @@ async def test_messages_of_limited_tasks_are_claimed_the_usual_way(make_worker: 
     registry = registry_of(gate, "chat", "embed")
     worker = make_worker(registry=registry, max_inflight=4, task_limits={"embed": 1})
     jobs = []
-    for _ in range(10):
+    for _ in range(6):
         jobs += await worker.post(2, task="chat") + await worker.post(1, task="embed")
     worker.start()
     assert await worker.ended(jobs) == {b"done"}
@@ -155,7 +155,7 @@ async def test_messages_of_limited_tasks_are_claimed_the_usual_way(make_worker: 
     assert gate.most <= 4
     worker.consumer.limits.set_limit(["chat"], 1)
     gate.most_by_task.clear()
-    jobs += await worker.post(20)
+    jobs += await worker.post(10)
     assert await worker.ended(jobs) == {b"done"}
     assert gate.most_by_task["chat"] == 1
     assert sorted(gate.begun) == sorted(jobs)
@@ -203,7 +203,7 @@ async def test_a_deleted_group_is_created_again(make_worker: MakeWorker) -> None
     handler = Gate()
     worker = make_worker(handler, max_inflight=2)
     await worker.group()
-    jobs = await worker.post(300)
+    jobs = await worker.post(150)
     worker.start()
     await eventually(lambda: len(handler.begun) > 20)
     await worker.client.xgroup_destroy(worker.keys.queue, worker.worker.group)
