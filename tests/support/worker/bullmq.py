@@ -35,7 +35,6 @@ class Bull:
         self.queue = bullmq.Queue(self.keys.queue, {"connection": self.url})
         self.registry = Registry()
         self.workers: list[BullMQWorker] = []
-        self._seen: list[tuple[str, dict[str, str]]] = []
 
     def work(self, **settings: Any) -> BullMQConsumer:
         """Start another worker."""
