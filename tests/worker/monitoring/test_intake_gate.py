@@ -1,4 +1,4 @@
-"""While a queue is paused or its host is under pressure, a worker starts no jobs; others continue."""
+"""While a queue is paused or its host is under pressure, a worker starts no new jobs."""
 
 from __future__ import annotations
 
