@@ -22,15 +22,22 @@ from gateway.app import create_app
 from gateway.auth import callers as callers_module
 from gateway.auth.callers import Callers
 from gateway.auth.middleware import keys_required
-from gateway.auth.permissions import ADMIN, PERMISSIONS, PUBLIC, permission_for
-from gateway.http.paths import (
-    DASHBOARD,
-    DASHBOARD_FILE,
-    DASHBOARD_PAGE,
-    DASHBOARD_SESSION,
-    is_openai,
-    is_workflow,
+from gateway.auth.permissions import (
+    ADMIN,
+    ADMIN_READ,
+    ANY_KEY,
+    METRICS,
+    PERMISSIONS,
+    PUBLIC,
+    READ,
+    SEARCH,
+    STATUS,
+    SUBMIT_AND_READ,
+    WRITE,
+    Permission,
+    permission_for,
 )
+from gateway.http.paths import is_openai, is_workflow
 from tests.gateway.http.test_fast_path import WithoutFastPath
 from tests.support.gateway.access import JSON, bearer, call, client_at, id_of, key_for, post
 from tests.support.gateway.asgi import Client
@@ -166,20 +173,6 @@ async def test_expired_and_revoked_keys_are_rejected(
         check_problem(await post(strict, key), 401, "invalid_key")
 
 
-async def test_stream_ends_when_its_key_is_revoked(make: Make, monkeypatch: Any) -> None:
-    monkeypatch.setattr(callers_module, "CACHE_TTL_S", 0.0)
-    gateway = make(auth="required")
-    key = await key_for(gateway, tenant="shop")
-    job_id = (await post(gateway, key)).json()["job_id"]
-    stream = await gateway.client.watch(job_id, bearer(key))
-    await stream.event("queued")
-    await gateway.emit(job_id, "message", {"n": 1})
-    assert (await stream.event("message")).data
-    await gateway.state.access.keys.revoke(id_of(key))
-    await gateway.emit(job_id, "message", {"n": 2})
-    assert await stream.rest() == []
-
-
 @pytest.mark.parametrize("method", ["GET", "POST"])
 async def test_waiting_request_gets_no_result_after_revocation(
     make: Make, monkeypatch: Any, method: str
@@ -240,15 +233,49 @@ def test_unlisted_paths_need_admin() -> None:
         assert permission_for(method, path) is ADMIN, (method, path)
 
 
-def test_only_probes_pages_and_sign_in_are_public() -> None:
-    public = {row for row, permission in PERMISSIONS.items() if permission is PUBLIC}
-    pages = {
-        ("GET", path)
-        for path in ("/", DASHBOARD, DASHBOARD_PAGE, DASHBOARD_FILE, DASHBOARD_SESSION)
+#: Permissions of routes where reading needs another one than READ, or a change another than WRITE.
+OTHER_PERMISSIONS: dict[Permission, str] = {
+    PUBLIC: """GET /healthz, GET /readyz, GET /, GET /ui, GET /ui/{path:path},
+        GET /ui/static/{name:path}, GET /ui/session, POST /ui/session, DELETE /ui/session""",
+    ANY_KEY: """GET /openapi.json, GET /docs, GET /v1/whoami, GET /v1/models,
+        GET /v1/models/{model:path}""",
+    SEARCH: "GET /v1/rag/{ns}/search",
+    METRICS: "GET /metrics, GET /v1/workers, GET /v1/stats, GET /v1/queues",
+    STATUS: "GET /v1/status, GET /v1/stream",
+    SUBMIT_AND_READ: """POST /v1/chat/completions, POST /v1/embeddings,
+        POST /api/workflow/jobs/{job_id}/proposals/bulk, POST /api/workflow/jobs/{job_id}/undo,
+        PATCH /api/workflow/jobs/{job_id}/proposals/{proposal_id}/ontology""",
+    ADMIN_READ: """GET /v1/dlq, GET /v1/dlq/groups, GET /v1/dlq/{letter_id}, GET /v1/audit,
+        GET /v1/trail, GET /api/workflow/webhooks/dlq""",
+    ADMIN: """POST /v1/queues/{name}/pause, POST /v1/queues/{name}/resume, DELETE /v1/dlq,
+        POST /v1/dlq/redrive, DELETE /v1/dlq/{letter_id}, POST /v1/dlq/{letter_id}/redrive,
+        POST /v1/audit, GET /v1/keys, POST /v1/keys, GET /v1/keys/{key_id},
+        DELETE /v1/keys/{key_id}, POST /v1/keys/{key_id}/rotate,
+        GET /api/workflow/webhooks/deliveries, POST /api/workflow/webhooks/dlq/redrive""",
+}
+
+
+def test_reads_and_changes_need_their_scopes() -> None:
+    others = {
+        tuple(route.split()): permission
+        for permission, routes in OTHER_PERMISSIONS.items()
+        for route in routes.split(",")
     }
-    signing = {("POST", DASHBOARD_SESSION), ("DELETE", DASHBOARD_SESSION)}
-    assert public == {("GET", "/healthz"), ("GET", "/readyz")} | pages | signing
-    assert permission_for("HEAD", "/healthz") is PUBLIC
+    assert others.keys() <= PERMISSIONS.keys()
+    for (method, path), permission in PERMISSIONS.items():
+        usual = READ if method == "GET" else WRITE
+        assert permission is others.get((method, path), usual), (method, path)
+        if method == "GET":
+            assert permission_for("HEAD", path.replace("{", "").replace("}", "")) is permission
+    assert (READ.scopes, METRICS.scopes) == ({"jobs:read", "ui"}, {"metrics", "ui"})
+    assert (SEARCH.scopes, WRITE.scopes, ADMIN.scopes) == ({"jobs:read"}, {"jobs:write"}, {"admin"})
+    assert STATUS.scopes == {"metrics", "ui", "jobs:read"}
+    assert ADMIN_READ.scopes == {"admin", "ui"}
+    assert ADMIN_READ.allows(frozenset({"ui"}))
+    assert not ADMIN_READ.allows(frozenset({"ui"}), sees_all=False)
+    assert ADMIN_READ.allows(frozenset({"admin"}), sees_all=False)
+    assert SUBMIT_AND_READ.allows(frozenset({"jobs:read", "jobs:write", "ui"}))
+    assert not SUBMIT_AND_READ.allows(frozenset({"jobs:write", "ui"}))
 
 
 async def test_every_route_requires_a_key(strict: Gateway) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.gateway.harness import Gateway, Make, check_problem, partitioned
+from tests.support.gateway.harness import Gateway, check_problem, partitioned
 
 pytestmark = pytest.mark.fakeredis_only
 
@@ -168,16 +168,3 @@ async def test_the_accept_header_selects_the_format(gateway: Gateway) -> None:
             assert answer.status == 200, accept
             assert (answer.header("content-type") or "").startswith(kind), accept
     assert gateway.hub.clients == 0
-
-
-async def test_the_number_of_streams_is_limited(make: Make) -> None:
-    gateway = make(sse_max_clients=2)
-    job_id = await gateway.create()
-    first = await gateway.client.watch(job_id)
-    await gateway.client.watch(job_id)
-    answer = await gateway.client.get(f"/v1/jobs/{job_id}/events")
-    check_problem(answer, 503, "too_many_streams")
-    assert int(answer.header("retry-after") or "") >= 1
-    assert (await gateway.client.get(f"/v1/jobs/{job_id}")).status == 200
-    await first.hang_up()
-    assert (await gateway.client.watch(job_id)).status == 200

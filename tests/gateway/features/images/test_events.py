@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 
 from common.contracts.images import STAGE_PROGRESS, Stage
-from gateway.auth import callers as callers_module
 from gateway.features.images import hub as stages
-from tests.gateway.features.images.conftest import MakeImages
-from tests.support.gateway.access import bearer, id_of, key_for
 from tests.support.gateway.harness import check_problem, settle
 from tests.support.gateway.images import IMAGES, KEYS, STAGES, STORED, Images
 from tests.support.gateway.sse import Block
@@ -253,68 +249,6 @@ async def test_the_number_of_images_is_limited(images: Images) -> None:
 
 
 # -- streams ---------------------------------------------------------------------------------------
-
-
-async def test_ndjson_is_sent_on_request(images: Images) -> None:
-    image_id = await images.uploaded()
-    await images.succeed(image_id)
-    stream = await images.watch(image_id, accept="application/x-ndjson")
-    assert (stream.header("content-type") or "").startswith("application/x-ndjson")
-    hello, ready = (json.loads(line) for line in (await stream.body()).splitlines())
-    assert hello["type"] == "hello"
-    assert set(ready) == {"id", "type", "data"}
-    assert (ready["type"], ready["data"]["stage"]) == ("ready", "done")
-    check_problem(
-        await images.client.get(f"{IMAGES}/{image_id}/events", {"accept": "text/html"}), 406
-    )
-
-
-async def test_shutdown_ends_every_stream(make_images: MakeImages) -> None:
-    images = make_images(sse_heartbeat_s=0.05)
-    stream = await images.watch(await images.uploaded())
-    many = await images.watch_many([await images.uploaded() for _ in range(3)])
-    for each in (stream, many):
-        while (block := await each.next()) is not None and not (block.comment or "").startswith(
-            "hb "
-        ):
-            pass
-        assert block is not None, "an idle stream gets heartbeats"
-    images.state.streams.close_streams()
-    for each in (stream, many):
-        last = (await each.rest())[-1]
-        assert (last.event, last.retry) == ("shutdown", "500")
-    assert images.services.hub.clients == 0
-    aging = make_images(sse_max_life_s=0.1, sse_heartbeat_s=0.1)
-    stream = await aging.watch(await aging.uploaded())
-    assert (await stream.rest())[-1].event == "shutdown"
-
-
-async def test_the_number_of_streams_is_limited(make_images: MakeImages) -> None:
-    images = make_images(sse_max_clients=2)
-    image_id = await images.uploaded()
-    job = await images.client.watch(await images.gateway.create())
-    await job.next()
-    stream = await images.watch(image_id)
-    await stream.next()
-    answer = await images.client.get(f"{IMAGES}/{image_id}/events")
-    check_problem(answer, 503, "too_many_streams")
-    await stream.hang_up()
-    assert (await images.watch(image_id)).status == 200
-
-
-async def test_a_stream_ends_when_its_key_is_revoked(
-    make_images: MakeImages, monkeypatch: Any
-) -> None:
-    monkeypatch.setattr(callers_module, "CACHE_TTL_S", 0.0)
-    images = make_images(auth="required")
-    key = await key_for(images.gateway, tenant="shop")
-    image_id = (await images.client.send("POST", IMAGES, bearer(key))).json()["image_id"]
-    await images.upload(image_id, headers=bearer(key))
-    stream = await images.watch(image_id, **bearer(key))
-    await stream.event("processing")
-    await images.state.access.keys.revoke(id_of(key))
-    await images.advance(image_id, Stage.VALIDATING)
-    assert await stream.rest() == []
 
 
 async def test_a_slow_client_gets_the_latest_state(images: Images) -> None:

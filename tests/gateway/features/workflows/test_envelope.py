@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.features.workflows.lookup import WorkflowProblem
-from gateway.http.error_formats import ErrorItem, member_path
-from gateway.http.paths import is_workflow, workflow_job_id_in
+from gateway.http.error_formats import member_path
 from tests.support.gateway.access import bearer, key_for
 from tests.support.gateway.asgi import Answer
 from tests.support.gateway.harness import Make, check_problem, short_retries
@@ -29,6 +27,8 @@ async def test_unknown_paths_and_methods_are_rejected(workflows: Workflows) -> N
     answer = await client.send("PUT", STATUS)
     assert check_envelope(answer, 405, "method_not_allowed")["job_id"] == "wf_20260214_001"
     assert answer.header("allow") == "GET"
+    answer = await client.get(f"{JOBS}/nope/status")
+    assert check_envelope(answer, 404, "job_not_found")["job_id"] is None
     for path in ("/api/workflows", "/api", "/v1/jobs/nope/x"):
         check_problem(await client.get(path), 404, "not_found")
 
@@ -127,26 +127,6 @@ async def test_clients_cannot_submit_internal_tools(workflows: Workflows) -> Non
         await gateway.create({"task": "tool", "payload": {"tool": tool}})
 
 
-def test_a_problem_may_have_more_members() -> None:
-    problem = WorkflowProblem(
-        409, "version_conflict", "It has changed.", "version", "p_001",
-        extra={"item": {"id": "p_001"}}, more=[ErrorItem(code="x", message="y", item_id="p_002")],
-    )  # fmt: skip
-    response = problem.response(STATUS)
-    assert (response.status_code, response.media_type) == (409, "application/json")
-    assert json.loads(bytes(response.body)) == {
-        "success": False,
-        "job_id": "wf_20260214_001",
-        "errors": [
-            {"code": "version_conflict", "message": "It has changed.", "field": "version",
-             "item_id": "p_001"},
-            {"code": "x", "message": "y", "field": None, "item_id": "p_002"},
-        ],
-        "detail": "It has changed.",
-        "item": {"id": "p_001"},
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("pointer", "field"),
     [("", None), ("/a", "a"), ("/a/0/b", "a[0].b"), ("/a~1b/c~0d", "a/b.c~d"), ("/0", "[0]")],
@@ -155,19 +135,12 @@ def test_json_pointers_become_member_paths(pointer: str, field: str | None) -> N
     assert member_path(pointer) == field
 
 
-def test_workflow_paths_are_recognised() -> None:
-    assert is_workflow("/api/workflow/jobs")
-    assert not is_workflow("/api/workflowx")
-    assert workflow_job_id_in(f"{JOB}/anything") == "wf_20260214_001"
-    assert workflow_job_id_in(f"{JOBS}/nope/status") is None
-    assert workflow_job_id_in("/api/workflow/webhooks/dlq") is None
-
-
 BOTH = ("jobs:read", "jobs:write")
 APPROVE: dict[str, Any] = {"action": "approve", "all": True}
 ONCE = {"idempotency_key": "k-4"}
 #: By name: method, path and body of what changes a job.
 CHANGES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "execute": ("POST", "steps/sources/execute", {"wait_s": 0}),
     "bulk": ("POST", "proposals/bulk", APPROVE),
     "ontology": ("PATCH", "proposals/p_001/ontology", {"to": "x"}),
     "undo": ("POST", "undo", {"undo_token": "undo_p_001"}),
@@ -187,27 +160,59 @@ async def change(workflows: Workflows, job_id: str, name: str, **headers: str) -
 
 
 async def test_changes_need_both_scopes_and_the_task(workflows: Workflows) -> None:
-    writes = await key_of(workflows, "jobs:write")
+    writes, reads = await key_of(workflows, "jobs:write"), await key_of(workflows, "jobs:read")
     chats = await key_of(workflows, *BOTH, tasks=("chat",))
     for name in CHANGES:
         job_id = await workflows.create_job(None, **writes)
         await workflows.until_proposals(job_id, 2)
+        check_envelope(await change(workflows, job_id, name, **reads), 403, "insufficient_scope")
         answer = await change(workflows, job_id, name, **chats)
         check_envelope(answer, 403, "task_not_allowed")
         missing = await change(workflows, "wf_20200101_001", name, **chats)
         check_envelope(missing, 404, "job_not_found")
         answer = await change(workflows, job_id, name, **writes)
-        if name == "cancel":
-            assert answer.status == 200
+        if name in ("execute", "cancel"):
+            assert answer.status in (200, 202)
         else:  # its response has items
             check_envelope(answer, 403, "insufficient_scope")
+
+
+async def test_jobs_of_other_tenants_look_like_missing_ones(workflows: Workflows) -> None:
+    gateway = workflows.gateway
+    own, other = [
+        bearer(await key_for(gateway, tenant, scopes=BOTH, tenant=tenant)) for tenant in "ab"
+    ]
+    admin = bearer(await key_for(gateway, "admin", scopes=("admin",)))
+    job_id = await workflows.create_job(None, **own)
+    missing = f"{job_id[:-1]}9"
+    before = await gateway.snapshot()
+    reads = [("GET", path, None) for path in ("status", "results", "events", "events/stream")]
+    for method, path, body in (*reads, *CHANGES.values()):
+        answer, absent = [
+            await send(workflows, f"/{name}/{path}", body, method, **other)
+            for name in (job_id, missing)
+        ]
+        check_envelope(answer, 404, "job_not_found")
+        assert answer.body == absent.body.replace(missing.encode(), job_id.encode())
+    assert await gateway.snapshot() == before
+    for path in ("status", "results", "events"):
+        assert (await workflows.get(f"/{job_id}/{path}", **own)).status == 200
+    # Whichever caller executes it, the job belongs to the tenant.
+    assert (await execute(workflows, job_id, "sources", **admin)).status == 202
+    [(_, message)] = await workflows.redis.xrange(gateway.keys.queue)
+    core_job = f"/v1/jobs/{message[b'job_id'].decode()}"
+    assert (await gateway.client.get(core_job, own)).status == 200
+    assert (await gateway.client.get(core_job, other)).status == 404
+    assert (await workflows.post(f"/{job_id}/cancel", **admin)).status == 200
+    audit_log = await workflows.redis.xrange("access:trail")
+    assert job_id.encode() in b"".join(b"".join(fields.values()) for _, fields in audit_log)
 
 
 async def test_a_caller_without_read_scope_gets_no_result(workflows: Workflows) -> None:
     writes, both = await key_of(workflows, "jobs:write"), await key_of(workflows, *BOTH)
     job_id = await workflows.create_job(None, **writes)
-    first = await execute(workflows, job_id, "sources", **writes, **ONCE)
-    assert first.status == 202
+    first = await execute(workflows, job_id, "sources", {"wait_s": 30}, **writes, **ONCE)
+    assert first.status == 202, "it does not wait"
     what = (await running(workflows, job_id)).execution
     await work(workflows, job_id)
     # Again, before and after an authorised caller got the result with the same key.

@@ -336,20 +336,3 @@ async def test_the_response_of_an_edit_outlives_its_item(workflows: Workflows) -
     path = f"/{job_id}/proposals/1/ontology"
     other = await send(workflows, path, body, method="PATCH", **KEY)
     assert other.status in (404, 422)  # another request does not get the stored response
-
-
-async def test_concurrent_requests_start_one_execution(workflows: Workflows) -> None:
-    job_id = await workflows.create_job()
-    answers = await asyncio.gather(
-        *(execute(workflows, job_id, "sources", **KEY) for _ in range(20))
-    )
-    found = {answer.status for answer in answers}
-    assert 202 in found
-    assert found <= {202, 409}
-    execution_ids = {answer.json()["execution_id"] for answer in answers if answer.status == 202}
-    assert len(execution_ids) == 1
-    for answer in answers:
-        if answer.status == 409:
-            check_envelope(answer, 409, "request_in_progress")
-    assert len(await queued(workflows)) == 1
-    assert (await event_types(workflows, job_id)).count("step.started") == 1

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from common.features.workflows import listing
+from tests.gateway.features.workflows.test_webhook_dlq import DELIVERIES, DLQ
 from tests.support.gateway.access import bearer, key_for
-from tests.support.gateway.workflows import KEYS, PLAIN, Workflows, check_envelope, things
+from tests.support.gateway.workflows import JOBS, KEYS, PLAIN, Workflows, check_envelope, things
 
 pytestmark = pytest.mark.fakeredis_only
 
@@ -129,23 +130,6 @@ async def test_tenants_see_only_their_own_jobs(workflows: Workflows) -> None:
     assert (await workflows.get("", **own_key)).json()["pagination"]["total"] == 1
 
 
-MISFITS = [
-    ("limit=0", 422, "validation_error", "limit"),
-    ("status=canceled", 422, "validation_error", "status"),
-    ("cursor=evt_3", 400, "invalid_cursor", "cursor"),
-    ("cursor=job_3", 400, "invalid_cursor", "cursor"),
-    ("cursor=job_1_20260214_001&offset=1", 400, "pagination_conflict", "offset"),
-]
-
-
-async def test_invalid_query_parameters_are_rejected(workflows: Workflows) -> None:
-    for query, status, code, field in MISFITS:
-        answer = await workflows.get(f"?{query}")
-        check_envelope(answer, status, code, field)
-    await workflows.redis.set(KEYS.index(), "x")
-    check_envelope(await workflows.get(""), 503, "store_corrupt")
-
-
 async def numbers_of(workflows: Workflows, job_id: str, query: str) -> list[int]:
     """Numbers over all pages."""
     found: list[int] = []
@@ -208,17 +192,41 @@ async def test_invalid_events_are_tolerated(workflows: Workflows) -> None:
     assert events[2]["data"] == {}
 
 
-INVALID_EVENTS = [
-    ("limit=501", 422, "validation_error", "limit"),
-    ("cursor=res_1", 400, "invalid_cursor", "cursor"),
-    ("cursor=1-0", 400, "invalid_cursor", "cursor"),
-    ("cursor=evt_1-0", 400, "invalid_cursor", "cursor"),
-    ("cursor=evt_1&offset=2", 400, "pagination_conflict", "offset"),
-]
+#: By path: valid cursors of other lists, and malformed ones.
+CURSORS: dict[str, tuple[str, ...]] = {
+    f"{JOBS}": ("evt_3", "job_3"),
+    f"{JOBS}/JOB/results": ("", "evt_1", "res_", "res_x", "res_-1", "res_0x1", "res_" + "9" * 20),
+    f"{JOBS}/JOB/events": ("res_1", "1-0", "evt_1-0"),
+    DLQ: ("evt_1", "dlq_x", "dlq_0-0"),
+    DELIVERIES: ("dlq_1-1", "due_", "due_5", "due_5_0", "due_-1_1", "due_x_1"),
+}
+FIRST = ("job_1_20260214_001", "res_1", "evt_1", "dlq_1-1", "due_5_1")
 
 
-async def test_invalid_event_queries_are_rejected(workflows: Workflows) -> None:
+async def test_invalid_query_parameters_are_rejected(workflows: Workflows) -> None:
     job_id = await workflows.create_job()
-    for query, status, code, field in INVALID_EVENTS:
-        answer = await workflows.get(f"/{job_id}/events?{query}")
-        check_envelope(answer, status, code, field)
+    get = workflows.gateway.client.get
+    for (path, cursors), first in zip(CURSORS.items(), FIRST):
+        target, named = path.replace("JOB", job_id), "JOB" in path
+        for query, field in (
+            *(("limit=0", "limit"), ("limit=501", "limit"), ("limit=x", "limit")),
+            *(("offset=-1", "offset"), ("offset=99999999999999999999", "offset")),
+        ):
+            envelope = check_envelope(
+                await get(f"{target}?{query}"), 422, "validation_error", field
+            )
+            assert envelope["job_id"] == (job_id if named else None)
+        for cursor in cursors:
+            answer = await get(f"{target}?cursor={cursor}")
+            check_envelope(answer, 400, "invalid_cursor", "cursor")
+        answer = await get(f"{target}?cursor={first}&offset=1")
+        check_envelope(answer, 400, "pagination_conflict", "offset")
+    for path, code, field in (
+        ("?status=canceled", "validation_error", "status"),
+        (f"/{job_id}/results?status=nope", "validation_error", "status"),
+        (f"/{job_id}/results?step=nope", "unknown_step", "step"),
+        (f"/{job_id}/results?step={'x' * 100}", "validation_error", "step"),
+    ):
+        check_envelope(await workflows.get(path), 422, code, field)
+    await workflows.redis.set(KEYS.index(), "x")
+    check_envelope(await workflows.get(""), 503, "store_corrupt")

@@ -81,12 +81,8 @@ async def test_progress_follows_reviews_and_ends_at_one(workflows: Workflows) ->
     job = await workflows.status(job_id)
     assert (job["progress"], job["status"]) == (1.0, "completed")
     assert job["completed_at"] == job["updated_at"]
-
-
-async def test_a_failed_step_has_its_error(workflows: Workflows) -> None:
     job_id = await workflows.create_job()
-    running = await workflows.start(job_id, "sources")
-    await workflows.store.fail(running, ERRORS)
+    await workflows.store.fail(await workflows.start(job_id, "sources"), ERRORS)
     job = await workflows.status(job_id)
     assert (job["status"], job["draft_state"]) == ("failed", "failed")
     step = job["stepper"][0]

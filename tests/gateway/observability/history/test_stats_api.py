@@ -8,8 +8,7 @@ import pytest
 
 from common.contracts.stats import FIVE_MINUTES, ONE_SECOND, TEN_SECONDS, Resolution, StatsColumn
 from gateway.observability.history.models import StatsView
-from tests.support.gateway.access import call, key_for
-from tests.support.gateway.harness import Gateway, Make, check_problem
+from tests.support.gateway.harness import Gateway, check_problem
 from tests.support.gateway.history import STATS, History, sample
 
 pytestmark = pytest.mark.fakeredis_only
@@ -93,11 +92,3 @@ async def test_without_samples_values_are_null(gateway: Gateway, history: Histor
         assert set(body["now"].pop("totals").values()) == {None}
         assert set(body["now"].values()) == {None}
         assert all(column == [] for column in body["series"].values())
-
-
-async def test_reading_requires_a_scope(make: Make) -> None:
-    gateway = make(auth="required")
-    assert (await call(gateway, "GET", "/v1/stats")).status == 401
-    for scope, status in (("metrics", 200), ("ui", 200), ("admin", 200), ("jobs:read", 403)):
-        key = await key_for(gateway, scopes=frozenset({scope}))
-        assert (await call(gateway, "GET", "/v1/stats", key)).status == status, scope
