@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 
+from common.settings.gateway import GatewaySettings
+from gateway.app import create_app
 from tests.support.gateway.harness import Gateway, Make, gateway_maker
 from tests.support.servers import SYSTEM, Backend, RealServer, require_binary
 
@@ -35,3 +38,9 @@ def leaving() -> Iterator[RealServer]:
     server = RealServer(require_binary(SYSTEM))
     yield server
     server.close()
+
+
+@pytest.fixture(scope="session")
+def document() -> dict[str, Any]:
+    """The OpenAPI document; shared, because building it is slow."""
+    return create_app(GatewaySettings()).openapi()

@@ -203,22 +203,3 @@ async def test_whoami_without_a_key_is_local(make: Make, gateway: Gateway, admin
     me = (await local.client.get("/v1/whoami")).json()
     assert (me["key_id"], me["name"], me["tenant"]) == (None, "local", None)
     assert "admin" in me["scopes"]
-
-
-async def test_the_endpoints_are_documented(gateway: Gateway) -> None:
-    document = gateway.app.openapi()
-    assert "bearer" in str(document["components"]["securitySchemes"])
-    for path, methods in {
-        "/v1/keys": ("get", "post"),
-        "/v1/keys/{key_id}": ("get", "delete"),
-        "/v1/keys/{key_id}/rotate": ("post",),
-        "/v1/whoami": ("get",),
-        "/v1/trail": ("get",),
-    }.items():
-        for method in methods:
-            operation = document["paths"][path][method]
-            assert operation["summary"]
-            assert operation["security"] == [{}, {"api_key": []}]
-            assert {"401", "503"} <= set(operation["responses"])
-    assert "security" not in document["paths"]["/healthz"]["get"]
-    assert document["paths"]["/v1/keys"]["post"]["responses"]["201"]

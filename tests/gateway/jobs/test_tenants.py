@@ -63,7 +63,7 @@ def test_a_job_id_ends_with_the_tail_of_its_tenant() -> None:
     tail = tenant_tail("shop")
     for count in (1, 2, 3, 16, 256):
         partitions = Partitions.create(JobKeys(), count)
-        for number in range(count):
+        for number in range(count) if count < 256 else (0, 255):
             ids = {new_job_id_in(partitions, number, tail) for _ in range(8)}
             assert len(ids) == 8
             for job_id in ids:

@@ -95,12 +95,12 @@ def test_ids_and_numbers_are_masked(message: str, masked: str) -> None:
     assert mask(message) == masked
 
 
-@pytest.mark.parametrize("unit", ["a", "1", "a1", "f", "1-", "0x", "a-", " 1", "g1f"])
-def test_masking_long_messages_is_fast(unit: str) -> None:
-    begun = time.process_time()
-    for _ in range(100):
-        mask(unit * 200_000)
-    assert time.process_time() - begun < 0.5
+def test_masking_long_messages_is_fast() -> None:
+    for unit in ("a", "1", "a1", "f", "1-", "0x", "a-", " 1", "g1f"):
+        begun = time.process_time()
+        for _ in range(100):
+            mask(unit * 200_000)
+        assert time.process_time() - begun < 0.5, unit
 
 
 async def test_invalid_dead_letters_are_grouped_and_purged(gateway: Gateway) -> None:
@@ -180,51 +180,29 @@ async def fingerprint_of(gateway: Gateway, kind: str) -> str:
 
 
 @partitioned
-async def test_a_group_is_listed_by_its_fingerprint(gateway: Gateway) -> None:
+async def test_a_group_is_listed_redriven_and_purged(gateway: Gateway) -> None:
     ids = [await timed_out(gateway, n, "a" if n % 5 else "b") for n in range(40)]
+    group = ids[35::-5]
     name = await fingerprint_of(gateway, "b")
     first = (await call(gateway, "GET", f"?fingerprint={name}&limit=5")).json()
-    assert [item["id"] for item in first["items"]] == [ids[n] for n in (35, 30, 25, 20, 15)]
+    assert [item["id"] for item in first["items"]] == group[:5]
     rest = (await call(gateway, "GET", f"?fingerprint={name}&before={first['next']}")).json()
-    assert [item["id"] for item in rest["items"]] == [ids[n] for n in (10, 5, 0)]
+    assert [item["id"] for item in rest["items"]] == group[5:]
     assert (rest["total"], rest["next"]) == (40, None)
     for query in (f"?fingerprint={NEVER}", f"?fingerprint={name}&reason={NO_JOB}"):
         assert (await call(gateway, "GET", query)).json()["items"] == []
-
-
-async def test_a_group_is_purged_by_its_fingerprint(gateway: Gateway) -> None:
-    ids = [await timed_out(gateway, n, "a" if n % 3 else "b") for n in range(100)]
-    name = await fingerprint_of(gateway, "b")
-    answer = await call(gateway, "DELETE", f"?fingerprint={name}")
-    assert (answer.status, answer.json()) == (200, {"purged": 34})
-    assert await left(gateway) == [id for n, id in enumerate(ids) if n % 3]
-    assert (await call(gateway, "DELETE", f"?fingerprint={name}")).json() == {"purged": 0}
-
-
-async def test_a_group_is_redriven_by_its_fingerprint(gateway: Gateway) -> None:
-    ids = [await timed_out(gateway, n, "a" if n % 3 else "b") for n in range(30)]
-    name = await fingerprint_of(gateway, "b")
-    expected = [ids[n] for n in range(27, -1, -3)]
     before = await gateway.snapshot()
-    answer = await call(gateway, "POST", "/redrive", {"fingerprint": name, "dry_run": True})
-    assert [entry["dead_letter_id"] for entry in answer.json()["redriven"]] == expected
-    assert await gateway.snapshot() == before
-    answer = await call(gateway, "POST", "/redrive", {"fingerprint": name, "limit": 4})
-    assert [entry["dead_letter_id"] for entry in answer.json()["redriven"]] == expected[:4]
-    answer = await call(gateway, "POST", "/redrive", {"fingerprint": name})
-    assert [entry["dead_letter_id"] for entry in answer.json()["redriven"]] == expected[4:]
-    assert await left(gateway) == [id for n, id in enumerate(ids) if n % 3]
-
-
-async def test_the_audit_log_names_the_fingerprint(gateway: Gateway) -> None:
-    await dead(gateway)
-    await call(gateway, "POST", "/redrive", {"fingerprint": NEVER})
-    await call(gateway, "DELETE", f"?fingerprint={NEVER}")
+    for options, expected in (({"dry_run": True}, group), ({"limit": 4}, group[:4])):
+        assert await gateway.snapshot() == before
+        answer = await call(gateway, "POST", "/redrive", {"fingerprint": name, **options})
+        assert [entry["dead_letter_id"] for entry in answer.json()["redriven"]] == expected
+    answer = await call(gateway, "DELETE", f"?fingerprint={name}")
+    assert (answer.status, answer.json()) == (200, {"purged": 4})
+    assert sorted(await left(gateway)) == sorted(id for n, id in enumerate(ids) if n % 5)
+    assert (await call(gateway, "DELETE", f"?fingerprint={name}")).json() == {"purged": 0}
     entries = (await gateway.client.get("/v1/trail")).json()["items"]
-    assert [(entry["action"], entry["target"]) for entry in entries] == [
-        ("dlq.purge", f"fingerprint={NEVER}"),
-        ("dlq.redrive", f"fingerprint={NEVER}"),
-    ]
+    assert [entry["action"] for entry in entries] == ["dlq.purge"] * 2 + ["dlq.redrive"]
+    assert {entry["target"] for entry in entries} == {f"fingerprint={name}"}
 
 
 BAD = ["", "x", NEVER.upper(), NEVER[1:], NEVER + "0", "*" * 16, NEVER[:15] + "%0A", "%FF" * 16]
@@ -244,9 +222,3 @@ async def test_invalid_fingerprints_are_rejected(gateway: Gateway) -> None:
         problem = check_problem(answer, 422, "invalid_request")
         assert [fault["pointer"] for fault in problem["errors"]] == ["/fingerprint"]
     assert await gateway.snapshot() == before
-
-
-async def test_a_stream_of_another_type_gives_no_groups(gateway: Gateway) -> None:
-    await gateway.redis.set(gateway.keys.dead_letters, "x")
-    nothing = {"groups": [], "total": 0, "looked_at": 0, "complete": True}
-    assert await groups(gateway) == nothing

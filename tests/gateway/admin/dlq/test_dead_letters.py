@@ -68,18 +68,18 @@ async def test_a_dead_letter_is_shown_with_all_its_fields(make: Make) -> None:
 async def test_pages_list_each_dead_letter_once_newest_first(gateway: Gateway) -> None:
     assert await page(gateway) == {"items": [], "total": 0, "next": None}
     assert await gateway.redis.dbsize() == 0
-    ids = [await dead(gateway, number) for number in range(130)]
+    ids = [await dead(gateway, number) for number in range(70)]
     newest = list(reversed(ids))
     first = await page(gateway)
     assert [item["id"] for item in first["items"]] == newest[:50]
-    assert (first["total"], first["next"]) == (130, newest[49])
-    for limit in (1, 32, 64, 65, 129, 130, 131, 200):
+    assert (first["total"], first["next"]) == (70, newest[49])
+    for limit in (1, 32, 64, 65, 69, 70, 71, 200):
         pages = await walk(gateway, f"?limit={limit}")
         assert [len(found) for found in pages[:-1]] == [limit] * (len(pages) - 1)
         assert len(pages[-1]) > 0, "`next` never leads to an empty page"
         assert flat(pages) == newest
         if limit == 1:
-            assert len(pages) == 130
+            assert len(pages) == 70
 
 
 @partitioned
@@ -215,6 +215,7 @@ async def test_a_stream_of_another_type_is_not_changed(gateway: Gateway) -> None
     await gateway.redis.set(gateway.keys.dead_letters, "x")
     before = await gateway.snapshot()
     assert await page(gateway) == {"items": [], "total": 0, "next": None}
+    assert (await call(gateway, "GET", "/groups")).json()["groups"] == []
     for method, target in (("GET", "/1-1"), ("DELETE", "/1-1"), ("POST", "/1-1/redrive")):
         check_problem(await call(gateway, method, target), 404, "dead_letter_not_found")
     assert (await call(gateway, "DELETE", "?all=true")).json() == {"purged": 0}

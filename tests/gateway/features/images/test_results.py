@@ -133,11 +133,11 @@ async def test_results_of_sluice_workers_are_already_known(
 async def test_several_consumers_share_the_results(images: Images, consume: Consume) -> None:
     for name in ("api-a-1", "api-b-2", "api-c-3"):
         consume(name, ConsumerTimings())
-    ids = [await images.uploaded() for _ in range(60)]
+    ids = [await images.uploaded() for _ in range(15)]
     for image_id in ids:
         await images.redis.xadd(KEYS.results, success(image_id))
-    await settled(images, 60)
-    assert images.services.metrics.results == {ResultOutcome.PERSISTED: 60}
+    await settled(images, 15)
+    assert images.services.metrics.results == {ResultOutcome.PERSISTED: 15}
 
 
 UNKNOWN = "6f1c0f0e-8f0a-4a51-9a55-0d4a6c4f2b7e"
@@ -234,13 +234,13 @@ async def test_pending_results_of_the_same_name_come_first(
     images: Images, consume: Consume
 ) -> None:
     """A restarted process with the same name finishes its pending results."""
-    ids = [await images.uploaded() for _ in range(20)]
+    ids = [await images.uploaded() for _ in range(5)]
     await images.redis.xgroup_create(KEYS.results, GROUP, "0", mkstream=True)
     for image_id in ids:
         await images.redis.xadd(KEYS.results, success(image_id))
     await images.redis.xreadgroup(GROUP, "api-me-1", {KEYS.results: ">"})
     consumer = consume("api-me-1", ConsumerTimings(), run=False)
-    assert await consumer.run_once() == 20
+    assert await consumer.run_once() == 5
     assert await pending(images) == 0
 
 

@@ -143,12 +143,6 @@ OPERATIONS = {
 }
 
 
-@pytest.fixture
-def document(gateway: Gateway) -> dict[str, Any]:
-    found: dict[str, Any] = gateway.app.openapi()
-    return found
-
-
 def test_every_error_is_documented_in_openais_format(document: dict[str, Any]) -> None:
     for (method, path), expected in OPERATIONS.items():
         operation = document["paths"][path][method]

@@ -9,8 +9,6 @@ import pytest
 from referencing import Registry, Resource
 from referencing.jsonschema import DRAFT202012
 
-from common.settings.gateway import GatewaySettings
-from gateway.app import create_app
 from gateway.features.workflows.models.requests import EXAMPLE, CreateWorkflowRequest
 from tests.gateway.features.workflows import seed_shapes
 from tests.support.gateway.workflows import JOBS, Workflows
@@ -25,12 +23,6 @@ ROUTES = {
     ("get", f"{JOB}/results"): {"400", "404", "422", "503"},
     ("get", f"{JOB}/events"): {"400", "404", "422", "503"},
 }
-
-
-@pytest.fixture(scope="module")
-def document() -> dict[str, Any]:
-    """Shared, because building it is slow."""
-    return create_app(GatewaySettings()).openapi()
 
 
 def test_every_route_documents_its_errors(document: dict[str, Any]) -> None:

@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-from common.settings.gateway import GatewaySettings
-from gateway.app import create_app
 from gateway.http.openapi.docs_page import curl, render
 from tests.gateway.http.test_headers import check_strict
 from tests.support.gateway.harness import Gateway, check_problem
@@ -53,13 +51,7 @@ class Page(HTMLParser):
         return "\n".join(self.texts)
 
 
-@pytest.fixture(scope="module")
-def document() -> dict[str, Any]:
-    """Shared, because building it is slow."""
-    return create_app(GatewaySettings()).openapi()
-
-
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def html(document: dict[str, Any]) -> str:
     return render(document)
 
@@ -77,7 +69,11 @@ def test_the_page_loads_no_external_resources(html: str) -> None:
     assert "url(" not in html
 
 
-async def test_the_page_is_served_with_its_own_policy(gateway: Gateway, html: str) -> None:
+async def test_page_and_document_are_served(
+    gateway: Gateway, html: str, document: dict[str, Any]
+) -> None:
+    answer = await gateway.client.get("/openapi.json")
+    assert (answer.status, answer.json()) == (200, document)
     answer = await gateway.client.get("/docs")
     assert (answer.status, answer.body.decode()) == (200, html)
     assert answer.header("content-type") == "text/html; charset=utf-8"

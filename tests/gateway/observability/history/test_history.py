@@ -13,6 +13,11 @@ from tests.support.gateway.history import START, STATS, History, sample
 pytestmark = pytest.mark.fakeredis_only
 
 
+@pytest.fixture(autouse=True)
+def short_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PAGE", 10)
+
+
 def value(one: Point, column: StatsColumn) -> Number | None:
     return one.values[COLUMNS.index(column.value)]
 
@@ -41,11 +46,11 @@ def test_longer_point_covers_one_sample() -> None:
 
 
 async def test_samples_are_read_once(history: History) -> None:
-    await history.put([sample(START + n * 1000, done=n) for n in range(600)])
+    await history.put([sample(START + n * 1000, done=n) for n in range(60)])
     known = HistoryReader(history.rings)
     found = await known.points(ONE_SECOND)
-    assert [each.ts for each in found] == [START + n * 1000 for n in range(600)]
-    assert await known.points(ONE_SECOND, START + 599_000) == []
+    assert [each.ts for each in found] == [START + n * 1000 for n in range(60)]
+    assert await known.points(ONE_SECOND, START + 59_000) == []
     read: list[int] = []
     after = history.rings.after
 
@@ -55,12 +60,12 @@ async def test_samples_are_read_once(history: History) -> None:
         return page
 
     history.rings.after = counting  # type: ignore[method-assign, assignment]
-    await history.put([sample(START + 600_000, done=7), sample(START + 601_000)])
-    news = await known.points(ONE_SECOND, START + 599_000)
-    assert [each.ts for each in news] == [START + 600_000, START + 601_000]
+    await history.put([sample(START + 60_000, done=7), sample(START + 61_000)])
+    news = await known.points(ONE_SECOND, START + 59_000)
+    assert [each.ts for each in news] == [START + 60_000, START + 61_000]
     assert read == [3], "the last known sample and the new ones"
     assert known.newest is not None
-    assert known.newest.ts == START + 601_000
+    assert known.newest.ts == START + 61_000
 
 
 async def test_paging_reads_every_sample(history: History) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from typing import Any
 
 import pytest
+from fakeredis.commands_mixins import server_mixin
 
 from common.aio import cancel
 from common.contracts.stats import FIVE_MINUTES, ONE_SECOND, TEN_SECONDS, StatsField
@@ -27,9 +30,30 @@ from tests.support.waiting import eventually
 pytestmark = pytest.mark.fakeredis_only
 
 
+class Clock:
+    """The clock of fakeredis, which tests advance instead of waiting for the next second."""
+
+    def __init__(self) -> None:
+        self.ahead_s = 0.0
+
+    def time(self) -> float:
+        return time.time() + self.ahead_s
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(server_mixin, "time", clock)
+    return clock
+
+
 async def next_sample(sampler: HistorySampler) -> Sample:
-    """The next sample; there is one per second."""
-    return await eventually(sampler.run_once, 30)  # type: ignore[no-any-return]
+    """The sample of the next second."""
+    clock: Any = server_mixin.time
+    clock.ahead_s += 1.0
+    found = await sampler.run_once()
+    assert found is not None
+    return found
 
 
 async def test_sample_has_counts_since_the_last_one(history: History) -> None:
@@ -148,19 +172,16 @@ async def test_stopping_sampler_releases_the_lease(
     assert await history.redis.exists(STATS.sampler_lock) == 1, "held by another gateway"
 
 
-async def test_two_lease_holders_write_each_second_once(history: History) -> None:
+async def test_two_lease_holders_write_each_second_once(history: History, clock: Clock) -> None:
     first, second = history.sampler(), history.sampler()
     second.lease = first.lease  # as after a pause in which the lease was lost and taken again
     second.holds_lease = True
     await history.add_counts(done=1)
-
-    async def samples() -> int:
+    for _ in range(3):
+        clock.ahead_s += 1.0
         await asyncio.gather(first.run_once(), second.run_once())
-        return len(await history.stored()) >= 3
-
-    await eventually(samples, 30)
     times = [each.ts for each in await history.stored()]
-    assert len(set(times)) == len(times)
+    assert (len(times), len(set(times))) == (3, 3)
 
 
 async def test_lost_reply_neither_loses_nor_repeats_counts(history: History) -> None:
@@ -174,21 +195,13 @@ async def test_lost_reply_neither_loses_nor_repeats_counts(history: History) -> 
 
     await history.add_counts(done=5)
     sampler._rings.append = lose_reply  # type: ignore[assignment]
-
-    async def written() -> bool:
-        with pytest.raises(ConnectionError):
-            await sampler.run_once()
-        return len(await history.stored()) == 2
-
-    await eventually(written, 30)
+    with pytest.raises(ConnectionError):
+        await next_sample(sampler)
     sampler._rings.append = append  # type: ignore[method-assign]
     await history.add_counts(done=2)
     await next_sample(sampler)
-    assert [each.values.get(StatsField.DONE) for each in await history.stored()] == [
-        None,
-        5,
-        2,
-    ]
+    done = [each.values.get(StatsField.DONE) for each in await history.stored()]
+    assert done == [None, 5, 2]
 
 
 async def test_counts_after_a_reset_or_a_gap(history: History) -> None:
@@ -207,8 +220,8 @@ async def test_counts_after_a_reset_or_a_gap(history: History) -> None:
 
 
 async def test_longer_samples_are_merged_at_boundaries(history: History) -> None:
-    seconds = [sample(START + n * 1000, {1: 1}, done=2, depth=n % 7) for n in range(620)]
-    await history.put(seconds)
+    fine = [sample(START + n * 5000, {1: 5}, done=10, depth=n % 7) for n in range(124)]
+    await history.put(fine)
     sampler = history.sampler()
     sampler.holds_lease = await history.rings.acquire(sampler.lease)
     await sampler.roll_up(START + 612_000)
@@ -263,6 +276,7 @@ async def test_clock_behind_for_a_while_deletes_no_history(
         assert [each.ts for each in await history.stored(ring)] == [b.ts for b in before]
     assert await history.redis.exists(STATS.sampler_lock), "it keeps its lease"
     monkeypatch.setattr(sampler_module, "FUTURE_KEPT_S", 0.0)
+    assert await sampler.run_once() is None, "it deletes them"
     found = await next_sample(sampler)
     assert [each.ts for each in await history.stored()] == [found.ts], "it stays behind"
     assert all(each.ts <= found.ts for each in await history.stored(TEN_SECONDS))
