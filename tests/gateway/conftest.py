@@ -10,7 +10,7 @@ import pytest
 from common.settings.gateway import GatewaySettings
 from gateway.app import create_app
 from tests.support.gateway.harness import Gateway, Make, gateway_maker
-from tests.support.servers import SYSTEM, Backend, RealServer, require_binary
+from tests.support.servers import BUNDLED, Backend, RealServer, require_binary
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ async def gateway(make: Make) -> Gateway:
 @pytest.fixture
 def leaving() -> Iterator[RealServer]:
     """A Redis server that a test may stop."""
-    server = RealServer(require_binary(SYSTEM))
+    server = RealServer(require_binary(BUNDLED))
     yield server
     server.close()
 

@@ -220,6 +220,7 @@ def test_every_route_has_a_permission(strict: Gateway) -> None:
 
 def test_unlisted_paths_need_admin() -> None:
     for method, path in (
+        *(("DELETE", "/v1/models/a/b"), ("GET", "/v1/models/")),
         *(("GET", "/v2/jobs"), ("GET", "/uix"), ("POST", "/ui"), ("DELETE", "/ui/jobs")),
         *(("POST", "/ui/session/"), ("PUT", "/v1/jobs"), ("POST", "/v1/jobs/"), ("GET", "")),
         *(("GET", "/v1/jobs//events"), ("GET", "/v1/jobs/x/events/"), ("GET", "/V1/jobs/x")),

@@ -121,7 +121,7 @@ steps = st.lists(
 
 
 @given(steps)
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 async def test_reconnects_neither_lose_nor_repeat_events(
     steps: list[tuple[str, int, bool]],
 ) -> None:

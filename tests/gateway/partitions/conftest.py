@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.support.gateway.harness import Gateway, Make
-from tests.support.servers import FAKE, SYSTEM, Backend, RealServer
+from tests.support.servers import BUNDLED, FAKE, Backend, RealServer
 
 PARTITIONS = 4
 #: The partition on the other server.
@@ -30,7 +30,7 @@ async def two_servers(make: Make) -> AsyncIterator[tuple[Gateway, Backend]]:
 @pytest.fixture
 async def losing(make: Make, leaving: RealServer) -> AsyncIterator[Gateway]:
     """A gateway whose last partition is on a server that will be stopped."""
-    other = Backend(SYSTEM, leaving.url)
+    other = Backend(BUNDLED, leaving.url)
     yield make(others={AWAY: other}, backpressure_max_backlog=1200)
     await other.close()
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from common.access.record import tenant_tail
-from common.jobs import partitioned_queue
 from gateway.admin.dlq import listing
 from gateway.jobs.ids import new_job_id
 from tests.gateway.partitions.conftest import PARTITIONS, backlogs
@@ -78,15 +77,6 @@ async def test_pages_read_in_small_batches_are_complete(
         monkeypatch.setattr(listing, "PAGE", at_once)
         for limit in (1, 7, 50):
             assert await listed(gateway, limit) == names
-
-
-async def test_pages_are_complete_if_one_partition_has_nearly_all(gateway: Gateway) -> None:
-    names = [await dead(gateway, 2, f"{NOON + at}-0") for at in range(100)]
-    names.append(await dead(gateway, 0, f"{NOON + 50}-0"))
-    names.sort(
-        key=lambda name: partitioned_queue.parse_dead_letter_id(name, PARTITIONS), reverse=True
-    )  # type: ignore[arg-type,return-value]
-    assert await listed(gateway, 30) == names
 
 
 async def test_before_orders_dead_letters_of_the_same_time(gateway: Gateway) -> None:

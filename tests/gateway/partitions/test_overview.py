@@ -21,7 +21,6 @@ from gateway.observability.snapshot import limits as shared_limits
 from gateway.observability.snapshot import redis
 from gateway.observability.status import routes as status_route
 from gateway.observability.status.status import StatusView
-from tests.gateway.observability.history.test_stream import jobs_in, open_page
 from tests.gateway.observability.metrics.test_metrics import beat, scrape
 from tests.gateway.partitions.conftest import AWAY, PARTITIONS, backlogs, job_in
 from tests.support.gateway.harness import Gateway, Make
@@ -78,6 +77,10 @@ async def test_queue_numbers_are_sums_over_the_partitions(gateway: Gateway) -> N
     assert sum(part["scheduled"] for part in queue["partitions"]) == 6
     assert {part["backlog_limit"] for part in queue["partitions"]} == {50}
     assert {part["trouble"] for part in queue["partitions"]} == {None}
+    keeper = HistorySampler.over(gateway.state, lambda: 0.0)
+    values, _ = await sample(gateway, keeper, Baseline())
+    assert (values[StatsField.DEPTH], values[StatsField.SCHEDULED]) == (12, 6)
+    assert values[StatsField.ACCEPTED_TOTAL] == 18
 
 
 async def test_a_single_partition_is_not_listed(make: Make) -> None:
@@ -194,18 +197,6 @@ async def sample(
     return collected.sample.values, collected.baseline
 
 
-async def test_the_history_has_sums_over_the_partitions(gateway: Gateway) -> None:
-    keeper = HistorySampler.over(gateway.state, lambda: 0.0)
-    _, before = await sample(gateway, keeper, Baseline())
-    for _ in range(9):
-        await gateway.create()
-    await gateway.create({"task": "chat", "payload": {}, "delay_s": 600})
-    values, _ = await sample(gateway, keeper, before)
-    assert values[StatsField.DEPTH] == 9
-    assert values[StatsField.SCHEDULED] == 1
-    assert values[StatsField.ACCEPTED] == values[StatsField.ACCEPTED_TOTAL] == 10
-
-
 async def test_counts_of_an_unavailable_partition_are_added_later(
     two_servers: tuple[Gateway, Backend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -232,19 +223,6 @@ def _broken(*args: Any, **options: Any) -> Any:
 
 
 # -- pages -------------------------------------------------------------------------------------
-
-
-async def test_the_dashboard_stream_has_changes_of_all_partitions(gateway: Gateway) -> None:
-    page = await open_page(gateway)
-    job_ids = [await job_in(gateway, partition) for partition in range(PARTITIONS)]
-    for status in ("queued", "done"):
-        seen: set[str] = set()
-        while not seen.issuperset(job_ids):
-            changes = await jobs_in(page, 1)
-            seen |= {job["job_id"] for job in changes if job["status"] == status}
-        for job_id in job_ids:
-            await gateway.finish(job_id)
-    await page.hang_up()
 
 
 async def test_workers_are_read_from_the_first_partition(gateway: Gateway) -> None:

@@ -18,12 +18,12 @@ from tests.gateway.observability.test_outage import Redis, check_refused
 from tests.support.gateway.asgi import Answer, Client
 from tests.support.gateway.bullmq import QueueApi
 from tests.support.gateway.harness import SHORT_S, check_problem, make_gateway
-from tests.support.servers import BUNDLED, SYSTEM, Backend, RealServer, require_binary
+from tests.support.servers import BUNDLED, Backend, RealServer, require_binary
 
 
 @pytest.fixture
 def server() -> Iterator[Redis]:
-    server = Redis(require_binary(SYSTEM))
+    server = Redis(require_binary(BUNDLED))
     yield server
     server.thaw()
     server.close()
@@ -96,12 +96,11 @@ async def test_a_stream_survives_a_restart_of_redis(own_api: QueueApi, server: R
 
 
 async def test_the_queues_may_be_on_another_redis(
-    real_server: Callable[[str], RealServer], tmp_path: Path
+    real_server: Callable[[str], RealServer], server: Redis
 ) -> None:
     """As `gateway.lifespan` connects them."""
-    main, other = real_server(BUNDLED), real_server(SYSTEM)
-    for each in (main, other):
-        each.client.flushall()
+    main, other = real_server(BUNDLED), server
+    main.client.flushall()
     settings = GatewaySettings(
         redis_url=main.url, bullmq_redis_url=other.url, bullmq_add_queues="video"
     )

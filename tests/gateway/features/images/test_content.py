@@ -167,15 +167,6 @@ async def test_a_failed_image_accepts_another_upload(images: Images) -> None:
     assert (await images.view(image_id))["status"] == "processed"
 
 
-async def test_an_upload_with_an_expired_claim_can_be_retried(images: Images) -> None:
-    image_id = await images.create()
-    await images.services.store.claim(image_id, "ab" * 8, 60_000)
-    check_problem(await reopen(images, image_id), 409, "not_failed")
-    await images.redis.hset(KEYS.record(image_id), "upload_deadline_ms", "1")  # type: ignore[misc]
-    assert (await reopen(images, image_id)).status == 200
-    await images.check_free(image_id)
-
-
 async def test_retry_is_rejected_unless_the_image_has_failed(images: Images) -> None:
     queued, processing, processed = (
         await images.create(),
@@ -187,6 +178,8 @@ async def test_retry_is_rejected_unless_the_image_has_failed(images: Images) -> 
     for image_id in (queued, processing, processed):
         check_problem(await reopen(images, image_id), 409, "not_failed")
     check_problem(await reopen(images, "x"), 404, "image_not_found")
+    check_problem(await delete(images, "x"), 404, "image_not_found")
+    assert (await delete(images, "6f1c0f0e-8f0a-4a51-9a55-0d4a6c4f2b7e")).status == 204
     assert await images.gateway.snapshot() == before
 
 
@@ -251,11 +244,6 @@ async def test_delete_is_retryable_if_the_storage_fails(
     assert await images.view(image_id) == before
     assert (await delete(images, image_id)).status == 204
     assert await images.services.storage.read(storage_key(image_id)) is None
-
-
-async def test_an_invalid_id_is_not_found(images: Images) -> None:
-    check_problem(await delete(images, "x"), 404, "image_not_found")
-    assert (await delete(images, "6f1c0f0e-8f0a-4a51-9a55-0d4a6c4f2b7e")).status == 204
 
 
 async def test_deleting_for_another_tenant_is_recorded(make_images: MakeImages) -> None:

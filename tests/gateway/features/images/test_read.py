@@ -242,26 +242,3 @@ async def test_images_of_another_tenant_look_like_missing_ones(make_images: Make
     for caller in (shop, admin):
         [listed] = (await images.client.get(IMAGES, caller)).json()["items"]
         assert listed["image_id"] == image_id
-
-
-async def test_cross_site_requests_change_nothing(images: Images) -> None:
-    cross_site = {"origin": "https://evil.example", "sec-fetch-site": "cross-site"}
-    image_id = await images.create()
-    check_problem(await images.client.send("POST", IMAGES, cross_site), 403, "foreign_origin")
-    answer = await images.upload(image_id, headers=cross_site)
-    check_problem(answer, 403, "foreign_origin")
-    await images.check_untouched(image_id)
-    answer = await images.client.send("POST", IMAGES, {"host": "evil.example"})
-    check_problem(answer, 421, "misdirected_request")
-
-
-async def test_pages_of_allowed_origins_may_upload(make_images: MakeImages) -> None:
-    images = make_images(allowed_origins="https://app.example")
-    image_id = await images.create()
-    page = {"origin": "https://app.example", "sec-fetch-site": "cross-site"}
-    preflight = {**page, "access-control-request-method": "PUT"}
-    response = await images.client.send("OPTIONS", f"{IMAGES}/{image_id}/upload", preflight)
-    assert response.status == 204
-    assert "PUT" in (response.header("access-control-allow-methods") or "")
-    assert "X-Upload-Token" in (response.header("access-control-allow-headers") or "")
-    assert (await images.upload(image_id, headers=page)).status == 202

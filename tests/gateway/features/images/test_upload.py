@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import os
@@ -77,17 +76,6 @@ async def test_image_and_binary_content_types_are_accepted(images: Images) -> No
         headers = [("content-type", kind)] if kind else []
         answer = await images.client.send("PUT", f"{IMAGES}/{image_id}/upload", headers, BYTES)
         assert answer.status == 202, answer
-
-
-async def test_of_twenty_concurrent_uploads_one_is_accepted(images: Images) -> None:
-    image_id = await images.create()
-    answers = await asyncio.gather(*(images.upload(image_id) for _ in range(20)))
-    assert sorted(answer.status for answer in answers) == [202] + [409] * 19
-    for answer in answers:
-        if answer.status == 409:
-            check_problem(answer, 409, "already_uploaded")
-    assert len(images.spooled()) == 1
-    assert await images.jobs() == 1
 
 
 async def test_a_second_upload_is_rejected_before_it_is_read(images: Images) -> None:

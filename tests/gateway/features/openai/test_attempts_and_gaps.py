@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gateway.features.openai.chat.stream import PARAGRAPH, AnswerMismatch, ResumableText
 
-FEW = settings(max_examples=150, deadline=None)
+FEW = settings(max_examples=80, deadline=None)
 texts = st.text("ab", max_size=12)
 
 

@@ -166,23 +166,17 @@ async def test_invalid_requests_change_nothing(make: Make) -> None:
     assert await gateway.snapshot() == {}
 
 
-async def test_a_rejected_request_deletes_its_upload(make: Make) -> None:
+async def test_repeated_and_rejected_requests_delete_their_upload(make: Make) -> None:
     gateway = make(backpressure_max_backlog=1)
-    await gateway.create()
-    before = await gateway.snapshot()
-    refused = await add(gateway, b"a file", content_type="text/plain")
-    check_problem(refused, 429, "queue_full")
-    assert await gateway.snapshot() == before
-
-
-async def test_a_repeated_request_deletes_its_upload(gateway: Gateway) -> None:
     first = await add(gateway, b"a file", content_type="text/plain", idempotency_key="k")
+    before = await gateway.snapshot()
     again = await add(gateway, b"a file", content_type="text/plain", idempotency_key="k")
     assert again.json() == first.json()
     assert again.header("idempotent-replayed") == "true"
-    assert len(await gateway.redis.keys("rag.upload:*")) == 1
     other = await add(gateway, b"another", content_type="text/plain", idempotency_key="k")
     check_problem(other, 422, "idempotency_key_reused")
+    check_problem(await add(gateway, b"x", content_type="text/plain"), 429, "queue_full")
+    assert await gateway.snapshot() == before
     assert len(await gateway.redis.keys("rag.upload:*")) == 1
 
 

@@ -202,6 +202,7 @@ def test_every_route_has_its_own_label(document: dict[str, Any]) -> None:
     paths = [*document["paths"], "/openapi.json", "/docs", "/", "/ui"]
     for path in paths:
         assert template_of(re.sub(r"\{\w+\}", "x", path)) == path
+    assert template_of("/v1/models/a/b") == "/v1/models/{model}"
     assert template_of("/ui/jobs/a") == template_of("/ui/any/other/page") != UNMATCHED
     for path in ("/v1", "/v1/jobs/", "/v1/jobs/a/b", "/v1/jobs//events", "//", "/metrics/x"):
         assert template_of(path) == UNMATCHED, path
