@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.events import subscriber as watch_module
+from tests.gateway.observability.metrics.test_metrics import scrape
 from tests.support.gateway.asgi import TIMEOUT_S
 from tests.support.gateway.harness import Gateway, Make, partitioned, settle
 from tests.support.waiting import eventually
@@ -186,6 +187,8 @@ async def test_slow_client_gets_a_gap_notice(
     events = [block.event for block in await slow.rest()]
     assert events[-6:] == ["gap", "message", "message", "message", "message", "done"]
     assert len(events) < 12
+    found = await scrape(gateway)
+    assert (found.value("gw_sse_gap_total"), found.value("gw_sse_slow_total")) == (1, 1)
 
 
 async def test_deleted_history_does_not_cause_a_busy_loop(make: Make) -> None:

@@ -7,15 +7,10 @@ from typing import Any
 
 import pytest
 
-from common.contracts.images import ImageFact
-from common.contracts.queue import AdmissionAnswer, AdmissionFact, Answer
-from common.contracts.workflow.operations import WorkflowFact
-from common.features.images.types import ImageAnswer
-from common.features.workflows.types import WorkflowAnswer
+from common.contracts.queue import Answer
 from common.jobs.options import Backoff, JobOptions
 from common.jobs.store import Claim, WorkerIdentity
 from tests.support.gateway.harness import CHAT, Gateway, check_problem
-from tests.support.store.jobs import shared_keys
 
 pytestmark = pytest.mark.fakeredis_only
 
@@ -101,24 +96,6 @@ async def test_invalid_options_are_rejected(gateway: Gateway) -> None:
     assert await gateway.redis.dbsize() == 0
 
 
-async def test_options_are_stored_with_the_lease(gateway: Gateway) -> None:
-    given = {"timeout_s": 2.5, "max_attempts": 7, "backoff": {"initial_s": 3, "jitter": 0}}
-    job_id = await gateway.create({**CHAT, **given, "ttl_s": 600})
-    lease = await gateway.redis.hgetall(gateway.keys.lease(job_id))  # type: ignore[misc]
-    options = json.loads(lease.pop(b"options"))
-    assert lease == {b"attempt": b"0", b"max_attempts": b"7"}
-    assert options == {
-        "timeout_s": 2.5,
-        "backoff": {"initial_s": 3.0, "factor": 2.0, "max_s": 60.0, "jitter": 0.0},
-    }
-    assert 590 < await gateway.redis.ttl(gateway.keys.lease(job_id)) <= 600
-    assert len(await gateway.redis.hgetall(gateway.keys.job(job_id))) == 9  # type: ignore[misc]
-    [(_, message)] = await gateway.redis.xrange(gateway.keys.queue)
-    assert set(message) == {b"job_id", b"task", b"payload"}
-    events = [fields[b"type"] for _, fields in await gateway.redis.xrange(f"job:{job_id}:events")]
-    assert events == [b"queued"]
-
-
 GIVEN: list[tuple[dict[str, Any], JobOptions]] = [
     ({"timeout_s": 1}, JobOptions(timeout_s=1.0)),
     ({"timeout_s": DAYS_30}, JobOptions(timeout_s=float(DAYS_30))),
@@ -148,16 +125,6 @@ async def test_a_worker_gets_the_options(gateway: Gateway) -> None:
         most, _, options = reply.more
         assert most == (b"1000" if "max_attempts" in given else b"")
         assert (JobOptions.from_json(options) if options else JobOptions()) == parsed
-
-
-async def test_null_options_write_no_keys(gateway: Gateway) -> None:
-    nothing = dict.fromkeys(("timeout_s", "max_attempts", "backoff", "delay_s", "run_at", "ttl_s"))
-    job_id = await gateway.create({**CHAT, **nothing})
-    keys = gateway.keys
-    assert set(await gateway.redis.keys("*")) == {
-        key.encode()
-        for key in (keys.job(job_id), keys.events(job_id), keys.queue, *shared_keys(keys))
-    }
 
 
 PAST = "2020-01-01T00:00:00Z"
@@ -195,15 +162,3 @@ async def test_different_options_are_another_request(gateway: Gateway) -> None:
         answer = await gateway.client.post({**CHAT, **other}, {"idempotency-key": "k"})
         check_problem(answer, 422, "idempotency_key_reused")
     assert await gateway.snapshot() == before
-
-
-def test_every_feature_uses_the_same_codes_and_details() -> None:
-    """Jobs that features start with their own scripts are rejected like other jobs."""
-    for answers in (ImageAnswer, WorkflowAnswer):
-        assert AdmissionAnswer.FULL == answers.FULL
-        assert AdmissionAnswer.RATE == answers.RATE
-        assert AdmissionAnswer.QUOTA == answers.QUOTA
-    for facts in (ImageFact, WorkflowFact):
-        assert AdmissionFact.BACKLOG == facts.BACKLOG
-        assert AdmissionFact.WAIT_MS == facts.WAIT_MS
-        assert AdmissionFact.ACTIVE == facts.ACTIVE

@@ -215,17 +215,6 @@ async def test_many_requests_at_a_full_quota_prune_it_once(
     assert sorted(answer.status for answer in answers) == [202] + [429] * 19
 
 
-@partitioned
-async def test_a_replay_does_not_count_for_limits(gateway: Gateway) -> None:
-    key = await key_for(gateway, rate_per_min=1.0, burst=1, max_jobs=1)
-    created = await post(gateway, key, idempotency_key="k")
-    for _ in range(3):
-        again = await post(gateway, key, idempotency_key="k")
-        assert (again.status, again.json()) == (202, created.json())
-    for other in ("k2", "k3", "k4"):
-        check_problem(await post(gateway, key, idempotency_key=other), 429, "rate_limited")
-
-
 async def test_a_tenant_sees_only_its_own_running_jobs(gateway: Gateway) -> None:
     own_job, others, plain = (new_job_id(tenant_tail(name)) for name in ("a", "b", ""))
     running = [

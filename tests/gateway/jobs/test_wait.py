@@ -118,41 +118,25 @@ def test_wait_is_parsed_and_limited(prefer: str | None, seconds: float) -> None:
     assert parse_prefer_wait(prefer, 60) == seconds
 
 
-async def test_a_read_waits_for_the_end(gateway: Gateway) -> None:
+async def test_a_read_waits_for_a_change_or_the_end(gateway: Gateway) -> None:
     job_id = await gateway.create()
-    reading = asyncio.create_task(gateway.client.get(f"/v1/jobs/{job_id}", {"prefer": "wait=20"}))
+    target, wait = f"/v1/jobs/{job_id}", {"prefer": "wait=20"}
+    etag = (await gateway.client.get(target)).header("etag") or ""
+    for_change = asyncio.create_task(gateway.client.get(target, {**wait, "if-none-match": etag}))
+    for_end = asyncio.create_task(gateway.client.get(target, wait))
     await one_watch(gateway)
-    await gateway.emit(job_id, "running")
-    await settle()
-    assert not reading.done()
-    await gateway.finish(job_id, hint=False)  # a third-party worker publishes no hints
-    answer = await reading
-    assert (answer.status, answer.json()["status"]) == (200, "done")
-    assert gateway.hub.clients == 0
-
-
-async def test_a_read_waits_for_a_change(gateway: Gateway) -> None:
-    job_id = await gateway.create()
-    target = f"/v1/jobs/{job_id}"
-    etag = (await gateway.client.get(target)).header("etag")
-    assert etag
-    reading = asyncio.create_task(
-        gateway.client.get(target, {"prefer": "wait=20", "if-none-match": etag})
-    )
-    await one_watch(gateway)
+    await eventually(lambda: gateway.hub.clients == 2)
     await gateway.redis.hset(gateway.keys.job(job_id), "status", "running")  # type: ignore[misc]
     await gateway.emit(job_id, "running")
-    answer = await reading
+    answer = await for_change
     assert (answer.status, answer.json()["status"]) == (200, "running")
-
-
-async def test_changed_and_ended_jobs_are_returned_at_once(gateway: Gateway) -> None:
-    job_id = await gateway.create()
-    headers = {"prefer": "wait=60", "if-none-match": '"another"'}
-    assert (await gateway.client.get(f"/v1/jobs/{job_id}", headers)).status == 200
-    await gateway.finish(job_id)
-    answer = await gateway.client.get(f"/v1/jobs/{job_id}", {"prefer": "wait=60"})
-    assert answer.json()["status"] == "done"
+    assert (await gateway.client.get(target, {**wait, "if-none-match": etag})).status == 200
+    await settle()
+    assert not for_end.done()
+    await gateway.finish(job_id, hint=False)  # a third-party worker publishes no hints
+    for answer in (await for_end, await gateway.client.get(target, wait)):
+        assert (answer.status, answer.json()["status"]) == (200, "done")
+    assert gateway.hub.clients == 0
 
 
 async def test_shutdown_ends_waiting(gateway: Gateway) -> None:

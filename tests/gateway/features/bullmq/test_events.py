@@ -89,19 +89,6 @@ async def test_a_stream_continues_if_a_failed_job_is_retried(api: QueueApi) -> N
     assert [block.event for block in await stream.rest()] == ["removed"]
 
 
-async def test_ndjson_is_sent_on_request(api: QueueApi) -> None:
-    job_id = await api.add()
-    await api.begin(job_id)
-    await api.complete(job_id, {"ä": "🎬\n"})
-    path = f"{api.path}/jobs/{job_id}/events"
-    answer = await api.gateway.client.get(path, {"accept": "application/x-ndjson"})
-    lines = [json.loads(line) for line in answer.body.splitlines()]
-    assert [line["type"] for line in lines] == [
-        *("hello", "added", "waiting", "active", "completed")
-    ]
-    assert lines[-1]["data"]["returnvalue"] == {"ä": "🎬\n"}
-
-
 async def test_a_queue_stream_has_new_events_of_all_jobs(api: QueueApi) -> None:
     unused = await api.watch()  # the queue has no events yet
     assert (await hello(unused))["queue"] == "video"
@@ -116,15 +103,6 @@ async def test_a_queue_stream_has_new_events_of_all_jobs(api: QueueApi) -> None:
     await api.emit("a\nb", second)
     odd = await stream.event("ab")
     assert json.loads(odd.data)["type"] == "ab"
-
-
-async def test_trimmed_events_are_reported_as_a_gap(api: QueueApi) -> None:
-    first = await api.emit("added", "1")
-    await api.emit("waiting", "1")
-    await api.gateway.redis.xtrim(api.keys.events, maxlen=1, approximate=False)
-    stream = await api.watch(last_event_id=first)
-    await stream.event("gap")
-    assert (await stream.event("waiting")).event == "waiting"
 
 
 async def test_an_invalid_event_id_is_rejected(api: QueueApi) -> None:

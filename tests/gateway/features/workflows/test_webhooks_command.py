@@ -4,32 +4,19 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from tests.support.processes.gateway import PYTHON_M, GatewayProcess, environment
-from tests.support.servers import BUNDLED, RealServer, require_binary
+from tests.support.servers import BUNDLED, RealServer
 
-pytestmark = pytest.mark.process
+SLOW = (
+    "starts a gateway and three commands; tests/sluice tests the client, test_webhook_dlq the API"
+)
+pytestmark = [pytest.mark.process, pytest.mark.slow(SLOW)]
 EVENT = "wf_20260214_001:job.created:ab12cd34"
-
-
-@pytest.fixture(scope="module")
-def redis_server() -> Iterator[RealServer]:
-    server = RealServer(require_binary(BUNDLED))
-    yield server
-    server.close()
-
-
-@pytest.fixture(scope="module")
-def gateway(
-    redis_server: RealServer, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[GatewayProcess]:
-    log = tmp_path_factory.mktemp("gateway") / "log"
-    process = GatewayProcess(PYTHON_M, log, PORT="0", REDIS_URL=redis_server.url)
-    yield process.wait_until_listening()
-    process.close()
 
 
 def run(gateway: GatewayProcess, *args: str) -> subprocess.CompletedProcess[str]:
@@ -38,16 +25,18 @@ def run(gateway: GatewayProcess, *args: str) -> subprocess.CompletedProcess[str]
     return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60)
 
 
-def test_an_empty_list_prints_nothing(gateway: GatewayProcess) -> None:
+def test_dead_letters_are_listed_and_redriven(
+    real_server: Callable[[str], RealServer], tmp_path: Path
+) -> None:
+    server = real_server(BUNDLED)
+    server.client.flushall()
+    process = GatewayProcess(PYTHON_M, tmp_path / "log", PORT="0", REDIS_URL=server.url)
+    gateway = process.wait_until_listening()
     ended = run(gateway)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
     ended = run(gateway, "--redrive")
-    assert ended.returncode == 0
-    assert ended.stdout.startswith("0 redriven")
-
-
-def test_an_unknown_event_exits_with_66(gateway: GatewayProcess) -> None:
+    assert (ended.returncode, ended.stdout[:10]) == (0, "0 redriven")
     ended = run(gateway, "--redrive", EVENT)
-    assert ended.returncode == 66
-    assert "404" in ended.stderr
+    process.close()
+    assert (ended.returncode, "404" in ended.stderr) == (66, True)
     assert "Traceback" not in ended.stderr

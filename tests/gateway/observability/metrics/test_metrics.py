@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import time
 import timeit
@@ -21,7 +20,6 @@ from common.jobs.audit.report import AuditReport, Violation, store_report
 from common.jobs.audit.rules import Rule
 from common.jobs.queue_stats import QueueReading
 from common.observability.heartbeats import Heartbeat, Histogram, MachineReading, TaskNumbers
-from gateway.events.subscriber import MAX_QUEUED_BYTES
 from gateway.http.connection_limits import ConnectionLimits
 from gateway.jobs.routes import SEND_TIMEOUT_S
 from gateway.observability.metrics import routes as route
@@ -288,25 +286,6 @@ async def test_streams_are_counted(gateway: Gateway) -> None:
     await first.rest()
     await second.rest()
     assert (await scrape(gateway)).value("gw_sse_clients") == 0
-
-
-async def test_gaps_and_slow_clients_are_counted(gateway: Gateway) -> None:
-    job_id = await gateway.create()
-    slow = await gateway.client.watch(job_id)
-    await slow.event("queued")
-    await eventually(lambda: all(watch.live for watch in gateway.hub._subscribers))
-    slow.take.clear()
-    await gateway.emit(job_id, "message")
-    await asyncio.wait_for(slow.held_up.wait(), 10)
-    for _ in range(4):
-        await gateway.emit(job_id, "message", {"text": "x" * (MAX_QUEUED_BYTES // 3)})
-    await eventually(lambda: gateway.hub.metrics.slow == 1)
-    await gateway.redis.xtrim(gateway.keys.events(job_id), maxlen=1, approximate=False)
-    slow.take.set()
-    await slow.event("gap")
-    found = await scrape(gateway)
-    assert found.value("gw_sse_gap_total") == 1
-    assert found.value("gw_sse_slow_total") == 1
 
 
 async def test_a_client_that_stops_reading_is_counted(
