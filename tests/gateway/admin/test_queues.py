@@ -58,10 +58,7 @@ async def test_bullmq_queues_are_listed_and_cannot_be_paused(make: Make) -> None
     await gateway.redis.zadd("bull:mail:failed", {"3": 1})
     found = (await gateway.client.get(QUEUES)).json()["bullmq"]
     assert [queue["name"] for queue in found] == ["mail", "print"]
-    assert {state: n for state, n in found[0]["counts"].items() if n} == {
-        "wait": 2,
-        "failed": 1,
-    }
+    assert {state: n for state, n in found[0]["counts"].items() if n} == {"wait": 2, "failed": 1}
     for name, code in (("mail", "queue_not_pausable"), ("fax", "queue_not_found")):
         for action in ("pause", "resume"):
             answer = await gateway.client.send("POST", f"{QUEUES}/{name}/{action}")

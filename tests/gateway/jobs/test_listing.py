@@ -96,10 +96,7 @@ async def test_errors_are_shortened(gateway: Gateway) -> None:
     await put(gateway, NOON, status="error", error='["odd"]')
     found = [job["error"] for job in (await page(gateway))["jobs"]]
     assert found[0] == {"kind": "timeout", "message": "x" * 200}
-    assert found[1:] == [
-        {"kind": "", "message": "no JSON"},
-        {"kind": "", "message": '["odd"]'},
-    ]
+    assert found[1:] == [{"kind": "", "message": "no JSON"}, {"kind": "", "message": '["odd"]'}]
 
 
 async def test_jobs_are_filtered_by_time(gateway: Gateway) -> None:

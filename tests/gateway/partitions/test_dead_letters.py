@@ -18,12 +18,7 @@ pytestmark = pytest.mark.fakeredis_only
 
 
 async def dead(
-    gateway: Gateway,
-    partition: int,
-    id: str = "*",
-    *,
-    number: int = 0,
-    job_id: str = "job",
+    gateway: Gateway, partition: int, id: str = "*", *, number: int = 0, job_id: str = "job"
 ) -> str:
     """A dead letter in a partition; returns its id in the API."""
     message = {"job_id": job_id, "task": "chat", "payload": json.dumps({"n": number})}

@@ -12,11 +12,7 @@ from tests.support.gateway.harness import Gateway
 
 SESSION = "/ui/session"
 #: Headers that a dashboard page sends with every request that changes something.
-PAGE = {
-    "x-sluice-ui": "1",
-    "sec-fetch-site": "same-origin",
-    "origin": "http://localhost:8080",
-}
+PAGE = {"x-sluice-ui": "1", "sec-fetch-site": "same-origin", "origin": "http://localhost:8080"}
 
 
 class Browser:

@@ -181,10 +181,7 @@ class BackendConnections:
 
 
 def make_gateway(
-    backend: Backend,
-    *,
-    others: Mapping[int, Backend] | None = None,
-    **settings: Any,
+    backend: Backend, *, others: Mapping[int, Backend] | None = None, **settings: Any
 ) -> Gateway:
     """Build what `gateway.lifespan` builds, on the backend of a test and without background tasks.
 

@@ -259,8 +259,6 @@ async def test_invalid_requests_are_rejected(gateway: Gateway) -> None:
 async def test_a_chat_model_is_not_an_embedding_model(gateway: Gateway) -> None:
     await beat(gateway, name="tiny", embedder="minilm")
     error = error_in(
-        await send(gateway, {"input": "a", "model": "tiny"}, EMBEDDINGS),
-        404,
-        "model_not_found",
+        await send(gateway, {"input": "a", "model": "tiny"}, EMBEDDINGS), 404, "model_not_found"
     )
     assert "`minilm`" in error["message"]

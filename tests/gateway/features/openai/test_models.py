@@ -14,16 +14,7 @@ from gateway.features.openai.models import ModelCatalog
 from gateway.http.error_formats import OpenAIErrorView
 from gateway.http.problems import Problem
 from tests.support.gateway.harness import Gateway
-from tests.support.gateway.openai import (
-    CHAT,
-    EMBEDDINGS,
-    HELLO,
-    MODELS,
-    beat,
-    error_in,
-    send,
-    work,
-)
+from tests.support.gateway.openai import CHAT, EMBEDDINGS, HELLO, MODELS, beat, error_in, send, work
 
 pytestmark = pytest.mark.fakeredis_only
 

@@ -8,13 +8,7 @@ from common.features.workflows import reader as reading
 from tests.gateway.features.workflows import seed_shapes
 from tests.gateway.observability.metrics.test_metrics import scrape
 from tests.support.gateway.harness import Gateway
-from tests.support.gateway.workflows import (
-    KEYS,
-    PLAIN,
-    Workflows,
-    check_envelope,
-    things,
-)
+from tests.support.gateway.workflows import KEYS, PLAIN, Workflows, check_envelope, things
 
 pytestmark = pytest.mark.fakeredis_only
 

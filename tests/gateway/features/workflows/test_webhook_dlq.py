@@ -298,9 +298,7 @@ async def test_invalid_dead_letters_are_tolerated(dead_letters: WebhookDeadLette
     assert (await dead_letters.redrive({"all": True})).json()["redriven"] == []
 
 
-async def test_delivery_counts_of_workers_are_published(
-    dead_letters: WebhookDeadLetters,
-) -> None:
+async def test_delivery_counts_of_workers_are_published(dead_letters: WebhookDeadLetters) -> None:
     gateway = dead_letters.workflows.gateway
     reading = WebhooksReading(delivered=7, retried=2, failed=1, under_way=3)
     await store(gateway, beat("w1", webhooks=reading), beat("w2"))

@@ -284,8 +284,7 @@ async def test_clock_behind_for_a_while_deletes_no_history(
 
 async def test_stale_gateways_are_removed(history: History) -> None:
     await history.redis.hset(  # type: ignore[misc]
-        STATS.gateways,
-        mapping={"gone": '{"seen_ms":5,"sse_clients":9}', "odd": "x", "many": "[1]"},
+        STATS.gateways, mapping={"gone": '{"seen_ms":5,"sse_clients":9}', "odd": "x", "many": "[1]"}
     )
     found = await next_sample(history.sampler())
     assert found.values[StatsField.GATEWAYS] == 1

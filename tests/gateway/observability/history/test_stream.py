@@ -81,9 +81,7 @@ async def test_job_changes_are_streamed(gateway: Gateway) -> None:
     assert changed["error"] == {"kind": "timeout", "message": "x" * 200}
 
 
-async def test_many_changes_are_cut_to_the_newest_and_a_count(
-    gateway: Gateway,
-) -> None:
+async def test_many_changes_are_cut_to_the_newest_and_a_count(gateway: Gateway) -> None:
     page = await open_page(gateway, "?only=jobs")
     feed = gateway.history.feed
     ids = [f"job-{n}" for n in range(MAX_PENDING_CHANGES + 30)]
