@@ -46,6 +46,11 @@ async def test_cookie_replaces_the_key_after_sign_in(strict: Gateway) -> None:
     assert answer.status == 200
     me = answer.json()
     assert me == await browser.me()
+    given = (answer.header("set-cookie") or "").lower()
+    for word in ("httponly", "samesite=strict", "path=/", "max-age=28800"):
+        assert word in given
+    assert "secure" not in given
+    assert answer.header("cache-control") == "no-store"
     assert me["signed_in"]
     assert not me["sign_in_needed"]
     assert (me["key_id"], me["name"], me["tenant"]) == (id_of(key), "on call", None)
@@ -54,32 +59,15 @@ async def test_cookie_replaces_the_key_after_sign_in(strict: Gateway) -> None:
     for path in ("/v1/workers", "/v1/status", "/v1/dlq", "/v1/trail", "/v1/whoami"):
         assert (await browser.get(path)).status == 200
     check_problem(await browser.get("/v1/keys"), 403, "insufficient_scope")
-
-
-async def test_the_cookie_has_its_security_attributes(strict: Gateway) -> None:
-    key = await key_for(strict, scopes=("ui",))
-    answer = await Browser(strict).sign_in(key)
-    given = (answer.header("set-cookie") or "").lower()
-    for word in ("httponly", "samesite=strict", "path=/", "max-age=28800"):
-        assert word in given
-    assert "secure" not in given
-    assert answer.header("cache-control") == "no-store"
+    [session] = [name async for name in strict.redis.scan_iter(match="access:session:*")]
+    raw: Any = await strict.redis.get(session)
+    assert browser.cookie.encode() not in session + raw, "the cookie is not stored"
+    assert key.encode() not in raw
+    for name in (session, AccessKeys().sessions(id_of(key))):
+        assert 0 < await strict.redis.ttl(name) <= module.SESSION_TTL_S
     tls = {**PAGE, "origin": "https://localhost:8080"}
     answer = await Browser(strict).send("POST", SESSION, {"key": key}, headers=tls)
     assert "secure" in (answer.header("set-cookie") or "").lower()
-
-
-async def test_redis_stores_neither_cookie_nor_key(strict: Gateway) -> None:
-    key = await key_for(strict, scopes=("ui",))
-    browser = Browser(strict)
-    await browser.sign_in(key)
-    found = [name async for name in strict.redis.scan_iter(match="access:session:*")]
-    assert len(found) == 1
-    raw: Any = await strict.redis.get(found[0])
-    assert browser.cookie.encode() not in found[0] + raw
-    assert key.encode() not in raw
-    assert 0 < await strict.redis.ttl(found[0]) <= module.SESSION_TTL_S
-    assert 0 < await strict.redis.ttl(AccessKeys().sessions(id_of(key))) <= module.SESSION_TTL_S
 
 
 async def test_invalid_sign_in_creates_no_session(strict: Gateway) -> None:

@@ -18,9 +18,6 @@ async def test_hello_is_sent_first_and_at_once(gateway: Gateway) -> None:
     job_id = await gateway.create()
     stream = await gateway.client.watch(job_id)
     assert stream.status == 200
-    assert stream.header("content-type") == "text/event-stream; charset=utf-8"
-    assert stream.header("cache-control") == "no-store, no-transform"
-    assert stream.header("x-accel-buffering") == "no"
     assert stream.header("content-length") is None
     assert stream.header("x-request-id")
     hello = await stream.next()

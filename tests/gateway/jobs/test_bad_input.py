@@ -80,40 +80,28 @@ async def test_nesting_is_limited_to_64_levels(gateway: Gateway) -> None:
     assert await gateway.redis.xlen(gateway.keys.queue) == 4
 
 
+INVALID_VALUES: dict[str, tuple[Any, ...]] = {
+    "task": ("dance", "CHAT", "chat ", None, 1, ["chat"], {"chat": 1}),
+    "payload": (None, [], [["a", 1]], "{}", 1, True),
+    "ttl_s": (0, -1, 30 * 24 * 3600 + 1, 10**30, 2**63, 1.5, 60.0, "60", True, [60]),
+    "priority": (1,),
+    "job_id": ("x",),
+}
+#: Body and pointers by name.
 MISFITS: dict[str, tuple[bytes, list[str]]] = {
-    "unknown task": (chat(task="dance"), ["/task"]),
-    "task in capitals": (chat(task="CHAT"), ["/task"]),
-    "task with a blank": (chat(task="chat "), ["/task"]),
-    "task null": (chat(task=None), ["/task"]),
-    "task a number": (chat(task=1), ["/task"]),
-    "task a list": (chat(task=["chat"]), ["/task"]),
-    "task an object": (chat(task={"chat": 1}), ["/task"]),
+    **{
+        f"{member} {value}": (chat(**{member: value}), [f"/{member}"])
+        for member, values in INVALID_VALUES.items()
+        for value in values
+    },
     "task missing": (without("task"), ["/task"]),
     "payload missing": (without("payload"), ["/payload"]),
-    "payload null": (chat(payload=None), ["/payload"]),
-    "payload a list": (chat(payload=[]), ["/payload"]),
-    "payload a list of pairs": (chat(payload=[["a", 1]]), ["/payload"]),
-    "payload a string": (chat(payload="{}"), ["/payload"]),
-    "payload a number": (chat(payload=1), ["/payload"]),
-    "payload true": (chat(payload=True), ["/payload"]),
     "everything missing": (b"{}", ["/task", "/payload"]),
     "body a list": (b"[]", [""]),
     "body a string": (b'"chat"', [""]),
     "body null": (b"null", [""]),
     "body a number": (b"12345678901234567890", [""]),
-    "extra field": (chat(priority=1), ["/priority"]),
     "extra field with an odd name": (chat(**{"a/b~c": 1}), ["/a~1b~0c"]),
-    "own job_id": (chat(job_id="x"), ["/job_id"]),
-    "ttl 0": (chat(ttl_s=0), ["/ttl_s"]),
-    "ttl negative": (chat(ttl_s=-1), ["/ttl_s"]),
-    "ttl too long": (chat(ttl_s=30 * 24 * 3600 + 1), ["/ttl_s"]),
-    "ttl huge": (chat(ttl_s=10**30), ["/ttl_s"]),
-    "ttl 2**63": (chat(ttl_s=2**63), ["/ttl_s"]),
-    "ttl float": (chat(ttl_s=1.5), ["/ttl_s"]),
-    "ttl whole float": (chat(ttl_s=60.0), ["/ttl_s"]),
-    "ttl string": (chat(ttl_s="60"), ["/ttl_s"]),
-    "ttl true": (chat(ttl_s=True), ["/ttl_s"]),
-    "ttl list": (chat(ttl_s=[60]), ["/ttl_s"]),
 }
 
 

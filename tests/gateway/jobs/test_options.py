@@ -21,66 +21,46 @@ def with_options(**changes: Any) -> bytes:
     return json.dumps({**CHAT, **changes}).encode()
 
 
-def backoff(**changes: Any) -> bytes:
-    return with_options(backoff=changes)
+INVALID_VALUES: dict[str, tuple[Any, ...]] = {
+    "timeout_s": (0, -1.5, DAYS_30 + 1, True, "5", [5], 10**300),
+    "max_attempts": (0, -1, 1001, 10**40, 3.0, True, "3"),
+    "backoff": (5, [], "{}"),
+    "backoff/initial": (1,),
+    "backoff/initial_s": (-0.1, 3600.5, None),
+    "backoff/factor": (0.99, 101, True),
+    "backoff/max_s": (-1, 86401),
+    "backoff/jitter": (-0.5, 1.01, "0.5"),
+    "delay_s": (-1, DAYS_30 + 0.1, True, "5", 10**300),
+    "run_at": (
+        *(1760000000, "1760000000", True, "", "2026-01-01T00:00:00", "2026-01-01"),
+        *("2026-01-01T00:00Z", "2026-13-01T00:00:00Z", "2026-02-30T00:00:00Z"),
+        *("2026-01-01T00:00:00+24:00", "0000-01-01T00:00:00Z", " 2026-01-01T00:00:00Z"),
+        *("2026-01-01T00:00:00Z\n", "٢٠٢٦-01-01T00:00:00Z", "2999-01-01T00:00:00Z"),
+        "9999-12-31T23:59:59-23:59",
+    ),
+}
 
 
-#: Also parsed by FastAPI with the same model; see test_openapi.
+def body_with(pointer: str, value: Any) -> bytes:
+    member, _, part = pointer.partition("/")
+    return with_options(**{member: {part: value} if part else value})
+
+
+NEW_YEAR = "2026-01-01T00:00:00Z"
+#: Body and pointers by name. Also parsed by FastAPI with the same model; see test_openapi.
 INVALID_OPTIONS: dict[str, tuple[bytes, list[str]]] = {
-    "timeout 0": (with_options(timeout_s=0), ["/timeout_s"]),
-    "timeout negative": (with_options(timeout_s=-1.5), ["/timeout_s"]),
-    "timeout too long": (with_options(timeout_s=DAYS_30 + 1), ["/timeout_s"]),
-    "timeout true": (with_options(timeout_s=True), ["/timeout_s"]),
-    "timeout text": (with_options(timeout_s="5"), ["/timeout_s"]),
-    "timeout list": (with_options(timeout_s=[5]), ["/timeout_s"]),
-    "timeout huge": (with_options(timeout_s=10**300), ["/timeout_s"]),
-    "attempts 0": (with_options(max_attempts=0), ["/max_attempts"]),
-    "attempts negative": (with_options(max_attempts=-1), ["/max_attempts"]),
-    "attempts too many": (with_options(max_attempts=1001), ["/max_attempts"]),
-    "attempts huge": (with_options(max_attempts=10**40), ["/max_attempts"]),
-    "attempts float": (with_options(max_attempts=3.0), ["/max_attempts"]),
-    "attempts true": (with_options(max_attempts=True), ["/max_attempts"]),
-    "attempts text": (with_options(max_attempts="3"), ["/max_attempts"]),
-    "backoff number": (with_options(backoff=5), ["/backoff"]),
-    "backoff list": (with_options(backoff=[]), ["/backoff"]),
-    "backoff text": (with_options(backoff="{}"), ["/backoff"]),
-    "backoff with more": (backoff(initial=1), ["/backoff/initial"]),
-    "initial negative": (backoff(initial_s=-0.1), ["/backoff/initial_s"]),
-    "initial too long": (backoff(initial_s=3600.5), ["/backoff/initial_s"]),
-    "initial null": (backoff(initial_s=None), ["/backoff/initial_s"]),
-    "factor below 1": (backoff(factor=0.99), ["/backoff/factor"]),
-    "factor too big": (backoff(factor=101), ["/backoff/factor"]),
-    "factor true": (backoff(factor=True), ["/backoff/factor"]),
-    "max negative": (backoff(max_s=-1), ["/backoff/max_s"]),
-    "max too long": (backoff(max_s=86401), ["/backoff/max_s"]),
-    "jitter negative": (backoff(jitter=-0.5), ["/backoff/jitter"]),
-    "jitter above 1": (backoff(jitter=1.01), ["/backoff/jitter"]),
-    "jitter text": (backoff(jitter="0.5"), ["/backoff/jitter"]),
-    "two faults": (backoff(jitter=2, factor=0), ["/backoff/factor", "/backoff/jitter"]),
-    "delay negative": (with_options(delay_s=-1), ["/delay_s"]),
-    "delay too long": (with_options(delay_s=DAYS_30 + 0.1), ["/delay_s"]),
-    "delay true": (with_options(delay_s=True), ["/delay_s"]),
-    "delay text": (with_options(delay_s="5"), ["/delay_s"]),
-    "delay huge": (with_options(delay_s=10**300), ["/delay_s"]),
-    "run_at number": (with_options(run_at=1760000000), ["/run_at"]),
-    "run_at number as text": (with_options(run_at="1760000000"), ["/run_at"]),
-    "run_at true": (with_options(run_at=True), ["/run_at"]),
-    "run_at empty": (with_options(run_at=""), ["/run_at"]),
-    "run_at no offset": (with_options(run_at="2026-01-01T00:00:00"), ["/run_at"]),
-    "run_at date only": (with_options(run_at="2026-01-01"), ["/run_at"]),
-    "run_at no seconds": (with_options(run_at="2026-01-01T00:00Z"), ["/run_at"]),
-    "run_at month 13": (with_options(run_at="2026-13-01T00:00:00Z"), ["/run_at"]),
-    "run_at February 30": (with_options(run_at="2026-02-30T00:00:00Z"), ["/run_at"]),
-    "run_at offset 24:00": (with_options(run_at="2026-01-01T00:00:00+24:00"), ["/run_at"]),
-    "run_at year 0": (with_options(run_at="0000-01-01T00:00:00Z"), ["/run_at"]),
-    "run_at blank around": (with_options(run_at=" 2026-01-01T00:00:00Z"), ["/run_at"]),
-    "run_at line break": (with_options(run_at="2026-01-01T00:00:00Z\n"), ["/run_at"]),
-    "run_at other digits": (with_options(run_at="٢٠٢٦-01-01T00:00:00Z"), ["/run_at"]),
-    "run_at far ahead": (with_options(run_at="2999-01-01T00:00:00Z"), ["/run_at"]),
-    "run_at end of time": (with_options(run_at="9999-12-31T23:59:59-23:59"), ["/run_at"]),
-    "delay and run_at": (with_options(delay_s=5, run_at="2026-01-01T00:00:00Z"), ["/run_at"]),
-    "delay 0 and run_at": (with_options(delay_s=0, run_at="2026-01-01T00:00:00Z"), ["/run_at"]),
-    "bad delay and run_at": (with_options(delay_s=-5, run_at="2026-01-01T00:00:00Z"), ["/delay_s"]),
+    **{
+        f"{pointer} {number}": (body_with(pointer, value), [f"/{pointer}"])
+        for pointer, values in INVALID_VALUES.items()
+        for number, value in enumerate(values)
+    },
+    "two faults": (
+        with_options(backoff={"jitter": 2, "factor": 0}),
+        ["/backoff/factor", "/backoff/jitter"],
+    ),
+    "delay and run_at": (with_options(delay_s=5, run_at=NEW_YEAR), ["/run_at"]),
+    "delay 0 and run_at": (with_options(delay_s=0, run_at=NEW_YEAR), ["/run_at"]),
+    "bad delay and run_at": (with_options(delay_s=-5, run_at=NEW_YEAR), ["/delay_s"]),
 }
 
 

@@ -15,6 +15,7 @@ import pytest
 import redis
 
 from common.redis import pipelined
+from gateway.events import stream_reader
 from gateway.observability.status import routes as health
 from tests.support.gateway.asgi import Answer
 from tests.support.gateway.dead_letters import dead
@@ -254,9 +255,10 @@ async def test_long_third_party_script_ends_no_stream(gateway: Gateway, server: 
 
 @pytest.mark.fakeredis_only
 async def test_stream_retries_reading_stored_events(
-    make: Make, caplog: pytest.LogCaptureFixture
+    make: Make, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Redis fails between the response headers and the first page; the client gets all events."""
+    monkeypatch.setattr(stream_reader, "RECONNECT_S", 0.01)
     gateway = make()
     job_id = await gateway.create()
     await gateway.finish(job_id)
@@ -276,8 +278,11 @@ async def test_stream_retries_reading_stored_events(
 
 
 @pytest.mark.fakeredis_only
-async def test_unexpected_error_does_not_stop_the_hub(make: Make) -> None:
+async def test_unexpected_error_does_not_stop_the_hub(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An unexpected exception must not stop live events for all clients."""
+    monkeypatch.setattr(stream_reader, "RECONNECT_S", 0.01)
     gateway = make()
     job_id = await gateway.create()
     stream = await gateway.client.watch(job_id)

@@ -195,50 +195,37 @@ async def test_a_full_schedule_stops_the_redrive(make: Make, by_ids: bool) -> No
     assert await gateway.redis.zcard(gateway.keys.scheduled) == 3
 
 
-MISFITS: dict[str, tuple[Any, list[str]]] = {
-    "no choice": ({}, [""]),
-    "all false": ({"all": False}, [""]),
-    "all null": ({"all": None}, [""]),
-    "all 1": ({"all": 1}, ["/all"]),
-    "all text": ({"all": "true"}, ["/all"]),
-    "two choices": ({"all": True, "reason": NO_JOB}, [""]),
-    "no ids and all": ({"all": True, "ids": []}, [""]),
-    "a group and a reason": ({"fingerprint": "0" * 16, "reason": NO_JOB}, [""]),
-    "a group and ids": ({"fingerprint": "0" * 16, "ids": ["1-1"]}, [""]),
-    "three choices": ({"all": True, "reason": NO_JOB, "ids": ["1-1"]}, [""]),
-    "unknown reason": ({"reason": "x"}, ["/reason"]),
-    "reason a list": ({"reason": [NO_JOB]}, ["/reason"]),
-    "ids text": ({"ids": "1-1"}, ["/ids"]),
-    "ids object": ({"ids": {"1-1": 1}}, ["/ids"]),
-    "id a number": ({"ids": ["1-1", 1]}, ["/ids/1"]),
-    "id null": ({"ids": [None]}, ["/ids/0"]),
-    "too many ids": ({"ids": ["1-1"] * 1001}, ["/ids"]),
-    "limit 0": ({"all": True, "limit": 0}, ["/limit"]),
-    "limit too high": ({"all": True, "limit": 1001}, ["/limit"]),
-    "limit true": ({"all": True, "limit": True}, ["/limit"]),
-    "limit float": ({"all": True, "limit": 5.0}, ["/limit"]),
-    "rate 0": ({"all": True, "rate_per_s": 0}, ["/rate_per_s"]),
-    "rate negative": ({"all": True, "rate_per_s": -1}, ["/rate_per_s"]),
-    "rate next to nothing": ({"all": True, "rate_per_s": 5e-324}, ["/rate_per_s"]),
-    "rate too high": ({"all": True, "rate_per_s": 1000.1}, ["/rate_per_s"]),
-    "rate true": ({"all": True, "rate_per_s": True}, ["/rate_per_s"]),
-    "rate text": ({"all": True, "rate_per_s": "10"}, ["/rate_per_s"]),
-    "dry_run text": ({"all": True, "dry_run": "yes"}, ["/dry_run"]),
-    "dry_run 1": ({"all": True, "dry_run": 1}, ["/dry_run"]),
-    "more": ({"all": True, "force": True}, ["/force"]),
-    "a list": ([], [""]),
-    "null": (b"null", [""]),
-    **{f"id {bad!r}": ({"ids": ["1-1", bad]}, ["/ids/1"]) for bad in [*IMPOSSIBLE_IDS, ""]},
+GROUP = "0" * 16
+#: No choice, or more than one.
+INVALID_CHOICES: list[Any] = [
+    *({}, {"all": False}, {"all": None}, [], b"null"),
+    *({"all": True, "reason": NO_JOB}, {"all": True, "ids": []}),
+    *({"fingerprint": GROUP, "reason": NO_JOB}, {"fingerprint": GROUP, "ids": ["1-1"]}),
+    {"all": True, "reason": NO_JOB, "ids": ["1-1"]},
+]
+#: By pointer: members of an otherwise valid request.
+INVALID_MEMBERS: dict[str, tuple[dict[str, Any], ...]] = {
+    "/all": ({"all": 1}, {"all": "true"}),
+    "/reason": ({"reason": "x"}, {"reason": [NO_JOB]}),
+    "/ids": ({"ids": "1-1"}, {"ids": {"1-1": 1}}, {"ids": ["1-1"] * 1001}),
+    "/ids/1": tuple({"ids": ["1-1", bad]} for bad in (1, None, "", *IMPOSSIBLE_IDS)),
+    "/limit": tuple({"all": True, "limit": bad} for bad in (0, 1001, True, 5.0)),
+    "/rate_per_s": tuple(
+        {"all": True, "rate_per_s": bad} for bad in (0, -1, 5e-324, 1000.1, True, "10")
+    ),
+    "/dry_run": ({"all": True, "dry_run": "yes"}, {"all": True, "dry_run": 1}),
+    "/force": ({"all": True, "force": True},),
 }
 
 
 async def test_invalid_redrive_requests_are_rejected(gateway: Gateway) -> None:
     await dead(gateway)
     before = await gateway.snapshot()
-    for name, (body, pointers) in MISFITS.items():
-        answer = await call(gateway, "POST", "/redrive", body)
-        problem = check_problem(answer, 422, "invalid_request")
-        assert [fault["pointer"] for fault in problem["errors"]] == pointers, name
+    for pointer, bodies in {"": INVALID_CHOICES, **INVALID_MEMBERS}.items():
+        for body in bodies:
+            answer = await call(gateway, "POST", "/redrive", body)
+            problem = check_problem(answer, 422, "invalid_request")
+            assert [fault["pointer"] for fault in problem["errors"]] == [pointer], body
     for raw, content_type, status, code in (
         (b"", "application/json", 400, "malformed_json"),
         (b"{all}", "application/json", 400, "malformed_json"),

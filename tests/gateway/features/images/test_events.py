@@ -103,22 +103,6 @@ async def test_a_resumed_stream_does_not_repeat_the_known_state(images: Images) 
     assert state_of(await unknown_id.next()) == ("processing", "encoding", 75)
 
 
-async def test_no_state_is_sent_twice(images: Images, monkeypatch: Any) -> None:
-    monkeypatch.setattr(stages, "MIN_POLL_S", 0.01)
-    monkeypatch.setattr(stages, "MAX_POLL_S", 0.01)
-    image_id = await images.uploaded()
-    stream = await images.watch(image_id)
-    for _ in range(5):
-        await images.redis.publish(images.gateway.keys.hints, KEYS.status(image_id))
-        await settle()
-    await images.advance(image_id, Stage.VALIDATING)
-    await images.succeed(image_id)
-    seen = [state_of(block)[1] for block in (await stream.rest())[1:]]
-    assert len(set(seen)) == len(seen)
-    assert seen[0] == "queued"
-    assert seen[-1] == "done"
-
-
 # -- third-party pipelines -------------------------------------------------------------------------
 
 

@@ -83,27 +83,23 @@ async def test_the_same_key_creates_one_image(images: Images) -> None:
     assert await images.create(idempotency_key="k") != defaults, "it was deleted"
 
 
-MISFITS: dict[str, tuple[Any, str]] = {
-    "no object": ([], ""),
-    "unknown member": ({"size": 1}, "/size"),
-    "type": ({"content_type": "image/svg+xml"}, "/content_type"),
-    "type of a page": ({"content_type": "text/html"}, "/content_type"),
-    "type a number": ({"content_type": 7}, "/content_type"),
-    "empty name": ({"filename": ""}, "/filename"),
-    "long name": ({"filename": "x" * 256}, "/filename"),
-    "name with a line": ({"filename": "a\nb.jpg"}, "/filename"),
-    "no bytes": ({"max_bytes": 0}, "/max_bytes"),
-    "bytes as text": ({"max_bytes": "5"}, "/max_bytes"),
-    "metadata a list": ({"metadata": []}, "/metadata"),
-    "metadata too long": ({"metadata": {"x": "y" * 16_384}}, "/metadata"),
-    "detect": ({"detect": "faces"}, "/detect"),
+INVALID_MEMBERS: dict[str, tuple[Any, ...]] = {
+    "size": (1,),
+    "content_type": ("image/svg+xml", "text/html", 7),
+    "filename": ("", "x" * 256, "a\nb.jpg"),
+    "max_bytes": (0, "5"),
+    "metadata": ([], {"x": "y" * 16_384}),
+    "detect": ("faces",),
 }
 
 
 async def test_an_invalid_request_changes_nothing(images: Images) -> None:
-    for name, (body, pointer) in MISFITS.items():
-        problem = check_problem(await images.post(body), 422, "invalid_request")
-        assert problem["errors"][0]["pointer"] == pointer, name
+    check_problem(await images.post([]), 422, "invalid_request")
+    for member, values in INVALID_MEMBERS.items():
+        for value in values:
+            answer = await images.post({member: value})
+            problem = check_problem(answer, 422, "invalid_request")
+            assert problem["errors"][0]["pointer"] == f"/{member}", value
     client, plain = images.client, {"content-type": "text/plain"}
     check_problem(await client.send("POST", IMAGES, JSON, b"{"), 400, "malformed_json")
     check_problem(await client.send("POST", IMAGES, plain, b"{}"), 415, "unsupported_media_type")

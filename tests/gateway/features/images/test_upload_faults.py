@@ -167,7 +167,7 @@ async def test_a_timeout_during_a_write_is_reported_after_it(
     write = SpoolFile.write
 
     def slowly(self: SpoolFile, data: bytes) -> None:
-        time.sleep(0.2)
+        time.sleep(0.1)
         write(self, data)
 
     monkeypatch.setattr(SpoolFile, "write", slowly)

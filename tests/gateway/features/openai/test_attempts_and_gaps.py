@@ -86,12 +86,6 @@ def test_events_of_an_older_attempt_are_ignored() -> None:
     assert resumable.end("one two") == " two"
 
 
-def test_a_lost_piece_is_sent_at_the_end() -> None:
-    resumable = ResumableText()
-    assert feed_attempt(resumable, ["a", "b", "c", "d"], 1, frozenset({2})) == "a"
-    assert resumable.end("abcd") == "bcd"
-
-
 def test_invalid_events_are_ignored() -> None:
     resumable = ResumableText()
     received = [resumable.feed(data) for data in ({"delta": "a"}, {"delta": "b"}, {}, {"delta": 5})]

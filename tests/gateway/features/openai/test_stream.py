@@ -140,7 +140,7 @@ async def test_events_without_text_do_not_suppress_heartbeats(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streaming, "FIRST_CHUNK_WAIT_S", 0.01)
-    gateway = make(sse_heartbeat_s=0.2)
+    gateway = make(sse_heartbeat_s=0.1)
     request = await work(gateway, STREAMED)
     stream = await request.exchange.start()
     await stream.next()

@@ -19,32 +19,31 @@ pytestmark = pytest.mark.fakeredis_only
 MANY = {f"m{number}": "x" for number in range(5_000)}
 
 
-async def send_body(workflows: Workflows, where: str, body: object) -> Answer:
-    """A request to create a job, or to decide on proposals of one."""
-    if where == "create":
-        return await workflows.create(body)
-    job_id = await reviewing(workflows)
-    return await workflows.post(f"/{job_id}/proposals/bulk", body)
-
-
 async def test_too_many_members_are_one_error(workflows: Workflows) -> None:
-    for where, body, field in (
-        ("create", MANY, None),
-        ("create", {"steps": MANY}, "steps"),
-        ("create", {"webhook": MANY}, "webhook"),
-        ("create", {"review": MANY}, "review"),
-        ("bulk", {"action": "approve", "proposal_ids": [1], "versions": MANY}, "versions"),
-        ("bulk", {"action": "approve", "filter": MANY}, "filter"),
+    job_id = await reviewing(workflows)
+    bulk = f"/{job_id}/proposals/bulk"
+    for path, body, field in (
+        ("", MANY, None),
+        ("", {"steps": MANY}, "steps"),
+        ("", {"webhook": MANY}, "webhook"),
+        ("", {"review": MANY}, "review"),
+        (bulk, {"action": "approve", "proposal_ids": [1], "versions": MANY}, "versions"),
+        (bulk, {"action": "approve", "filter": MANY}, "filter"),
     ):
-        answer = await send_body(workflows, where, body)
+        answer = await workflows.post(path, body)
         [error] = check_envelope(answer, 422, "validation_error")["errors"]
         assert error["field"] == field
         assert "5000" in error["message"]
     payload = {"decisions": [{"id": 1, "action": "approve", **MANY}]}
-    job_id = await reviewing(workflows)
     answer = await execute(workflows, job_id, "review", {"payload": payload})
     [error] = check_envelope(answer, 422, "validation_error")["errors"]
     assert error["field"] == "payload.decisions[0]"
+    name = "n" * 50_000
+    versions = {"action": "approve", "proposal_ids": [1], "versions": {name: 1}}
+    for path, body in (("", {name: 1}), ("", {"steps": {name: {}}}), (bulk, versions)):
+        answer = await workflows.post(path, body)
+        check_envelope(answer, 422)
+        assert len(answer.body) < 1_000, "a long name is not echoed"
 
 
 async def test_a_response_lists_a_limited_number_of_errors(workflows: Workflows) -> None:
@@ -54,19 +53,6 @@ async def test_a_response_lists_a_limited_number_of_errors(workflows: Workflows)
     assert f"{MOST_MEMBERS - MOST_FAULTS} more errors" in envelope["detail"]
     core_answer = await workflows.gateway.client.post(MANY)
     assert (core_answer.status, len(core_answer.json()["errors"])) == (422, MOST_FAULTS)
-
-
-async def test_long_names_are_not_echoed(workflows: Workflows) -> None:
-    name = "n" * 50_000
-    versions = {"action": "approve", "proposal_ids": [1], "versions": {name: 1}}
-    for where, body in (
-        ("create", {name: 1}),
-        ("create", {"steps": {name: {}}}),
-        ("bulk", versions),
-    ):
-        answer = await send_body(workflows, where, body)
-        check_envelope(answer, 422)
-        assert len(answer.body) < 1_000
 
 
 async def test_invalid_proposal_numbers_are_rejected(workflows: Workflows) -> None:

@@ -103,7 +103,7 @@ async def test_a_large_offset_continues_on_the_next_pages(
     job_ids = [await workflows.create_job() for _ in range(12)]
     await workflows.redis.delete(KEYS.job(job_ids[8]))
     there = [job_id for job_id in job_ids[::-1] if job_id != job_ids[8]]
-    for offset in range(12):
+    for offset in (0, 1, 3, 4, 8, 11):
         assert await ids_of_from(workflows, offset) == there[offset:]
     assert await ids_of_from(workflows, 10_000_000) == []
 

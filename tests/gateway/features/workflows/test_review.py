@@ -13,7 +13,6 @@ from tests.support.gateway.workflow_actions import (
     begin,
     execute,
     execute_path,
-    items,
     reviewing,
     running,
     statuses,
@@ -105,24 +104,6 @@ async def test_some_decisions_fail(workflows: Workflows) -> None:
     assert await statuses(workflows, job_id) == ["proposed", "approved", "proposed"]
     answer = await decide(workflows, job_id, finalize=True)
     assert (answer.status, answer.json()["applied"]) == (200, 2)
-
-
-async def test_decisions_need_reviewable_proposals(workflows: Workflows) -> None:
-    job_id = await workflows.create_job()
-    check_envelope(await decide(workflows, job_id, approve(1)), 409, "not_reviewable")
-    await workflows.post(f"/{job_id}/cancel")
-    check_envelope(await decide(workflows, job_id, approve(1)), 409, "not_reviewable")
-
-
-async def test_decisions_are_recorded(workflows: Workflows) -> None:
-    job_id = await reviewing(workflows)
-    await decide(workflows, job_id, approve(1, note="fits"), reject(2))
-    found = await workflows.read(f"/{job_id}/results?step=review")
-    [audit] = found["result"]["items"]
-    assert audit["id"] == "r_001"
-    assert audit["payload"]["who"] == "local"
-    assert audit["payload"]["decisions"][0] == {"id": "p_001", "action": "approve", "note": "fits"}
-    assert (await items(workflows, job_id))["p_001"]["undo_token"] == "undo_p_001"
 
 
 MISFITS: list[tuple[Any, str]] = [
@@ -234,6 +215,7 @@ async def test_bulk_decisions_need_reviewable_proposals(workflows: Workflows) ->
     body = {"action": "approve", "all": True}
     for each in (job_id, plain):
         check_envelope(await bulk(workflows, each, body), 409, "not_reviewable")
+    check_envelope(await decide(workflows, job_id, approve(1)), 409, "not_reviewable")
     await workflows.until_proposals(job_id, 2)
     assert (await bulk(workflows, job_id, body)).status == 200  # the review is not open yet
     await workflows.post(f"/{job_id}/cancel")

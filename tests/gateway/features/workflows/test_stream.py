@@ -52,10 +52,6 @@ async def ended(workflows: Workflows) -> str:
 async def test_events_are_sent_from_the_first_to_the_last(workflows: Workflows) -> None:
     job_id = await workflows.create_job({"metadata": {"a": 1}})
     stream = await watch(workflows, job_id)
-    assert stream.header("content-type") == "text/event-stream; charset=utf-8"
-    assert stream.header("cache-control") == "no-store, no-transform"
-    assert stream.header("x-accel-buffering") == "no"
-    assert stream.header("vary") == "Accept"
     hello = await stream.next()
     assert hello is not None
     assert (hello.event, hello.retry, hello.id) == ("hello", "1000", None)
