@@ -104,16 +104,6 @@ async def test_a_job_with_an_idempotency_key_is_not_canceled(gateway: Gateway) -
         assert b"Hi there, friend." in await again.body()
 
 
-async def test_a_job_that_has_ended_is_not_canceled(gateway: Gateway) -> None:
-    request = await work(gateway, STREAMED)
-    await request.run()
-    await request.finish()
-    await request.exchange.start()
-    await request.exchange.rest()
-    await request.exchange.hang_up()
-    assert await request.status() == "done"
-
-
 class DisconnectAfterResponse(Exchange):
     """Reports a disconnect as soon as the response is sent, as servers do."""
 

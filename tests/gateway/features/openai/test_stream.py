@@ -190,17 +190,6 @@ async def test_a_job_that_fails_later_ends_with_an_error(gateway: Gateway) -> No
     }
 
 
-async def test_a_repeated_attempt_continues_the_answer(gateway: Gateway) -> None:
-    request = await work(gateway, STREAMED)
-    await request.run()
-    await request.say("Hi", " the")
-    await request.exchange.start()
-    await request.run()
-    await request.say("Hi th", "ere", ", friend", ".")
-    await request.finish()
-    assert text_of(await chunks(request.exchange)) == "Hi there, friend."
-
-
 async def test_a_different_attempt_ends_with_an_error(gateway: Gateway) -> None:
     request = await work(gateway, STREAMED)
     await request.run()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -172,5 +173,6 @@ async def test_workers_are_listed(gateway: Gateway) -> None:
     listed = answer.json()["workers"]
     assert [worker["consumer"] for worker in listed] == ["a", "b"]
     assert listed[0]["running"] == running
+    assert abs(listed[0]["heartbeat_age_s"] - time.time()) < 60, "it was seen in 1970"
     assert listed[0]["tally"]["chat"]["started"] == 7
     assert TypeAdapter(Heartbeat).validate_python(listed[1]).to_json() == beat("b").to_json()
