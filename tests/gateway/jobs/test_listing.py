@@ -150,15 +150,6 @@ async def test_jobs_are_found_by_the_start_of_their_id(gateway: Gateway) -> None
 
 
 @partitioned
-async def test_pages_list_each_job_once(gateway: Gateway) -> None:
-    created = {await put(gateway, NOON + number // 7) for number in range(30)}
-    whole = await ids(gateway)
-    assert set(whole) == created
-    for limit in (1, 4, 7, 29, 30, 31):
-        assert await all_pages(gateway, limit=limit) == whole
-
-
-@partitioned
 async def test_new_jobs_do_not_shift_later_pages(gateway: Gateway) -> None:
     created = [await put(gateway, NOON - number) for number in range(20)]
     first = await page(gateway, limit=8)
@@ -232,7 +223,7 @@ async def test_any_text_can_be_searched(gateway: Gateway) -> None:
 
 
 @partitioned
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 async def test_pages_match_a_plain_search(
     gateway: Gateway, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -258,6 +249,9 @@ async def test_pages_match_a_plain_search(
     await delete(gateway, *(job["job_id"] for job in gone))
     jobs = [job for job in jobs if job not in gone]
     jobs.sort(key=lambda job: (job["ms"], job["job_id"]), reverse=True)
+    everything = [job["job_id"] for job in jobs]
+    for limit in (1, 9, len(jobs)):
+        assert await all_pages(gateway, limit=limit) == everything
     for _ in range(6):
         query: dict[str, Any] = {"limit": some.randint(1, 9)}
         if some.random() < 0.5:

@@ -114,6 +114,18 @@ async def test_requests_fail_while_redis_is_down_and_recover(
     job = f"/v1/jobs/{job_id}"
     await check_unreachable(gateway, "/readyz", job, f"{job}/events", "/v1/jobs", "/v1/jobs?q=x")
     assert (await gateway.client.get("/healthz")).status == 200
+    send = gateway.client.send
+
+    async def send_others() -> list[Answer]:
+        answers = await asyncio.gather(
+            *(send("GET", path) for path in ("/v1/dlq", "/v1/dlq/1-1")),
+            *(send("DELETE", path) for path in ("/v1/dlq?all=true", "/v1/dlq/1-1", "/v1/jobs/x")),
+            send("POST", "/v1/jobs/x/cancel"),
+        )
+        return [*answers, *await additions(gateway, "1-1")]
+
+    with short_retries(*gateway.batchers):
+        await check_refused(send_others)
     server.start()
     assert (await gateway.client.get("/readyz")).status == 200
     job_id = await gateway.create()
@@ -129,25 +141,6 @@ async def additions(gateway: Gateway, letter_id: str) -> list[Answer]:
         send("POST", "/v1/dlq/redrive", headers, b'{"all":true}'),
         gateway.client.post({**CHAT, "delay_s": 60, "max_attempts": 2}, {"idempotency-key": "k"}),
     )
-
-
-async def test_all_other_requests_fail_while_redis_is_down(gateway: Gateway, server: Redis) -> None:
-    server.stop()
-    send = gateway.client.send
-
-    async def send_all() -> list[Answer]:
-        answers = await asyncio.gather(
-            send("GET", "/v1/dlq"),
-            send("GET", "/v1/dlq/1-1"),
-            send("DELETE", "/v1/dlq?all=true"),
-            send("DELETE", "/v1/dlq/1-1"),
-            send("DELETE", "/v1/jobs/x"),
-            send("POST", "/v1/jobs/x/cancel"),
-        )
-        return [*answers, *await additions(gateway, "1-1")]
-
-    with short_retries(*gateway.batchers):
-        await check_refused(send_all)
 
 
 async def test_a_redis_without_memory_gets_503(gateway: Gateway, server: Redis) -> None:

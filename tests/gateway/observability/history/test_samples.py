@@ -59,12 +59,9 @@ def test_merged_sample_has_sums_worst_values_and_totals() -> None:
         StatsField.AVAILABLE_BYTES: 70,
     }
     assert whole.spreads[StatsField.END_TO_END] == {1: 3, 2: 5}
-
-
-def test_merged_sample_has_every_field() -> None:
     plain = [field for field in StatsField if field not in HISTOGRAM_FIELDS]
     whole = merge_samples(START, [Sample(START, dict.fromkeys(plain, 1), {})])
-    assert set(whole.values) == set(plain)
+    assert set(whole.values) == set(plain), "every field is merged"
     assert not set(COUNT_FIELDS) & set(TOTAL_FIELDS)
 
 
@@ -72,13 +69,11 @@ def counts_of(values: list[float]) -> dict[int, int]:
     return dict(Counter(bisect_left(SECONDS_BOUNDS, value) for value in values))
 
 
-def test_without_values_there_is_no_percentile() -> None:
-    assert samples.percentile_ms({}, 0.5) is None
-    assert samples.percentile_ms({3: 0}, 0.5) is None
-
-
 @pytest.mark.parametrize("share", [0.5, 0.95, 0.99])
 def test_percentile_is_in_the_right_bucket(share: float) -> None:
+    assert samples.percentile_ms({}, share) is None
+    assert samples.percentile_ms({3: 0}, share) is None
+    assert samples.percentile_ms({samples.LAST_BUCKET: 5}, share) == SECONDS_BOUNDS[-1] * 1000
     rng = random.Random(7)
     for _ in range(50):
         values = sorted(rng.lognormvariate(-1, 2) for _ in range(rng.randrange(1, 400)))
@@ -99,10 +94,6 @@ def test_merged_counts_have_the_same_percentiles() -> None:
     assert merged == whole
     for share in (0.5, 0.95, 0.99):
         assert samples.percentile_ms(merged, share) == samples.percentile_ms(whole, share)
-
-
-def test_a_percentile_is_at_most_the_last_bound() -> None:
-    assert samples.percentile_ms({samples.LAST_BUCKET: 5}, 0.5) == SECONDS_BOUNDS[-1] * 1000
 
 
 def test_encoded_counts_can_be_decoded() -> None:
@@ -141,6 +132,7 @@ def test_all_counts_of_a_new_worker_are_added() -> None:
     assert sum_counters(increases)[1][StatsField.END_TO_END] == {0: 1}, (
         "another process of that name"
     )
+    assert WorkerCounters(5).since(WorkerCounters(9)) == WorkerCounters(5), "it was reset"
 
 
 def test_tokens_are_counted() -> None:
@@ -167,10 +159,6 @@ def test_baseline_of_a_dead_worker_is_dropped() -> None:
     assert "w1" in seen.encode()
     seen, _ = seen.diff([], START + WORKER_FORGET_MS)
     assert seen.encode() == "{}"
-
-
-def test_lower_counters_were_reset() -> None:
-    assert WorkerCounters(5).since(WorkerCounters(9)) == WorkerCounters(5)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ from common.version import VERSION
 from gateway.jobs.backpressure import PressureState, PressureView
 from gateway.observability.metrics import routes as metrics_route
 from gateway.observability.snapshot.redis import RedisFacts
-from gateway.observability.status import routes as route
 from gateway.observability.status.checks import Level
 from gateway.observability.status.status import Checks, StatusView, overall, run_checks
 from tests.gateway.observability.metrics.test_metrics import beat, store, with_workers
@@ -40,12 +39,6 @@ HEALTHY = RedisFacts(
     workers=[beat("w1")],
     info={"used_memory": 10, "maxmemory": 100, "aof_enabled": 1, "redis_version": "8.4.0"},
 )
-
-
-@pytest.fixture(autouse=True)
-def generous_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy machine must not look like an unreachable Redis."""
-    monkeypatch.setattr(route, "TIMEOUT_S", 20.0)
 
 
 async def read(gateway: Gateway, code: int = 200) -> dict[str, Any]:

@@ -11,9 +11,7 @@ import pytest
 from common.access.record import tenant_tail
 from common.observability.heartbeats import Heartbeat, LimitReading, LimitsReading, WaitingReading
 from gateway.jobs.ids import new_job_id
-from gateway.observability.metrics import routes as metrics_route
 from gateway.observability.snapshot.limits import MOST_HOLDERS
-from gateway.observability.status import routes as route
 from gateway.observability.status.status import StatusView
 from tests.gateway.observability.metrics.test_metrics import beat, scrape, store
 from tests.support.gateway.access import call, key_for
@@ -22,13 +20,6 @@ from tests.support.gateway.harness import Gateway, Make
 pytestmark = pytest.mark.fakeredis_only
 
 GROUP = "chat+plan+code"
-
-
-@pytest.fixture(autouse=True)
-def generous_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy machine must not look like an unreachable Redis."""
-    monkeypatch.setattr(route, "TIMEOUT_S", 20.0)
-    monkeypatch.setattr(metrics_route, "TIMEOUT_S", 20.0)
 
 
 def limited(name: str, seen_ms: int | None = None, **changes: Any) -> Heartbeat:
