@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 
 from common.settings.gateway import GatewaySettings
+from gateway.admin import queues as queues_route
 from gateway.app import create_app
+from gateway.observability.history import collector
+from gateway.observability.metrics import routes as metrics_route
+from gateway.observability.snapshot import limits as limits_snapshot
+from gateway.observability.snapshot import redis as redis_snapshot
+from gateway.observability.status import routes as status_route
 from tests.support.gateway.harness import Gateway, Make, gateway_maker
 from tests.support.servers import BUNDLED, Backend, RealServer, require_binary
 
@@ -44,3 +50,14 @@ def leaving() -> Iterator[RealServer]:
 def document() -> dict[str, Any]:
     """The OpenAPI document; shared, because building it is slow."""
     return create_app(GatewaySettings()).openapi()
+
+
+@pytest.fixture(autouse=True)
+def long_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine must not look like an unreachable Redis."""
+    assert metrics_route.TIMEOUT_S < 2
+    for route in (metrics_route, queues_route, status_route):
+        monkeypatch.setattr(route, "TIMEOUT_S", 20.0)
+    monkeypatch.setattr(redis_snapshot, "OTHER_PARTITIONS_TIMEOUT_S", 15.0)
+    monkeypatch.setattr(limits_snapshot, "PARTITION_TIMEOUT_S", 15.0)
+    monkeypatch.setattr(collector, "OTHER_PARTITIONS_TIMEOUT_S", 15.0)

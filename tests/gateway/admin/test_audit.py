@@ -159,6 +159,12 @@ async def test_a_report_that_cannot_be_stored_is_still_returned(gateway: Gateway
     await gateway.create()
     assert (await audit(gateway))[-1]["jobs_checked"] == 1
     assert (await gateway.client.get("/v1/audit")).json()["totals"]["jobs_checked"] == 0
+    await gateway.redis.delete(gateway.keys.audit)
+    for found in (b"", b"x", b"1", b"null", b'[{"job_id":"j"}]', b"\xff"):  # of a third party
+        odd: Any = {"last_found": found, "last_jobs": b"\xff", "jobs_total": "7"}
+        await gateway.redis.hset(gateway.keys.audit, mapping=odd)  # type: ignore[misc]
+        answer = (await gateway.client.get("/v1/audit")).json()
+        assert (answer["last"]["violations"], answer["totals"]["jobs_checked"]) == ([], 7)
 
 
 @pytest.fixture

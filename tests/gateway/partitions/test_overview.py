@@ -12,14 +12,8 @@ from redis.exceptions import ClusterDownError, TryAgainError
 from common.contracts.queue import paused_key
 from common.contracts.stats import StatsField
 from common.observability.heartbeats import LimitReading, LimitsReading
-from gateway.admin import queues as queues_route
-from gateway.observability.history import collector
 from gateway.observability.history.collector import Baseline
 from gateway.observability.history.sampler import HistorySampler
-from gateway.observability.metrics import routes as metrics_route
-from gateway.observability.snapshot import limits as shared_limits
-from gateway.observability.snapshot import redis
-from gateway.observability.status import routes as status_route
 from gateway.observability.status.status import StatusView
 from tests.gateway.observability.metrics.test_metrics import beat, scrape
 from tests.gateway.partitions.conftest import AWAY, PARTITIONS, backlogs, job_in
@@ -27,16 +21,6 @@ from tests.support.gateway.harness import Gateway, Make
 from tests.support.servers import Backend
 
 pytestmark = pytest.mark.fakeredis_only
-
-
-@pytest.fixture(autouse=True)
-def long_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Avoid timeouts on a busy machine."""
-    for route in (metrics_route, queues_route, status_route):
-        monkeypatch.setattr(route, "TIMEOUT_S", 20.0)
-    monkeypatch.setattr(redis, "OTHER_PARTITIONS_TIMEOUT_S", 15.0)
-    monkeypatch.setattr(shared_limits, "PARTITION_TIMEOUT_S", 15.0)
-    monkeypatch.setattr(collector, "OTHER_PARTITIONS_TIMEOUT_S", 15.0)
 
 
 async def queue_of(gateway: Gateway) -> dict[str, Any]:

@@ -12,13 +12,11 @@ from gateway.jobs.partitioned_store import PartitionedStore
 from tests.gateway.observability.history.test_stream import jobs_in, open_page
 from tests.gateway.observability.metrics.test_metrics import scrape
 from tests.gateway.partitions.conftest import AWAY, PARTITIONS, backlogs, job_in, kill, number
-from tests.gateway.partitions.test_overview import long_timeouts, queue_of, status_of
+from tests.gateway.partitions.test_overview import queue_of, status_of
 from tests.support.gateway.asgi import Answer
 from tests.support.gateway.harness import CHAT, Gateway, Make, check_problem, short_retries
 from tests.support.servers import Backend, RealServer
 from tests.support.waiting import eventually
-
-__all__ = ["long_timeouts"]
 
 
 @pytest.mark.fakeredis_only

@@ -22,8 +22,7 @@ def id_of(key: str) -> str:
 
 
 def bearer(key: str, **more: str) -> dict[str, str]:
-    named = {name.replace("_", "-"): value for name, value in more.items()}
-    return {"authorization": f"Bearer {key}", **named}
+    return {"authorization": f"Bearer {key}", **more}
 
 
 async def post(gateway: Gateway, key: str, body: object = CHAT, **headers: str) -> Answer:

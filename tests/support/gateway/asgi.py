@@ -153,6 +153,13 @@ class Exchange:
         await asyncio.gather(self.task, return_exceptions=True)
 
 
+def _pairs(headers: Headers) -> list[tuple[str, str]]:
+    """Header names may be written like names of arguments; the last value counts."""
+    if not isinstance(headers, dict):
+        return list(headers)
+    return list({name.replace("_", "-"): value for name, value in headers.items()}.items())
+
+
 class Client:
     """Sends requests to an ASGI app; abandons at the end what a test left open."""
 
@@ -172,7 +179,7 @@ class Client:
     ) -> Exchange:
         """A request. `own_host` False: without a Host header. `kind`: for unusual clients."""
         path, _, query = target.partition("?")
-        pairs = list(headers.items()) if isinstance(headers, dict) else list(headers)
+        pairs = _pairs(headers)
         if own_host and not any(name.lower() == "host" for name, _ in pairs):
             pairs.insert(0, ("host", "localhost:8080"))
         scope = {
@@ -196,7 +203,7 @@ class Client:
     async def send(
         self, method: str, target: str, headers: Headers = (), body: bytes = b""
     ) -> Answer:
-        pairs = list(headers.items()) if isinstance(headers, dict) else list(headers)
+        pairs = _pairs(headers)
         if body:
             pairs.append(("content-length", str(len(body))))
         return await self.begin(method, target, pairs, [body]).answer()

@@ -54,9 +54,8 @@ class QueueApi:
         return await self.gateway.client.send("DELETE", f"{self.path}/jobs/{job_id}", headers)
 
     async def watch(self, job_id: str = "", **headers: str) -> Exchange:
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
         suffix = f"/jobs/{job_id}/events" if job_id else "/events"
-        return await self.gateway.client.begin("GET", self.path + suffix, named).start()
+        return await self.gateway.client.begin("GET", self.path + suffix, headers).start()
 
     async def fields(self, job_id: str) -> dict[str, str]:
         found = await self.gateway.redis.hgetall(self.keys.job(job_id))  # type: ignore[misc]

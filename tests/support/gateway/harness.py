@@ -108,8 +108,7 @@ class Gateway:
 
     async def create(self, body: object = CHAT, **headers: str) -> str:
         """Create a job over HTTP; returns its id."""
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
-        answer = await self.client.post(body, named)
+        answer = await self.client.post(body, headers)
         assert answer.status == 202, answer
         job_id: str = answer.json()["job_id"]
         return job_id

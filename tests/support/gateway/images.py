@@ -108,8 +108,7 @@ class Images:
 
     async def post(self, body: object = None, **headers: str) -> Answer:
         raw = b"" if body is None else json.dumps(body).encode()
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
-        return await self.client.send("POST", IMAGES, {**JSON, **named}, raw)
+        return await self.client.send("POST", IMAGES, {**JSON, **headers}, raw)
 
     async def create(self, body: object = None, **headers: str) -> str:
         answer = await self.post(body, **headers)
@@ -157,8 +156,7 @@ class Images:
         return image_id
 
     async def read(self, image_id: str, **headers: str) -> Answer:
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
-        return await self.client.get(f"{IMAGES}/{image_id}", named)
+        return await self.client.get(f"{IMAGES}/{image_id}", headers)
 
     async def view(self, image_id: str) -> dict[str, Any]:
         answer = await self.read(image_id)
@@ -167,13 +165,11 @@ class Images:
         return found
 
     async def watch(self, image_id: str, **headers: str) -> Exchange:
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
-        return await self.client.begin("GET", f"{IMAGES}/{image_id}/events", named).start()
+        return await self.client.begin("GET", f"{IMAGES}/{image_id}/events", headers).start()
 
     async def watch_many(self, ids: Iterable[str], **headers: str) -> Exchange:
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
         target = f"{IMAGES}/events?image_ids={','.join(ids)}"
-        return await self.client.begin("GET", target, named).start()
+        return await self.client.begin("GET", target, headers).start()
 
     # -- a worker's calls ------------------------------------------------------------------
 

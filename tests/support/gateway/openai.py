@@ -98,8 +98,7 @@ class Work:
 def begin(gateway: Gateway, body: object, path: str = CHAT, **headers: str) -> Exchange:
     """A request, sent."""
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    sent = {"content-type": JSON, "content-length": str(len(raw)), **named}
+    sent = {"content-type": JSON, "content-length": str(len(raw)), **headers}
     return gateway.client.begin("POST", path, sent, [raw])
 
 

@@ -16,8 +16,7 @@ def begin(
 ) -> Exchange:
     """A request under way."""
     raw = json.dumps({} if body is None else body).encode()
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    pairs = {**JSON, "content-length": str(len(raw)), **named}
+    pairs = {**JSON, "content-length": str(len(raw)), **headers}
     return workflows.gateway.client.begin(method, JOBS + path, pairs, [raw])
 
 

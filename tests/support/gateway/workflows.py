@@ -84,8 +84,7 @@ class Workflows:
     async def post(self, path: str, body: object = None, **headers: str) -> Answer:
         """Any POST below the jobs; bytes go as they are."""
         raw = body if isinstance(body, bytes) else json.dumps({} if body is None else body).encode()
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
-        return await self.gateway.client.send("POST", JOBS + path, {**JSON, **named}, raw)
+        return await self.gateway.client.send("POST", JOBS + path, {**JSON, **headers}, raw)
 
     async def create(self, body: object = None, **headers: str) -> Answer:
         return await self.post("", body, **headers)
@@ -98,8 +97,7 @@ class Workflows:
         return job_id
 
     async def get(self, path: str, **headers: str) -> Answer:
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
-        return await self.gateway.client.get(JOBS + path, named)
+        return await self.gateway.client.get(JOBS + path, headers)
 
     async def read(self, path: str) -> Any:
         answer = await self.get(path)

@@ -22,8 +22,7 @@ pytestmark = pytest.mark.fakeredis_only
 
 
 async def fetch(images: Images, image_id: str, **headers: str) -> Any:
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return await images.client.get(f"{IMAGES}/{image_id}/content", named)
+    return await images.client.get(f"{IMAGES}/{image_id}/content", headers)
 
 
 async def test_the_stored_bytes_are_served(images: Images) -> None:

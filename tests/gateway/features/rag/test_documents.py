@@ -28,9 +28,8 @@ NOTE = {"id": "note", "title": "A note", "text": "The office opens at nine."}
 async def add(
     gateway: Gateway, body: object = NOTE, path: str = DOCUMENTS, **headers: str
 ) -> Answer:
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return await gateway.client.send("POST", path, {**JSON, **named}, raw)
+    return await gateway.client.send("POST", path, {**JSON, **headers}, raw)
 
 
 async def payload_of(gateway: Gateway, answer: Answer) -> dict[str, Any]:

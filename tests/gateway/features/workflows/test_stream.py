@@ -17,9 +17,8 @@ pytestmark = pytest.mark.fakeredis_only
 
 
 async def watch(workflows: Workflows, job_id: str, **headers: str) -> Exchange:
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
     return await workflows.gateway.client.begin(
-        "GET", f"{JOBS}/{job_id}/events/stream", named
+        "GET", f"{JOBS}/{job_id}/events/stream", headers
     ).start()
 
 

@@ -69,10 +69,9 @@ class WebhookDeadLetters:
         return answer.json()
 
     async def redrive(self, body: object, **headers: str) -> Answer:
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
         client = self.workflows.gateway.client
-        return await client.send("POST", f"{DLQ}/redrive", {**JSON, **named}, raw)
+        return await client.send("POST", f"{DLQ}/redrive", {**JSON, **headers}, raw)
 
     async def due(self) -> set[str]:
         names = await self.workflows.redis.zrange(KEYS.deliveries, 0, -1)

@@ -29,9 +29,8 @@ EMPTY = "/v1/stream"
 
 async def open_page(gateway: Gateway, query: str = "", **headers: str) -> Exchange:
     """Open a stream and read its hello event."""
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
     gateway.history.feed._tick_s = 0.01
-    page = await gateway.client.begin("GET", f"/v1/stream{query}", named).start()
+    page = await gateway.client.begin("GET", f"/v1/stream{query}", headers).start()
     assert page.status == 200
     hello = await page.next()
     assert hello is not None
