@@ -15,11 +15,7 @@ from common.jobs.options import NO_OPTIONS, UNKNOWN_TENANT, Backoff, JobOptions
 
 seconds = st.floats(0, 86_400)
 backoffs = st.builds(
-    Backoff,
-    initial_s=seconds,
-    factor=st.floats(1, 100),
-    max_s=seconds,
-    jitter=st.floats(0, 1),
+    Backoff, initial_s=seconds, factor=st.floats(1, 100), max_s=seconds, jitter=st.floats(0, 1)
 )
 
 

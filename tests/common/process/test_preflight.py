@@ -106,9 +106,7 @@ def test_a_real_server_is_understood(changed: redis.Redis) -> None:
 
 
 @pytest.mark.parametrize("server", REAL, indirect=True)
-def test_a_server_that_hides_its_settings_is_an_info(
-    server: RealServer,
-) -> None:
+def test_a_server_that_hides_its_settings_is_an_info(server: RealServer) -> None:
     server.client.execute_command(
         "ACL", "SETUSER", "quiet", "on", ">secret", "~*", "+@all", "-config", "-info"
     )
@@ -128,9 +126,7 @@ def test_a_server_that_hides_its_settings_is_an_info(
 
 
 @pytest.mark.parametrize("server", REAL, indirect=True)
-def test_a_user_without_config_uses_info_only(
-    changed: redis.Redis,
-) -> None:
+def test_a_user_without_config_uses_info_only(changed: redis.Redis) -> None:
     changed.execute_command("ACL", "SETUSER", "plain", "on", ">secret", "-@all", "+info", "+client")
     changed.execute_command("ACL", "LOG", "RESET")
     changed.config_set("maxmemory", "100mb")

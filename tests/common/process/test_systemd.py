@@ -197,9 +197,7 @@ async def test_the_reason_is_logged_once(caplog: pytest.LogCaptureFixture) -> No
     ]
 
 
-async def test_without_a_watchdog_the_status_is_still_sent(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_without_a_watchdog_the_status_is_still_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WATCHDOG_USEC", raising=False)
     harness = WatchdogHarness(period_s=None)
     assert not await harness.after(10)
@@ -233,7 +231,7 @@ async def test_ready_does_not_wait_for_redis(monkeypatch: pytest.MonkeyPatch) ->
     await eventually(lambda: harness.messages)
     running.cancel()
     assert harness.messages == [
-        ("STATUS=3 running, Redis does not answer", "READY=1", "WATCHDOG=1"),
+        ("STATUS=3 running, Redis does not answer", "READY=1", "WATCHDOG=1")
     ]
 
 

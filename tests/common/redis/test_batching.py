@@ -172,9 +172,7 @@ async def test_a_lost_reply_does_not_duplicate_a_job(lossy: tuple[StoreHarness, 
 
 @pytest.mark.real_redis
 @pytest.mark.one_server
-async def test_repeatedly_lost_replies_have_one_effect(
-    lossy: tuple[StoreHarness, Proxy],
-) -> None:
+async def test_repeatedly_lost_replies_have_one_effect(lossy: tuple[StoreHarness, Proxy]) -> None:
     harness, proxy = lossy
     await harness.group()
     proxy.lose_replies = 1

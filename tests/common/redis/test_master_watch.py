@@ -72,9 +72,7 @@ async def test_without_a_sentinel_no_connection_is_closed(sentinel: Sentinel) ->
     connection.is_connected = False
 
 
-async def test_the_watch_ends_with_the_last_connection(
-    sentinel: Sentinel,
-) -> None:
+async def test_the_watch_ends_with_the_last_connection(sentinel: Sentinel) -> None:
     before = asyncio.all_tasks()
     connection = Connection()
     watch_master(ADDRESS, connection)

@@ -48,8 +48,7 @@ def test_the_home_is_partition_0() -> None:
 
 
 @pytest.mark.parametrize(
-    ("job_id", "number"),
-    [("00000000-0000-4000-8000-000000000000", 3), ("job", 0), ("{2}:", 2)],
+    ("job_id", "number"), [("00000000-0000-4000-8000-000000000000", 3), ("job", 0), ("{2}:", 2)]
 )
 def test_the_partition_of_an_id_is_part_of_the_contract(job_id: str, number: int) -> None:
     assert Partitions.create(JobKeys(), 4).number(job_id) == number

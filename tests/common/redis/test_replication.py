@@ -101,9 +101,7 @@ def test_without_replicas_the_client_is_not_wrapped(wire: ByHand) -> None:
     assert with_replication(wire, KEYS, 0, 500) is wire
 
 
-async def test_callers_of_a_batcher_get_the_error_and_may_retry(
-    wire: ByHand,
-) -> None:
+async def test_callers_of_a_batcher_get_the_error_and_may_retry(wire: ByHand) -> None:
     batcher = ScriptBatcher(ReplicatedClient(wire, KEYS, 1, 500), KEYS, CORE_SCRIPT, 5.0)
     first = batcher.submit([TRIM])
     await asyncio.sleep(0)

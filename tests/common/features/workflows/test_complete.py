@@ -8,11 +8,7 @@ import pytest
 
 from common import codec
 from common.errors import CorruptKey
-from common.features.workflows.types import (
-    NewItem,
-    StepExecution,
-    StepResult,
-)
+from common.features.workflows.types import NewItem, StepExecution, StepResult
 from tests.support.store.workflows import (
     ALREADY,
     LOST,

@@ -18,11 +18,7 @@ from common.features.workflows.effects import (
     TermChange,
     undo_token_for,
 )
-from common.features.workflows.types import (
-    StepExecution,
-    StepResult,
-    WorkflowOutcome,
-)
+from common.features.workflows.types import StepExecution, StepResult, WorkflowOutcome
 from tests.support.store.workflows import (
     ALREADY,
     LOST,

@@ -10,11 +10,7 @@ from common import codec
 from common.contracts import values_of
 from common.contracts.jobs import JobField
 from common.errors import CorruptKey
-from common.features.workflows.types import (
-    NewItem,
-    StepResult,
-    WorkflowAnswer,
-)
+from common.features.workflows.types import NewItem, StepResult, WorkflowAnswer
 from common.jobs.limits import AdmissionLimits, KeyLimits
 from tests.support.store.workflows import (
     ADMISSION,

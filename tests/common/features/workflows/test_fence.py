@@ -10,11 +10,7 @@ import pytest
 from common.contracts.jobs import JobKeys
 from common.errors import StoreUnavailable
 from common.features.workflows.effects import EffectStore, TermChange, undo_token_for
-from common.features.workflows.types import (
-    StepExecution,
-    StepResult,
-    WorkflowOutcome,
-)
+from common.features.workflows.types import StepExecution, StepResult, WorkflowOutcome
 from common.jobs.store import Fence
 from common.redis.batching import ScriptBatcher
 from tests.support.servers import Backend

@@ -72,10 +72,7 @@ async def test_changes_of_an_item_are_undone_one_by_one(workflow: WorkflowHarnes
     ]
     for state, content in expected:
         assert (await workflow.undo(job_id, "undo_p_001")).facts["undone"] == ["p_001"]
-        assert (
-            await workflow.item(job_id, "p_001"),
-            await workflow.payload(job_id, "p_001"),
-        ) == (
+        assert (await workflow.item(job_id, "p_001"), await workflow.payload(job_id, "p_001")) == (
             state,
             content,
         )

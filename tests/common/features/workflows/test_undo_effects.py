@@ -98,10 +98,7 @@ async def test_an_operation_with_effects_is_not_undone_per_item(workflow: Workfl
 async def test_decisions_can_be_undone_after_the_step(workflow: WorkflowHarness) -> None:
     job_id, token = await applied(workflow)
     outcome = await workflow.undo(job_id, "undo_p_003")
-    assert outcome[:2] == (
-        REFUSED,
-        {"code": "undo_conflict", "items": ["p_003"], "token": token},
-    )
+    assert outcome[:2] == (REFUSED, {"code": "undo_conflict", "items": ["p_003"], "token": token})
     assert (await workflow.undo(job_id, "undo_0000000a")).facts["items"] == ["p_001", "p_002"]
     await workflow.store.undo_with_effects(job_id, token)
     assert (await workflow.undo(job_id, "undo_p_003")).answer is OK

@@ -8,13 +8,7 @@ import contextlib
 import pytest
 
 from common.contracts.queue import Answer
-from common.errors import (
-    CorruptKey,
-    IdempotencyConflict,
-    QueueFull,
-    ScheduleFull,
-    SluiceError,
-)
+from common.errors import CorruptKey, IdempotencyConflict, QueueFull, ScheduleFull, SluiceError
 from common.jobs.queue import Promoter, QueueStore
 from common.jobs.scripts import CORE_SCRIPT
 from common.jobs.store import Claim, NewJob
