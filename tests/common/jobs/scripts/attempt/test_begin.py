@@ -32,16 +32,12 @@ async def test_run_sets_the_status_and_writes_an_event(harness: StoreHarness) ->
     assert await harness.pending() == 1
 
 
-async def test_a_live_attempt_excludes_others(harness: StoreHarness) -> None:
+async def test_a_live_attempt_excludes_others_but_not_its_repeat(harness: StoreHarness) -> None:
     lease = await harness.running()
     async with harness.unchanged():
         reply = await harness.begin(lease.job_id, lease.message_id, "t2")
     assert reply.answer is Answer.BUSY
     assert 0 < int(reply.value) <= harness.worker.lease_ms
-
-
-async def test_a_repeated_call_is_the_same_attempt(harness: StoreHarness) -> None:
-    lease = await harness.running()
     await harness.client.hset(harness.keys.lease(lease.job_id), "event_seq", "4")
     for _ in range(2):
         reply = await harness.begin(lease.job_id, lease.message_id, "t1")
@@ -98,12 +94,17 @@ async def test_a_missing_terminal_event_is_added_before_the_ack(
     assert await harness.without_ttl() == []
 
 
-async def test_a_missing_job_writes_nothing(harness: StoreHarness) -> None:
+async def test_a_missing_job_or_an_invalid_lease(harness: StoreHarness) -> None:
     job_id, message_id = await harness.waiting()
     await harness.client.delete(*harness.names(job_id, "job", "events"))
     async with harness.unchanged():
         assert (await harness.begin(job_id, message_id, "t1")).answer is Answer.MISSING
     assert await harness.pending() == 1
+    job_id, message_id = await harness.waiting()
+    junk = {"attempt": "many", "token": b"\xff", "deadline_ms": "tomorrow", "event_seq": "x"}
+    await harness.client.hset(harness.keys.lease(job_id), mapping=junk)
+    reply = await harness.begin(job_id, message_id, "t1")
+    assert (reply.answer, int(reply.value)) == (Answer.RUN, 1)
 
 
 async def test_a_valid_ttl_of_the_job_is_used(harness: StoreHarness) -> None:
@@ -118,14 +119,6 @@ async def test_a_valid_ttl_of_the_job_is_used(harness: StoreHarness) -> None:
         for name in harness.names(job_id):
             left_ms = await harness.client.pttl(name)
             assert expected * 1000 - 900 < left_ms <= expected * 1000, stored
-
-
-async def test_an_invalid_lease_is_not_an_attempt(harness: StoreHarness) -> None:
-    job_id, message_id = await harness.waiting()
-    junk = {"attempt": "many", "token": b"\xff", "deadline_ms": "tomorrow", "event_seq": "x"}
-    await harness.client.hset(harness.keys.lease(job_id), mapping=junk)
-    reply = await harness.begin(job_id, message_id, "t1")
-    assert (reply.answer, int(reply.value)) == (Answer.RUN, 1)
 
 
 async def test_many_claims_are_answered_one_for_one(harness: StoreHarness) -> None:

@@ -1,9 +1,8 @@
-"""RENEW and EMIT: writes of a running attempt, which no other may make."""
+"""RENEW and EMIT: an attempt keeps its lease and message, and publishes events once."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -17,63 +16,6 @@ async def renewed(harness: StoreHarness, lease: Lease) -> Answer:
     return (await harness.renew(lease)).answer
 
 
-async def emitted(harness: StoreHarness, lease: Lease) -> Answer:
-    return await harness.emit(lease, 1, [note("late")])
-
-
-Write = Callable[[StoreHarness, Lease], Awaitable[Answer]]
-both = pytest.mark.parametrize("write", [renewed, emitted])
-
-
-@both
-async def test_a_superseded_attempt_writes_nothing(harness: StoreHarness, write: Write) -> None:
-    zombie = await harness.running()
-    await harness.take_over(zombie)
-    async with harness.unchanged():
-        assert await write(harness, zombie) is Answer.LOST
-        # Neither the right attempt with a wrong token nor the reverse is enough.
-        assert await write(harness, zombie._replace(attempt=2)) is Answer.LOST
-        assert await write(harness, zombie._replace(token="t2")) is Answer.LOST
-
-
-@both
-async def test_after_the_end_nothing_is_written(harness: StoreHarness, write: Write) -> None:
-    ended, by_third_party = await harness.running("t1"), await harness.running("t2")
-    await harness.finish(ended)
-    await harness.client.hset(harness.keys.job(by_third_party.job_id), "status", "canceled")
-    async with harness.unchanged():
-        assert await write(harness, ended) is Answer.LOST
-        assert await write(harness, by_third_party) is Answer.LOST
-
-
-@both
-async def test_a_deleted_job_is_not_recreated(harness: StoreHarness, write: Write) -> None:
-    lease = await harness.running()
-    await harness.client.delete(*harness.names(lease.job_id, "job", "events"))
-    async with harness.unchanged():
-        assert await write(harness, lease) is Answer.GONE
-
-
-@both
-async def test_ttls_are_refreshed(harness: StoreHarness, write: Write) -> None:
-    lease = await harness.running(ttl_s=90)
-    await harness.set_ttls(lease.job_id, 5)
-    assert await write(harness, lease) is Answer.OK
-    await harness.check_ttls(lease.job_id, 90)
-    await harness.client.hset(harness.keys.job(lease.job_id), "ttl_s", "0")
-    assert await write(harness, lease) is Answer.OK
-    await harness.check_ttls(lease.job_id, 600)
-
-
-@both
-async def test_an_expired_lease_is_kept_until_it_is_taken_over(
-    harness: StoreHarness, write: Write
-) -> None:
-    lease = await harness.running()
-    await harness.expire(lease)
-    assert await write(harness, lease) is Answer.OK
-
-
 async def test_renew_extends_the_lease(harness: StoreHarness) -> None:
     lease = await harness.running()
     await harness.expire(lease)
@@ -84,22 +26,14 @@ async def test_renew_extends_the_lease(harness: StoreHarness) -> None:
     assert await harness.types(lease.job_id) == [b"queued", b"running"]
 
 
-async def test_renew_resets_idle_and_keeps_the_delivery_count(harness: StoreHarness) -> None:
+async def test_renew_keeps_its_message_but_not_an_acked_one(harness: StoreHarness) -> None:
     lease = await harness.running()
-    # Make the message look old: XCLAIM can set its idle time.
-    await harness.backend.wire().execute_command(
-        "XCLAIM", harness.keys.queue, "workers", "c1", 0, lease.message_id,
-        "IDLE", 3_600_000, "RETRYCOUNT", 1, "JUSTID",
-    )  # fmt: skip
+    await harness.claim_for("c1", lease.message_id, 3_600_000)
     await renewed(harness, lease)
     entry = await harness.pending_entry()
     assert entry["time_since_delivered"] < 60_000
     assert (entry["times_delivered"], entry["consumer"]) == (1, b"c1")
-
-
-async def test_renew_reclaims_its_message_but_not_an_acked_one(harness: StoreHarness) -> None:
-    lease = await harness.running()
-    await harness.client.xclaim(harness.keys.queue, "workers", "c2", 0, [lease.message_id])
+    await harness.claim_for("c2", lease.message_id)
     assert await renewed(harness, lease) is Answer.OK
     assert (await harness.pending_entry())["consumer"] == b"c1"
     await harness.client.xack(harness.keys.queue, "workers", lease.message_id)
@@ -121,7 +55,7 @@ async def test_events_are_appended_in_order_with_four_fields(harness: StoreHarne
     assert {event[b"step"] for event in events} == {b"worker.echo"}
 
 
-async def test_a_repeat_skips_events_already_written(harness: StoreHarness) -> None:
+async def test_a_repeat_skips_events_of_its_attempt_already_written(harness: StoreHarness) -> None:
     lease = await harness.running()
     await harness.emit(lease, 1, [note("a"), note("b")])
     async with harness.unchanged():
@@ -134,12 +68,9 @@ async def test_a_repeat_skips_events_already_written(harness: StoreHarness) -> N
     data = await harness.data(lease.job_id)
     assert data[2:6] == [b'{"text":"%c"}' % c for c in b"abcd"]
     assert len(data) == 7
-
-
-async def test_each_attempt_counts_its_own_events(harness: StoreHarness) -> None:
-    first = await harness.running()
+    first = await harness.running("u1")
     await harness.emit(first, 1, [note("a"), note("b")])
-    second = await harness.take_over(first)
+    second = await harness.take_over(first, "u2")
     await harness.emit(second, 1, [note("c")])
     assert (await harness.data(first.job_id))[-1] == b'{"text":"c"}'
 

@@ -58,7 +58,7 @@ async def test_ok_queues_the_job_again_and_keeps_its_message(
 
 
 @both
-async def test_a_repeat_after_a_lost_reply_changes_nothing(
+async def test_a_repeat_changes_nothing_and_unsent_events_come_first(
     harness: StoreHarness, operation: str
 ) -> None:
     lease = await harness.running()
@@ -70,6 +70,14 @@ async def test_a_repeat_after_a_lost_reply_changes_nothing(
             assert await call(harness, operation, lease, **unsent, **later) is Answer.OK
     last = b"retry" if operation == "retry" else b"released"
     assert await harness.types(lease.job_id) == [b"queued", b"running", b"message", last]
+    lease = await harness.running("u1")
+    await harness.emit(lease, 1, [note("a")])
+    await call(harness, operation, lease, first=1, events=[note("a"), note("b")])
+    data = await harness.data(lease.job_id)
+    assert data[2:] == [b'{"text":"a"}', b'{"text":"b"}', WHY]
+    second = await harness.again(lease, "u2")
+    await harness.finish(second, first=1, events=[note("c")])
+    assert (await harness.data(lease.job_id))[-2:] == [b'{"text":"c"}', DONE.data]
 
 
 @both
@@ -88,59 +96,6 @@ async def test_the_attempt_writes_nothing_more(harness: StoreHarness, operation:
         assert await harness.release(first) is Answer.LOST
     assert await harness.finish(second) is Answer.OK
     await harness.writes_nothing(first)
-
-
-@both
-async def test_unsent_events_are_written_first_and_once(
-    harness: StoreHarness, operation: str
-) -> None:
-    lease = await harness.running()
-    await harness.emit(lease, 1, [note("a")])
-    await call(harness, operation, lease, first=1, events=[note("a"), note("b")])
-    data = await harness.data(lease.job_id)
-    assert data[2:] == [b'{"text":"a"}', b'{"text":"b"}', WHY]
-    second = await harness.again(lease, "t2")
-    await harness.finish(second, first=1, events=[note("c")])
-    assert (await harness.data(lease.job_id))[-2:] == [b'{"text":"c"}', DONE.data]
-
-
-@both
-async def test_lost_if_another_attempt_took_over_or_the_job_ended(
-    harness: StoreHarness, operation: str
-) -> None:
-    zombie = await harness.running()
-    heir = await harness.take_over(zombie)
-    async with harness.unchanged():
-        late = await call(harness, operation, zombie, first=1, events=[note("z")])
-        assert late is Answer.LOST
-        assert await call(harness, operation, zombie._replace(attempt=2)) is Answer.LOST
-        assert await call(harness, operation, zombie._replace(token="t2")) is Answer.LOST
-    assert await harness.finish(heir) is Answer.OK
-    async with harness.unchanged():
-        assert await call(harness, operation, heir) is Answer.LOST
-    third_party = await harness.running("t3")
-    await harness.client.hset(harness.keys.job(third_party.job_id), "status", "done")
-    async with harness.unchanged():
-        assert await call(harness, operation, third_party) is Answer.LOST
-
-
-@both
-async def test_an_expired_lease_that_was_not_taken_still_counts(
-    harness: StoreHarness, operation: str
-) -> None:
-    lease = await harness.running()
-    await harness.expire(lease)
-    assert await call(harness, operation, lease) is Answer.OK
-
-
-@both
-async def test_gone_acks_and_creates_no_key(harness: StoreHarness, operation: str) -> None:
-    lease = await harness.running()
-    await harness.client.delete(*harness.names(lease.job_id))
-    for _ in range(2):
-        assert await call(harness, operation, lease) is Answer.GONE
-    assert await harness.pending() == 0
-    assert await harness.client.exists(*harness.names(lease.job_id)) == 0
 
 
 @both
@@ -253,6 +208,15 @@ async def test_a_dead_letter_has_the_first_and_the_last_error(harness: StoreHarn
     async with harness.unchanged():  # one dead letter
         assert await harness.finish(third, GIVEN_UP) is Answer.ALREADY
     assert await harness.pending() == 0
+    # Also if the last attempt ended with an expired lease.
+    third = await failed_twice(harness, max_attempts=3)
+    await harness.expire(third)
+    reply = await harness.begin(third.job_id, third.message_id, "t4")
+    assert reply.answer is Answer.EXHAUSTED
+    letter = (await harness.letters())[0]
+    assert (letter.first_error, letter.attempts) == (b'{"kind":"first"}', 3)
+    assert json.loads(letter.last_error)["kind"] == "attempts_exhausted"
+    assert (await harness.job(third.job_id))[b"error"] == letter.last_error
 
 
 async def test_a_single_failure_is_the_first_and_the_last_error(harness: StoreHarness) -> None:
@@ -264,17 +228,6 @@ async def test_a_single_failure_is_the_first_and_the_last_error(harness: StoreHa
     for ending in (DONE, FAILED):  # other ends write no dead letter
         await harness.finish(await failed_twice(harness), ending)
     assert len(await harness.letters()) == 1
-
-
-async def test_an_expired_lease_after_retries_keeps_the_first_error(harness: StoreHarness) -> None:
-    third = await failed_twice(harness, max_attempts=3)
-    await harness.expire(third)
-    reply = await harness.begin(third.job_id, third.message_id, "t4")
-    assert reply.answer is Answer.EXHAUSTED
-    [letter] = await harness.letters()
-    assert (letter.first_error, letter.attempts) == (b'{"kind":"first"}', 3)
-    assert json.loads(letter.last_error)["kind"] == "attempts_exhausted"
-    assert (await harness.job(third.job_id))[b"error"] == letter.last_error
 
 
 @pytest.mark.real_redis
@@ -307,7 +260,7 @@ async def test_any_worker_may_claim_a_released_message_at_once(
     assert (reply.answer, int(reply.value), int(reply.more[1])) == (Answer.RUN, 2, 1)
 
 
-async def test_retries_count_as_attempts_and_releases_do_not(harness: StoreHarness) -> None:
+async def test_retries_and_expired_leases_count_and_releases_do_not(harness: StoreHarness) -> None:
     lease = await harness.running(max_attempts=2)
     for number in range(2, 12):
         assert await harness.release(lease) is Answer.OK
@@ -321,9 +274,6 @@ async def test_retries_count_as_attempts_and_releases_do_not(harness: StoreHarne
     assert (reply.answer, int(reply.value)) == (Answer.EXHAUSTED, 12)
     assert (await harness.types(lease.job_id))[-1] == b"error"
     assert await harness.pending() == 0
-
-
-async def test_an_expired_lease_after_a_release_counts(harness: StoreHarness) -> None:
     lease = await harness.running(max_attempts=1)
     assert await harness.release(lease) is Answer.OK
     second = await harness.again(lease, "t2")
@@ -333,20 +283,19 @@ async def test_an_expired_lease_after_a_release_counts(harness: StoreHarness) ->
     assert await harness.pending() == 0
 
 
-async def test_a_release_clears_the_delay_of_an_earlier_retry(harness: StoreHarness) -> None:
+async def test_a_release_clears_a_delay_but_restores_no_acked_message(
+    harness: StoreHarness,
+) -> None:
     first = await harness.running()
     await harness.retry(first, 60_000)
     second = await harness.again(first, "t2")
     await harness.release(second)
     reply = await harness.begin(first.job_id, first.message_id, "t3")
     assert reply.answer is Answer.RUN
-
-
-async def test_a_release_does_not_restore_an_acked_message(harness: StoreHarness) -> None:
-    lease = await harness.running()
+    lease = await harness.running("u1")
     await harness.client.xack(harness.keys.queue, "workers", lease.message_id)
     assert await harness.release(lease) is Answer.OK
-    assert await harness.pending() == 0
+    assert await harness.pending() == 1  # that of the other job
 
 
 async def test_a_released_job_with_a_cancel_request_ends_at_begin(harness: StoreHarness) -> None:

@@ -33,11 +33,20 @@ async def test_writes_the_contract_and_nothing_else(harness: StoreHarness) -> No
         assert await harness.store.enqueue(job, "workers", 1) == (job.job_id, False)
 
 
-async def test_jobs_queue_in_the_order_of_their_calls(harness: StoreHarness) -> None:
+async def test_jobs_queue_in_order_and_stop_exactly_at_the_limit(harness: StoreHarness) -> None:
     jobs = [new_job() for _ in range(150)]
     await asyncio.gather(*(harness.store.enqueue(job, "workers", 1000) for job in jobs))
     queued = [fields[b"job_id"].decode() for fields in await harness.queued()]
     assert queued == [job.job_id for job in jobs]
+    outcomes = await asyncio.gather(
+        *(harness.store.enqueue(new_job(), "workers", 157) for _ in range(30)),
+        return_exceptions=True,
+    )
+    refusals = [outcome for outcome in outcomes if isinstance(outcome, QueueFull)]
+    assert len(refusals) == 23
+    assert {refusal.backlog for refusal in refusals} == {157}
+    assert await harness.client.xlen(harness.keys.queue) == 157
+    assert len(await harness.client.keys(harness.keys.job("*"))) == 314
 
 
 # -- idempotency ------------------------------------------------------------------------------
@@ -65,15 +74,13 @@ async def test_an_idempotency_key_creates_one_job(harness: StoreHarness) -> None
     await harness.client.set(harness.keys.idempotency("x"), "made-elsewhere", ex=60)
     foreign = keyed(idempotency_key="x")
     assert await harness.store.enqueue(foreign, "workers", 200) == ("made-elsewhere", True)
-
-
-async def test_fifty_concurrent_requests_with_one_key_create_one_job(harness: StoreHarness) -> None:
+    # Of concurrent requests one creates a job.
     accepted = await asyncio.gather(
-        *(harness.store.enqueue(keyed(), "workers", 200) for _ in range(50))
+        *(harness.store.enqueue(keyed(idempotency_key="many"), "workers", 200) for _ in range(50))
     )
     assert len({job_id for job_id, _ in accepted}) == 1
     assert sum(not replayed for _, replayed in accepted) == 1
-    assert await harness.client.xlen(harness.keys.queue) == 1
+    assert await harness.client.xlen(harness.keys.queue) == 2
 
 
 # -- backpressure -----------------------------------------------------------------------------
@@ -126,7 +133,7 @@ async def test_backlog_is_pending_plus_undelivered(
     assert await refused(harness, backlog + 1) == backlog + 1
 
 
-async def test_the_backlog_is_exact_if_deletions_made_the_lag_unknown(
+async def test_the_backlog_is_exact_after_deletions_and_trimming(
     harness: StoreHarness,
 ) -> None:
     await harness.group()
@@ -140,9 +147,7 @@ async def test_the_backlog_is_exact_if_deletions_made_the_lag_unknown(
         assert group["lag"] is None
     assert await refused(harness, 4) == 4  # one pending, and three of four undelivered ones
     await accepted(harness, 5)
-
-
-async def test_backlog_after_the_queue_was_trimmed(harness: StoreHarness) -> None:
+    await harness.client.delete(harness.keys.queue)
     await harness.group()
     await harness.post(80)
     taken = await harness.take(60)
@@ -151,14 +156,3 @@ async def test_backlog_after_the_queue_was_trimmed(harness: StoreHarness) -> Non
     assert removed > 0 or not harness.backend.is_real  # fakeredis trims whole hundreds
     assert await refused(harness, 30) == 30
     await accepted(harness, 31)
-
-
-async def test_many_jobs_in_one_call_stop_exactly_at_the_limit(harness: StoreHarness) -> None:
-    outcomes = await asyncio.gather(
-        *(harness.store.enqueue(new_job(), "workers", 7) for _ in range(30)), return_exceptions=True
-    )
-    refusals = [outcome for outcome in outcomes if isinstance(outcome, QueueFull)]
-    assert len(refusals) == 23
-    assert {refusal.backlog for refusal in refusals} == {7}
-    assert await harness.client.xlen(harness.keys.queue) == 7
-    assert len(await harness.client.keys(harness.keys.job("*"))) == 14

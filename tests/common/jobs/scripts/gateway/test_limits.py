@@ -96,9 +96,8 @@ async def test_the_state_is_when_the_next_job_is_allowed(
     if burst > 1:
         await post(harness, limits(harness, rate_us, burst))
         assert await due(harness) == first + rate_us or await now_us(harness) >= first
-
-
-async def test_the_state_expires_when_it_no_longer_matters(harness: StoreHarness) -> None:
+    # It expires when it no longer matters.
+    await harness.client.delete(rate(harness))
     await post(harness, limits(harness, 5_000_000, burst=2))
     assert 4_000 < await harness.client.pttl(rate(harness)) <= 6_001
     await harness.client.delete(rate(harness))
@@ -158,9 +157,8 @@ async def test_a_quota_counts_accepted_jobs(harness: StoreHarness) -> None:
     assert refused.value.active == 2
     assert await harness.client.exists(rate(harness)) == 0
     await post(harness, None)  # other callers are not affected
-
-
-async def test_scheduled_jobs_count(harness: StoreHarness) -> None:
+    # Scheduled jobs count too.
+    await harness.client.delete(quota(harness))
     wanted = limits(harness, max_jobs=1)
     await post(harness, wanted, delay_ms=60_000, schedule_limit=9)
     with pytest.raises(QuotaExceeded):

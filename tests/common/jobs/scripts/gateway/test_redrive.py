@@ -52,9 +52,7 @@ async def test_created_writes_the_job_and_deletes_the_dead_letter(harness: Store
     async with harness.unchanged():  # repeated after a lost reply
         for again in (wanted, wanted._replace(delay_ms=5000)):
             assert (await harness.queue.redrive(again, 100)).answer is Answer.CREATED
-
-
-async def test_twenty_concurrent_calls_create_one_job(harness: StoreHarness) -> None:
+    # Of concurrent calls one creates a job.
     letter = await dead_letter_of(harness)
     wanted = redrive_of(harness, letter)
     length = await harness.client.xlen(harness.keys.queue)
@@ -130,9 +128,7 @@ async def test_dead_letters_are_listed_newest_first_in_pages(harness: StoreHarne
     assert await harness.queue.count_dead_letters() == 2
     ids = {harness.queue.redriven_job_id(letter_id) for letter_id in ("1-0", "1-0", "1-1", "10-0")}
     assert len(ids) == 3  # depends on the dead letter alone
-
-
-async def test_a_dead_letter_stream_of_the_wrong_type_is_empty(harness: StoreHarness) -> None:
+    # A stream of the wrong type is empty.
     await harness.client.set(harness.keys.dead_letters, "a string")
     assert await harness.letters() == []
     assert await harness.queue.count_dead_letters() == 0

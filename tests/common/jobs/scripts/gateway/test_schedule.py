@@ -40,7 +40,7 @@ async def due_job(harness: StoreHarness, **changes: object) -> str:
 # -- options --------------------------------------------------------------------------------------
 
 
-async def test_options_are_stored_in_the_lease(harness: StoreHarness) -> None:
+async def test_options_are_stored_in_the_lease_and_returned_by_begin(harness: StoreHarness) -> None:
     job = new_job(max_attempts=7, options=b'{"timeout_s":1.5}', ttl_s=77)
     assert await harness.store.enqueue(job, "workers", 200) == (job.job_id, False)
     assert len(await harness.job(job.job_id)) == 9
@@ -55,11 +55,9 @@ async def test_options_are_stored_in_the_lease(harness: StoreHarness) -> None:
     async with harness.unchanged():
         assert await harness.store.enqueue(job, "workers", 1) == (job.job_id, False)
     assert len(await harness.snapshot()) == 6  # job, events, lease and queue; counts and index
-
-
-async def test_begin_returns_the_options(harness: StoreHarness) -> None:
+    # A plain job has no lease before it begins.
     [plain] = await harness.post(task="plan")
-    assert await harness.held(plain) == {}  # a plain job has no lease before it begins
+    assert await harness.held(plain) == {}
     await harness.client.delete(harness.keys.queue)
     job_id, message_id = await harness.waiting(max_attempts=7, options=b'{"timeout_s":1.5}')
     for _ in range(2):  # its reply was lost
@@ -128,6 +126,14 @@ async def test_a_delayed_job_is_accepted_but_not_queued(harness: StoreHarness) -
     job = later(delay_ms=7_200_000, ttl_s=77, max_attempts=2)
     await harness.store.enqueue(job, "workers", 200)
     await harness.check_ttls(job.job_id, 77 + 7200)  # with its options
+    # A repeat after a lost reply changes nothing.
+    async with harness.unchanged():
+        assert await harness.store.enqueue(job, "workers", 200) == (job.job_id, False)
+    # Nor does it schedule the job again after it was promoted.
+    await make_due(harness, job.job_id)
+    await harness.queue.promote([job.job_id])
+    async with harness.unchanged():
+        assert await harness.store.enqueue(job, "workers", 200) == (job.job_id, False)
 
 
 async def test_the_schedule_has_a_limit(harness: StoreHarness) -> None:
@@ -146,18 +152,6 @@ async def test_the_schedule_has_a_limit(harness: StoreHarness) -> None:
     assert await harness.store.enqueue(jobs[0], "workers", 200) == (jobs[0].job_id, False)
     # Without a delay this limit does not apply.
     await harness.store.enqueue(new_job(), "workers", 200)
-
-
-async def test_a_repeat_after_a_lost_reply_changes_nothing(harness: StoreHarness) -> None:
-    job = later(max_attempts=2)
-    await harness.store.enqueue(job, "workers", 200)
-    async with harness.unchanged():
-        assert await harness.store.enqueue(job, "workers", 200) == (job.job_id, False)
-    # Nor does it schedule the job again after it was promoted.
-    await make_due(harness, job.job_id)
-    await harness.queue.promote([job.job_id])
-    async with harness.unchanged():
-        assert await harness.store.enqueue(job, "workers", 200) == (job.job_id, False)
 
 
 async def test_an_idempotency_key_creates_one_delayed_job(harness: StoreHarness) -> None:
@@ -189,9 +183,8 @@ async def test_a_due_job_goes_on_the_queue(harness: StoreHarness) -> None:
     async with harness.unchanged():
         [outcome] = await harness.queue.promote([job_id])
     assert outcome.answer is Answer.ALREADY
-
-
-async def test_options_are_kept_when_a_job_is_promoted(harness: StoreHarness) -> None:
+    # Its options are kept.
+    await harness.client.delete(harness.keys.queue)
     await harness.group()
     job_id = await due_job(harness, max_attempts=3, ttl_s=90)
     await harness.queue.promote([job_id])
@@ -215,24 +208,12 @@ async def test_two_promoters_queue_a_job_once(harness: StoreHarness) -> None:
     assert sorted(queued) == sorted(job_ids)
 
 
-async def test_a_job_that_is_not_due_waits(harness: StoreHarness) -> None:
-    job = later(delay_ms=60_000)
-    await harness.store.enqueue(job, "workers", 200)
-    async with harness.unchanged():
-        [outcome] = await harness.queue.promote([job.job_id])
-    assert outcome.answer is Answer.WAIT
-    assert 50_000 < int(outcome.value) <= 60_000
-
-
-async def test_an_expired_job_is_removed_from_the_schedule(harness: StoreHarness) -> None:
+async def test_an_expired_or_begun_job_leaves_the_schedule(harness: StoreHarness) -> None:
     job_id = await due_job(harness)
     await harness.client.delete(*harness.names(job_id))
     [outcome] = await harness.queue.promote([job_id])
     assert outcome.answer is Answer.MISSING
     assert set(await harness.snapshot()) == {key.encode() for key in shared_keys(harness.keys)}
-
-
-async def test_a_job_not_queued_any_more_leaves_the_schedule(harness: StoreHarness) -> None:
     for status in ("done", "error", "canceled", "running"):
         job_id = await due_job(harness)
         await harness.client.hset(harness.keys.job(job_id), "status", status)
@@ -253,6 +234,10 @@ async def test_each_job_gets_its_own_answer(harness: StoreHarness) -> None:
         *(Answer.WAIT, Answer.ALREADY, Answer.ALREADY),
     ]
     assert await harness.client.zrange(harness.keys.scheduled, 0, -1) == [early.job_id.encode()]
+    async with harness.unchanged():
+        [outcome] = await harness.queue.promote([early.job_id])
+    assert outcome.answer is Answer.WAIT
+    assert 50_000 < int(outcome.value) <= 60_000
 
 
 # -- the promoter ---------------------------------------------------------------------------------
@@ -267,6 +252,12 @@ async def test_due_jobs_returns_due_ids_and_the_next_time(harness: StoreHarness)
     assert found.next_ms is not None
     assert 30_000 < found.next_ms <= 40_000
     assert len((await harness.queue.due_jobs(2)).job_ids) == 2
+    # With a schedule of the wrong type the promoter may fail, but does not retry at once.
+    await harness.client.set(harness.keys.scheduled, "a string")
+    with contextlib.suppress(SluiceError):
+        assert await harness.queue.due_jobs(10) == ([], None)
+    with contextlib.suppress(SluiceError):
+        assert await Promoter(harness.queue).run_once() > 0
 
 
 async def test_the_promoter_follows_the_schedule(harness: StoreHarness) -> None:
@@ -277,15 +268,6 @@ async def test_the_promoter_follows_the_schedule(harness: StoreHarness) -> None:
     assert await promoter.run_once() == 0.0
     assert [fields[b"job_id"] for fields in await harness.queued()] == [job_id.encode()]
     assert 0.0 <= await promoter.run_once() <= 0.2
-
-
-async def test_a_schedule_of_the_wrong_type_has_nothing_due(harness: StoreHarness) -> None:
-    """The promoter may get an error, as long as it does not retry at once."""
-    await harness.client.set(harness.keys.scheduled, "a string")
-    with contextlib.suppress(SluiceError):
-        assert await harness.queue.due_jobs(10) == ([], None)
-    with contextlib.suppress(SluiceError):
-        assert await Promoter(harness.queue).run_once() > 0
 
 
 async def test_a_page_of_corrupt_jobs_does_not_block_the_rest(

@@ -52,12 +52,9 @@ async def test_a_dead_letter_is_copied_once_then_acked(harness: StoreHarness) ->
         b"last_error": b"",
     }
     assert await harness.pending() == 0
-
-
-async def test_a_message_that_is_not_pending_writes_no_dead_letter(harness: StoreHarness) -> None:
-    await harness.group()
+    # A message that is not pending is not dead-lettered.
     await harness.post()
-    [(message_id, fields)] = await harness.client.xrange(harness.keys.queue)
+    [_, (message_id, fields)] = await harness.client.xrange(harness.keys.queue)
     async with harness.unchanged():
         assert await harness.dead_letter(message_id.decode(), fields) is Answer.ALREADY
 
@@ -77,17 +74,6 @@ async def test_dead_letters_are_capped(
         )
     )
     assert 10 <= await harness.client.xlen(harness.keys.dead_letters) < 120
-
-
-async def test_a_message_from_a_wait_queue_counts_as_not_started(harness: StoreHarness) -> None:
-    job_id = str(uuid.uuid4())
-    message_id = await unknown(harness, fields_of(job_id, "chat"))
-    for consumer in ("another", "waiting:chat"):  # each claim counts as a delivery
-        await harness.client.xclaim(
-            harness.keys.queue, harness.worker.group, consumer, 0, [message_id], idle=0
-        )
-    assert await harness.dead_letter(message_id, fields_of(job_id, "chat")) is Answer.EXPIRED
-    assert await harness.status(job_id) == b"error"
 
 
 async def test_a_job_that_expired_before_its_start_gets_an_error(harness: StoreHarness) -> None:
@@ -123,6 +109,15 @@ async def test_a_job_that_expired_before_its_start_gets_an_error(harness: StoreH
     assert await harness.take() == [message_id]
     assert (await harness.begin(job_id, message_id, "t2")).answer is Answer.TERMINAL
     assert await harness.types(job_id) == [b"error"]
+    # A message from a wait queue counts as not started.
+    job_id = str(uuid.uuid4())
+    message_id = await unknown(harness, fields_of(job_id, "chat"))
+    for consumer in ("another", "waiting:chat"):  # each claim counts as a delivery
+        await harness.client.xclaim(
+            harness.keys.queue, harness.worker.group, consumer, 0, [message_id], idle=0
+        )
+    assert await harness.dead_letter(message_id, fields_of(job_id, "chat")) is Answer.EXPIRED
+    assert await harness.status(job_id) == b"error"
 
 
 async def test_a_redelivered_message_may_have_run(harness: StoreHarness) -> None:
@@ -135,10 +130,7 @@ async def test_a_redelivered_message_may_have_run(harness: StoreHarness) -> None
     [letter] = await harness.letters()
     assert letter.reason == "job_missing_or_expired"
     assert await harness.pending() == 0
-
-
-async def test_a_job_that_ran_and_was_deleted_gets_no_error(harness: StoreHarness) -> None:
-    """Released, or claimed from a dead worker: both are second deliveries."""
+    # A released job, or one claimed from a dead worker: both are second deliveries.
     lease = await harness.running()
     await harness.release(lease)
     await harness.client.delete(*await job_keys(harness))
@@ -193,9 +185,7 @@ async def test_invalid_tasks_and_ids_get_no_keys(harness: StoreHarness) -> None:
         assert await job_keys(harness) == [], what
         assert await harness.pending() == 0, what
     assert len(await harness.letters()) == len(INVALID)
-
-
-async def test_valid_ids_need_not_be_uuids(harness: StoreHarness) -> None:
+    # Valid ids need not be UUIDs.
     for job_id in ("x", "a.b_c-1", "9" * 128):
         message_id = await unknown(harness, fields_of(job_id))
         assert await harness.dead_letter(message_id, fields_of(job_id)) is Answer.EXPIRED
