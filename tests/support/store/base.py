@@ -8,11 +8,17 @@ from typing import Any
 
 from redis.asyncio import Redis
 
+from common.redis.batching import ScriptBatcher
+
 
 class RedisHarness:
     """A client, and checks of everything in its Redis."""
 
     client: Redis
+    batcher: ScriptBatcher
+
+    async def close(self) -> None:
+        await self.batcher.close()
 
     async def snapshot(self) -> dict[bytes, Any]:
         """Everything in Redis except TTLs: equal snapshots mean that nothing was written."""

@@ -109,9 +109,6 @@ class ImageHarness(RedisHarness):
         self.store = ImageStore(self.client, keys, self.batcher)
         self.reader = ImageReader(self.client, self.keys)
 
-    async def close(self) -> None:
-        await self.batcher.close()
-
     # -- shortcuts -------------------------------------------------------------------------
 
     async def create(self, **changes: Any) -> str:

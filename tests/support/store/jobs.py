@@ -255,9 +255,6 @@ class StoreHarness(RedisHarness):
         ]
         return [key for key in keys if await self.client.ttl(key) < 0]
 
-    async def close(self) -> None:
-        await self.batcher.close()
-
 
 class Proxy:
     """A unix-socket proxy that can lose replies, stop forwarding, or close connections."""

@@ -14,6 +14,7 @@ from common.contracts.rag import RagKeys
 from common.contracts.workflow.keys import WorkflowKeys
 from common.contracts.workflow.statuses import Action, DraftState, ItemStatus, StepKind
 from common.features.workflows.definitions import ReviewOptions, StepDefinition, WorkflowDefinition
+from common.features.workflows.effects import EffectStore
 from common.features.workflows.scripts import WORKFLOW_SCRIPT
 from common.features.workflows.store import WorkflowStore
 from common.features.workflows.types import (
@@ -121,6 +122,13 @@ class Doubting(ScriptBatcher):
         return await super().call(record)
 
 
+class Impatient(ScriptBatcher):
+    """Retries for a short time only."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **{**options, "retry_for_s": 0.2})
+
+
 class WorkflowHarness(RedisHarness):
     """A workflow store on one backend."""
 
@@ -135,9 +143,7 @@ class WorkflowHarness(RedisHarness):
         self.client = backend.client()
         self.batcher = batcher(backend.wire(), keys, WORKFLOW_SCRIPT, retry_for_s=5.0)
         self.store = WorkflowStore(self.client, keys, self.batcher)
-
-    async def close(self) -> None:
-        await self.batcher.close()
+        self.effects = EffectStore(self.client, self.store)
 
     async def make(
         self,
@@ -329,6 +335,10 @@ class WorkflowHarness(RedisHarness):
             (fields[b"job_id"].decode(), codec.loads(fields[b"payload"])["args"])
             for _, fields in entries
         ]
+
+    async def terms(self) -> dict[str, str]:
+        """The ontology of the namespace."""
+        return texts(await self.client.hgetall(self.rag.ontology))
 
     async def running(self) -> dict[str, str]:
         return texts(await self.client.hgetall(self.keys.running))

@@ -1,4 +1,4 @@
-"""Corrupt keys and a lack of memory: operations fail before they write anything."""
+"""Every operation: lost replies, corrupt keys, and a lack of memory."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from common.contracts.images import Stage
 from common.contracts.jobs import JobKeys
 from common.errors import CorruptKey, StoreUnavailable
 from common.features.images.types import ImageOutcome, ProcessingAttempt
-from common.redis.batching import ScriptBatcher
+from common.redis.scripts import Record, Reply
 from tests.support.servers import Backend
 from tests.support.store.images import (
     ADMISSION,
+    ALREADY,
     GROUP,
     HOLD_MS,
     OK,
@@ -24,6 +25,7 @@ from tests.support.store.images import (
     result_fields,
     uploaded,
 )
+from tests.support.store.workflows import Impatient
 
 Call = Callable[[ImageHarness, ProcessingAttempt], Awaitable[Any]]
 
@@ -74,6 +76,35 @@ def keys_of(images: ImageHarness, image_id: str, call: str) -> list[str]:
     if call == "submit":
         names.append(images.jobs.queue)
     return names
+
+
+@pytest.mark.parametrize("call", CALLS)
+async def test_a_call_repeated_after_a_lost_reply_changes_nothing(
+    images: ImageHarness, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = await ready_for(images, call)
+    send = images.batcher.call
+
+    async def stored() -> list[Any]:
+        """Everything in Redis except the deadline of the upload, which every call extends."""
+        await images.client.hdel(images.keys.record(held.image_id), "upload_deadline_ms")
+        return sorted((await images.snapshot()).items())
+
+    async def send_twice(record: Record) -> Reply:
+        await send(record)
+        before = await stored()
+        reply = await send(record)
+        assert await stored() == before
+        return reply
+
+    first = await CALLS[call](images, await ready_for(images, call))
+    assert first.answer is OK
+    monkeypatch.setattr(images.batcher, "call", send_twice)
+    again = await CALLS[call](images, held)
+    ended = call in ("advance", "succeed", "fail", "repair", "persist")
+    assert again.answer is (ALREADY if ended else OK)
+    if call != "reopen":  # what was removed is not known any more
+        assert set(again.facts) == set(first.facts)
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -152,13 +183,6 @@ async def test_an_invalid_progress_is_overwritten(images: ImageHarness) -> None:
 
 
 # -- memory ------------------------------------------------------------------------------------
-
-
-class Impatient(ScriptBatcher):
-    """A batcher with a short retry time."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **{**options, "retry_for_s": 0.3})
 
 
 @pytest.fixture

@@ -69,9 +69,7 @@ async def test_a_redelivery_changes_nothing_and_is_acknowledged(images: ImageHar
         assert await images.pending() == 1
         assert (await images.store.persist(entry_id, fields, GROUP)).answer is ALREADY
         assert await images.pending() == 0
-
-
-async def test_a_repeated_result_with_equal_content_changes_nothing(images: ImageHarness) -> None:
+    # So does another entry with equal content.
     held = await images.processing()
     await images.succeed(held, "same")
     record = await images.record(held.image_id)
@@ -147,14 +145,6 @@ async def test_a_third_party_result_can_end_a_running_job(images: ImageHarness) 
     await persist_entry(images, result_fields(image_id))
     assert (await images.store.extend_claim(image_id, upload_id, 1000)).answer is LOST
     assert (await images.store.release(image_id, upload_id)).answer is LOST
-
-
-async def test_a_lost_reply_persists_once(doubting: ImageHarness) -> None:
-    image_id = await doubting.create()
-    fields = result_fields(image_id)
-    entry_id = await doubting.third_party_entry(fields)
-    assert (await doubting.store.persist(entry_id, fields, GROUP)).answer is ALREADY
-    assert (await doubting.record(image_id))["result_entry_id"] == entry_id
 
 
 async def test_concurrent_consumers_write_a_result_once(images: ImageHarness) -> None:

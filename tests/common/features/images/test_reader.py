@@ -9,8 +9,6 @@ from common.features.images.reader import BATCH_SIZE
 from common.features.images.records import MOST_CHARS, find_entry_error
 from tests.support.store.images import ImageHarness, failure_fields, processed, result_fields
 
-# -- progress ----------------------------------------------------------------------------------
-
 
 async def test_progress_is_read_from_the_status(images: ImageHarness) -> None:
     queued, failed, working = (
@@ -30,9 +28,6 @@ async def test_progress_is_read_from_the_status(images: ImageHarness) -> None:
     assert third.updated_at == (await images.status(working.image_id))["updated_at"]
     assert unknown == (Stage.PROCESSING, "60", "", "")  # a stage of a later version
     assert await images.reader.progress([]) == []
-
-
-# -- records -----------------------------------------------------------------------------------
 
 
 async def test_a_record_is_read_as_created(images: ImageHarness) -> None:
@@ -113,13 +108,11 @@ async def test_a_list_has_the_newest_first_in_pages(images: ImageHarness) -> Non
     assert page.total == 7
     assert len((await images.reader.list("", "", 50)).records) == 8
     assert await pages(images, "nobody", 5) == [[]]
-
-
-async def test_new_images_do_not_shift_pages(images: ImageHarness) -> None:
-    made = [await images.create() for _ in range(4)]
-    first = await images.reader.list("", "", 2)
-    await images.create()
-    second = await images.reader.list("", first.next, 2)
+    # New images do not shift pages.
+    made = [await images.create(tenant="new") for _ in range(4)]
+    first = await images.reader.list("new", "", 2)
+    await images.create(tenant="new")
+    second = await images.reader.list("new", first.next, 2)
     seen = [record.image_id for record in (*first.records, *second.records)]
     assert set(seen) == set(made)
 

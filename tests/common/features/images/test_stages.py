@@ -31,6 +31,11 @@ async def test_each_stage_has_its_progress(images: ImageHarness) -> None:
         assert set(await images.status(held.image_id)) == {"stage", "progress", "updated_at"}
         assert await images.ttls(held.image_id) == (RECORD_TTL_S, STATUS_TTL_S, STATUS_TTL_S)
     assert (await images.record(held.image_id))["status"] == "processing"
+    # An expired status is restored completely.
+    held = await images.processing()
+    await images.client.delete(images.keys.status(held.image_id))
+    assert (await images.store.advance(held, Stage.DECODING)).answer is OK
+    assert set(await images.status(held.image_id)) == {"stage", "progress", "updated_at"}
 
 
 @pytest.mark.real_redis
@@ -79,13 +84,6 @@ async def test_a_superseded_attempt_or_upload_cannot_advance(images: ImageHarnes
         for stage in (Stage.QUEUED, Stage.DONE, Stage.FAILED):  # they need a result
             with pytest.raises(ValueError, match=stage.value):
                 await images.store.advance(held, stage)
-
-
-async def test_an_expired_status_is_restored_completely(images: ImageHarness) -> None:
-    held = await images.processing()
-    await images.client.delete(images.keys.status(held.image_id))
-    assert (await images.store.advance(held, Stage.DECODING)).answer is OK
-    assert set(await images.status(held.image_id)) == {"stage", "progress", "updated_at"}
 
 
 @pytest.mark.real_redis

@@ -66,14 +66,6 @@ async def test_the_image_is_processing_and_kept_longer(images: ImageHarness) -> 
     assert await images.client.hgetall(images.jobs.lease(wanted.job_id)) == {b"attempt": b"0"}
 
 
-async def test_a_lost_reply_creates_one_job(doubting: ImageHarness) -> None:
-    image_id = await doubting.create()
-    wanted = uploaded(image_id, await doubting.claim(image_id))
-    made = await doubting.store.submit(wanted, ADMISSION)
-    assert (made.answer, made.facts) == (OK, {"job_id": wanted.job_id})
-    assert await doubting.client.xlen(doubting.jobs.queue) == 1
-
-
 async def test_an_upload_has_one_job_whatever_its_id(images: ImageHarness) -> None:
     image_id = await images.create()
     upload_id = await images.claim(image_id)

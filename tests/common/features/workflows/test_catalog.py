@@ -70,13 +70,10 @@ def test_the_number_of_steps_is_limited(count: int) -> None:
         WorkflowDefinition("workflow", steps)
 
 
-def test_an_invalid_workflow_name_is_rejected() -> None:
+def test_an_invalid_name_or_json_is_rejected() -> None:
     for name in ("", "Flow", "1flow", "a" * 65, "fl ow"):
         with pytest.raises(ValueError, match="not a workflow name"):
             WorkflowDefinition(name, (ONE,))
-
-
-def test_invalid_json_is_rejected() -> None:
     for raw in (b"", b"[]", b"{}", b'{"name":"x","steps":3}', b'{"name":"x"}'):
         with pytest.raises(ValueError):
             WorkflowDefinition.from_json(raw)
@@ -147,11 +144,8 @@ async def test_invalid_definitions_are_ignored(
     await redis.hset(key, mapping=stored)
     assert await workflows.find(FIVE.name) is None
     assert workflows.names() == [MEMORY_FIRST]
-
-
-async def test_a_key_of_the_wrong_type_is_ignored(
-    workflows: WorkflowCatalog, redis: Redis, key: str
-) -> None:
+    # So is a key of the wrong type.
+    await redis.delete(key)
     await redis.set(key, "x")
     assert await workflows.find(FIVE.name) is None
     assert await workflows.find(MEMORY_FIRST) is not None

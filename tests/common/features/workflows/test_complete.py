@@ -216,15 +216,6 @@ async def test_a_corrupt_record_affects_no_other_job(workflow: WorkflowHarness) 
     assert await workflow.client.ttl(workflow.keys.job(sound)) > 3600
 
 
-async def test_a_key_reused_for_another_job_starts_nothing(workflow: WorkflowHarness) -> None:
-    one, two = await workflow.create(), await workflow.create()
-    same = once("k")
-    await workflow.execute(one, "first", request=same)
-    again = await workflow.execute(two, "first", request=same)
-    assert again.replayed
-    assert await workflow.statuses(two) == ["not_started"] * 5
-
-
 # -- SPLIT and COMPLETE_PART: a step in several core jobs, joined by the last one -----------------
 
 
@@ -258,6 +249,13 @@ async def test_parts_are_core_jobs_with_their_number(workflow: WorkflowHarness) 
         assert (await workflow.store.progress(running, 9, 10)).answer is OK
     outcome = await workflow.store.cancel(running.job_id, once())
     assert outcome.facts == {"core_jobs": jobs}
+    # An existing job id prevents a split.
+    running = await workflow.start(await workflow.create(), "first")
+    more = [fresh_ids().core_job for _ in range(2)]
+    await workflow.client.set(workflow.jobs.job(more[1]), "spoilt")
+    async with workflow.unchanged():
+        with pytest.raises(CorruptKey):
+            await workflow.store.split(running, more, 600)
 
 
 async def test_exactly_one_part_is_the_last(workflow: WorkflowHarness) -> None:
@@ -313,15 +311,6 @@ async def test_a_failed_part_fails_the_step_and_leaves_no_data(workflow: Workflo
     assert (step["parts"], step["part_jobs"]) == ("", "")
     assert (await workflow.store.finish_part(running, 1, b"x")).answer is LOST
     assert (await workflow.store.finish_part(again, 1, b"x")).answer is LOST
-
-
-async def test_an_existing_job_id_prevents_the_split(workflow: WorkflowHarness) -> None:
-    running = await workflow.start(await workflow.create(), "first")
-    more = [fresh_ids().core_job for _ in range(2)]
-    await workflow.client.set(workflow.jobs.job(more[1]), "spoilt")
-    async with workflow.unchanged():
-        with pytest.raises(CorruptKey):
-            await workflow.store.split(running, more, 600)
 
 
 async def test_running_steps_are_found_despite_invalid_entries(workflow: WorkflowHarness) -> None:

@@ -137,14 +137,11 @@ async def test_a_full_queue_refuses_only_jobs_that_start_at_once(workflow: Workf
     assert (again.answer, again.replayed) == (OK, False)
 
 
-async def test_a_rate_limit_is_enforced(workflow: WorkflowHarness) -> None:
+async def test_rate_and_quota_of_the_caller_are_enforced(workflow: WorkflowHarness) -> None:
     slow = ADMISSION._replace(limits=KeyLimits(*limit_keys(workflow), 60_000_000, 2, 0))
     answers = [await workflow.make(admission=slow) for _ in range(3)]
     assert [outcome.answer for outcome in answers] == [OK, OK, WorkflowAnswer.RATE]
     assert 0 < answers[2].facts["wait_ms"] <= 60_000
-
-
-async def test_a_quota_counts_started_jobs(workflow: WorkflowHarness) -> None:
     limits = KeyLimits(*limit_keys(workflow), 0, 0, 1)
     limited = ADMISSION._replace(limits=limits)
     ids = fresh_ids()

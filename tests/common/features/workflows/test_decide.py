@@ -7,19 +7,15 @@ import asyncio
 import pytest
 
 from common.contracts.workflow.statuses import Action, ItemStatus
-from common.errors import CorruptKey
 from common.jobs.limits import KeyLimits
 from tests.support.store.workflows import (
     ADMISSION,
     FULL,
-    MISSING,
     OK,
     REFUSED,
-    REUSED,
     WorkflowHarness,
     approve,
     limit_keys,
-    once,
     proposed,
     reject,
     reset,
@@ -248,17 +244,6 @@ async def test_a_full_queue_refuses_only_decisions_that_start_a_step(
     assert await workflow.client.zrange(limits.active_key, 0, -1) == [core_job.encode()]
 
 
-async def test_a_repeated_request_has_one_effect(workflow: WorkflowHarness) -> None:
-    job_id = await workflow.in_review_by_itself()
-    request = once("k")
-    first = await workflow.decide(job_id, action=Action.APPROVE, request=request)
-    async with workflow.unchanged():
-        again = await workflow.decide(job_id, action=Action.APPROVE, request=request)
-        assert (again.answer, again.facts, again.replayed) == (OK, first.facts, True)
-        other = await workflow.decide(job_id, action=Action.REJECT, request=once("k", "another"))
-        assert other.answer is REUSED
-
-
 async def test_of_concurrent_deciders_one_ends_the_review(workflow: WorkflowHarness) -> None:
     job_id = await workflow.in_review_by_itself()
     outcomes = await asyncio.gather(
@@ -267,22 +252,3 @@ async def test_of_concurrent_deciders_one_ends_the_review(workflow: WorkflowHarn
     assert [outcome.answer for outcome in outcomes].count(OK) == 1
     assert len(await workflow.queued()) == 3
     assert await workflow.item(job_id, "p_001") == "approved 2 0 0.500000"
-
-
-async def test_a_key_of_the_wrong_type_fails_before_any_write(workflow: WorkflowHarness) -> None:
-    names = workflow.keys
-    for key in (
-        names.undoable,
-        names.operations,
-        names.undo,
-        names.states,
-        names.items,
-        names.order,
-    ):
-        job_id = await workflow.in_review()
-        await workflow.spoil(key(job_id))
-        async with workflow.unchanged():
-            with pytest.raises(CorruptKey):
-                await workflow.decide(job_id, [approve("p_001")])
-    await workflow.client.delete(names.job(job_id))
-    assert (await workflow.decide(job_id, [approve("p_001")])).answer is MISSING

@@ -11,7 +11,6 @@ from tests.support.store.workflows import (
     MISSING,
     OK,
     REFUSED,
-    REUSED,
     WorkflowHarness,
     approve,
     once,
@@ -117,16 +116,6 @@ async def test_an_edit_starts_the_next_step_unless_the_queue_is_full(
     started = workflow.started(job_id, await workflow.edit(job_id, "p_002", 1))
     assert started.step == "apply"
     assert (await workflow.complete(started)).answer is OK
-
-
-async def test_a_repeated_edit_has_one_effect(workflow: WorkflowHarness) -> None:
-    job_id = await workflow.in_review()
-    first = await workflow.edit(job_id, "p_001", 1, once("k"))
-    async with workflow.unchanged():
-        again = await workflow.edit(job_id, "p_001", 1, once("k"))
-        assert (again.answer, again.facts, again.replayed) == (OK, first.facts, True)
-        other = await workflow.edit(job_id, "p_001", 1, once("k", "another"))
-        assert other.answer is REUSED
 
 
 async def test_an_invalid_state_fails_before_any_write(workflow: WorkflowHarness) -> None:

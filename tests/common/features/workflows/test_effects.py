@@ -14,7 +14,6 @@ from common.errors import CorruptKey
 from common.features.workflows.effects import (
     MOST_PER_CALL,
     Effects,
-    EffectStore,
     TermChange,
     undo_token_for,
 )
@@ -58,17 +57,8 @@ async def store_document(
     await workflow.client.sadd(keys.namespaces, keys.namespace)
 
 
-async def terms(workflow: WorkflowHarness) -> dict[str, str]:
-    stored = await workflow.client.hgetall(workflow.rag.ontology)
-    return {name.decode(): value.decode() for name, value in stored.items()}
-
-
 async def version(workflow: WorkflowHarness) -> int:
     return int(await workflow.client.get(workflow.rag.version) or 0)
-
-
-def effects_of(workflow: WorkflowHarness) -> EffectStore:
-    return EffectStore(workflow.client, workflow.store)
 
 
 async def rag_keys(workflow: WorkflowHarness) -> list[bytes]:
@@ -78,7 +68,7 @@ async def rag_keys(workflow: WorkflowHarness) -> list[bytes]:
 async def reverted(workflow: WorkflowHarness, running: StepExecution) -> list[str]:
     """Fail the execution, and revert its effects."""
     await workflow.store.fail(running, b"[]")
-    return await effects_of(workflow).revert(running.job_id)
+    return await workflow.effects.revert(running.job_id)
 
 
 def refused(outcome: WorkflowOutcome) -> tuple[str, Any]:
@@ -87,11 +77,11 @@ def refused(outcome: WorkflowOutcome) -> tuple[str, Any]:
 
 
 async def test_terms_are_changed_and_their_old_values_kept(workflow: WorkflowHarness) -> None:
-    effects, running = effects_of(workflow), await applying(workflow)
+    effects, running = workflow.effects, await applying(workflow)
     await workflow.client.hset(workflow.rag.ontology, "queue", "old")
     changes = [change("dlq", "new"), change("queue", "newer", "old")]
     assert (await effects.change_terms(running, workflow.rag, changes)).answer is OK
-    assert await terms(workflow) == {"dlq": "new", "queue": "newer"}
+    assert await workflow.terms() == {"dlq": "new", "queue": "newer"}
     assert await effects.for_execution(running) == Effects(
         {"dlq": (b"", b"new"), "queue": (b"old", b"newer")}, namespace="notes"
     )
@@ -103,7 +93,7 @@ async def test_terms_are_changed_and_their_old_values_kept(workflow: WorkflowHar
 
 
 async def test_the_version_of_the_namespace_changes(workflow: WorkflowHarness) -> None:
-    effects, running = effects_of(workflow), await applying(workflow)
+    effects, running = workflow.effects, await applying(workflow)
     await store_document(workflow, "d1", "r1")
     before = await version(workflow)
     await effects.record_documents(running, workflow.rag, {"d2": "r2"})
@@ -121,7 +111,7 @@ async def test_the_version_of_the_namespace_changes(workflow: WorkflowHarness) -
 
 
 async def test_a_conflicting_term_fails_the_whole_call(workflow: WorkflowHarness) -> None:
-    effects, running = effects_of(workflow), await applying(workflow)
+    effects, running = workflow.effects, await applying(workflow)
     await workflow.client.hset(workflow.rag.ontology, "queue", "another's")
     async with workflow.unchanged():
         changes = [change("dlq", "new"), change("queue", "mine")]
@@ -131,7 +121,7 @@ async def test_a_conflicting_term_fails_the_whole_call(workflow: WorkflowHarness
 
 async def test_the_first_old_value_is_restored(workflow: WorkflowHarness) -> None:
     """But a value that was written in between is newer."""
-    effects, running = effects_of(workflow), await applying(workflow)
+    effects, running = workflow.effects, await applying(workflow)
     await workflow.client.hset(workflow.rag.ontology, "queue", "at first")
     changes = [change("dlq", "one"), change("queue", "mine", "at first")]
     await effects.change_terms(running, workflow.rag, changes)
@@ -140,22 +130,30 @@ async def test_the_first_old_value_is_restored(workflow: WorkflowHarness) -> Non
     await effects.change_terms(running, workflow.rag, changes)
     assert (await effects.for_execution(running)).terms["dlq"] == (b"", b"two")
     await reverted(workflow, running)
-    assert await terms(workflow) == {"queue": "theirs"}
+    assert await workflow.terms() == {"queue": "theirs"}
+    # Any text is restored exactly.
+    effects, running = workflow.effects, await applying(workflow)
+    odd = 'a "quoted" \\ / é 東京 \u2028 \x01'
+    await workflow.client.delete(workflow.rag.ontology)
+    await workflow.client.hset(workflow.rag.ontology, 'é/"', odd)
+    await effects.change_terms(running, workflow.rag, [change('é/"', odd + "!", odd)])
+    await reverted(workflow, running)
+    assert await workflow.terms() == {'é/"': odd}
 
 
 async def test_incomplete_effects_are_reverted(workflow: WorkflowHarness) -> None:
-    effects, running = effects_of(workflow), await applying(workflow)
+    effects, running = workflow.effects, await applying(workflow)
     await workflow.client.hset(workflow.rag.ontology, mapping={"queue": "old", "gone": "there"})
     await store_document(workflow, "theirs", "r0")
     await effects.record_documents(running, workflow.rag, {"d1": "r1", "never": "r2"})
     await store_document(workflow, "d1", "r1")
     changes = [change("dlq", "new"), change("queue", "newer", "old"), change("gone", "", "there")]
     await effects.change_terms(running, workflow.rag, changes)
-    assert await terms(workflow) == {"dlq": "new", "queue": "newer"}
+    assert await workflow.terms() == {"dlq": "new", "queue": "newer"}
     assert await effects.revert(running.job_id) == []  # it is still running
     assert await effects.jobs_with_effects() == [running.job_id]
     assert await reverted(workflow, running) == [undo_token_for(running.execution)]
-    assert await terms(workflow) == {"queue": "old", "gone": "there"}
+    assert await workflow.terms() == {"queue": "old", "gone": "there"}
     assert await workflow.client.hkeys(workflow.rag.documents) == [b"theirs"]
     assert await workflow.client.zrange(workflow.rag.order, 0, -1) == [b"theirs"]
     own = (workflow.rag.text("d1"), workflow.rag.chunks("d1"), workflow.rag.vectors("d1"))
@@ -165,27 +163,26 @@ async def test_incomplete_effects_are_reverted(workflow: WorkflowHarness) -> Non
 
 
 async def test_an_execution_may_revert_its_own_effects(workflow: WorkflowHarness) -> None:
-    effects, running = effects_of(workflow), await applying(workflow)
+    effects, running = workflow.effects, await applying(workflow)
     await effects.record_documents(running, workflow.rag, {"d1": "r1", "d2": "r2"})
     await effects.record_documents(running, workflow.rag, {"d1": ""})  # stored by another
     assert (await effects.for_execution(running)).documents == {"d2": "r2"}
     await effects.change_terms(running, workflow.rag, [change("dlq", "new")])
     assert await effects.revert(running.job_id, running)
-    assert await terms(workflow) == {}
+    assert await workflow.terms() == {}
     assert not await effects.for_execution(running)
 
 
-async def test_a_cancelled_job_leaves_no_effects(workflow: WorkflowHarness) -> None:
-    effects, running = effects_of(workflow), await applying(workflow)
+async def test_a_cancelled_job_or_an_empty_namespace_leaves_no_key(
+    workflow: WorkflowHarness,
+) -> None:
+    effects, running = workflow.effects, await applying(workflow)
     await effects.change_terms(running, workflow.rag, [change("dlq", "new")])
     await workflow.store.cancel(running.job_id, once())
     for job_id in await effects.jobs_with_effects():
         await effects.revert(job_id)
     assert await rag_keys(workflow) == []
-
-
-async def test_an_empty_namespace_is_removed(workflow: WorkflowHarness) -> None:
-    effects, running = effects_of(workflow), await applying(workflow)
+    effects, running = workflow.effects, await applying(workflow)
     keys = replace(workflow.rag, tenant="acme")
     await effects.record_documents(running, keys, {"d1": "r1"})
     await store_document(workflow, "d1", "r1", keys.tenant)
@@ -196,7 +193,7 @@ async def test_an_empty_namespace_is_removed(workflow: WorkflowHarness) -> None:
 
 
 async def test_later_changes_of_others_are_kept(workflow: WorkflowHarness) -> None:
-    effects, running = effects_of(workflow), await applying(workflow)
+    effects, running = workflow.effects, await applying(workflow)
     await effects.record_documents(running, workflow.rag, {"d1": "r1", "d2": "r2"})
     await store_document(workflow, "d1", "r1")
     await store_document(workflow, "d2", "other")
@@ -205,12 +202,12 @@ async def test_later_changes_of_others_are_kept(workflow: WorkflowHarness) -> No
     )
     await workflow.client.hset(workflow.rag.ontology, "queue", "a person's")
     await reverted(workflow, running)
-    assert await terms(workflow) == {"queue": "a person's"}
+    assert await workflow.terms() == {"queue": "a person's"}
     assert await workflow.client.hkeys(workflow.rag.documents) == [b"d2"]
 
 
 async def test_only_the_current_execution_may_apply(workflow: WorkflowHarness) -> None:
-    effects, running = effects_of(workflow), await applying(workflow)
+    effects, running = workflow.effects, await applying(workflow)
     late = running._replace(execution="ex_00000000")
     async with workflow.unchanged():
         changes = [change("dlq", "new")]
@@ -223,21 +220,21 @@ async def test_only_the_current_execution_may_apply(workflow: WorkflowHarness) -
 
 
 async def test_a_completed_step_keeps_its_effects(workflow: WorkflowHarness) -> None:
-    effects, running = effects_of(workflow), await applying(workflow)
+    effects, running = workflow.effects, await applying(workflow)
     await effects.change_terms(running, workflow.rag, [change("dlq", "new")])
     token = undo_token_for(running.execution)
     done = await workflow.complete(running, StepResult("applied", undo_token=token))
     assert done.facts["undo_token"] == token
     assert await effects.revert(running.job_id) == []
     assert await effects.jobs_with_effects() == []
-    assert await terms(workflow) == {"dlq": "new"}
+    assert await workflow.terms() == {"dlq": "new"}
     assert await workflow.client.lrange(workflow.keys.undo(running.job_id), 0, -1) == [
         token.encode()
     ]
 
 
 async def test_namespaces_and_terms_are_limited(workflow: WorkflowHarness) -> None:
-    effects, running = effects_of(workflow), await applying(workflow)
+    effects, running = workflow.effects, await applying(workflow)
     too_many = [change(str(n), "x") for n in range(MOST_PER_CALL + 1)]
     with pytest.raises(ValueError, match="at most"):
         await effects.change_terms(running, workflow.rag, too_many)
@@ -254,8 +251,8 @@ async def test_namespaces_and_terms_are_limited(workflow: WorkflowHarness) -> No
     assert refused(outcome)[0] == WorkflowError.TOO_MANY_NAMESPACES.value
 
 
-async def test_a_key_of_the_wrong_type_fails_before_any_write(workflow: WorkflowHarness) -> None:
-    effects, running = effects_of(workflow), await applying(workflow)
+async def test_keys_of_the_wrong_type_fail_before_any_write(workflow: WorkflowHarness) -> None:
+    effects, running = workflow.effects, await applying(workflow)
     rag = workflow.rag
     for key in (rag.ontology, rag.documents, rag.version, rag.namespaces):
         await workflow.client.rpush(key, "foreign")
@@ -264,15 +261,14 @@ async def test_a_key_of_the_wrong_type_fails_before_any_write(workflow: Workflow
                 await effects.change_terms(running, rag, [change("dlq", "new")])
         await workflow.client.delete(key)
     assert (await effects.change_terms(running, rag, [change("dlq", "new")])).answer is OK
-
-
-async def test_any_text_is_restored_exactly(workflow: WorkflowHarness) -> None:
-    effects, running = effects_of(workflow), await applying(workflow)
-    odd = 'a "quoted" \\ / é 東京 \u2028 \x01'
-    await workflow.client.hset(workflow.rag.ontology, 'é/"', odd)
-    await effects.change_terms(running, workflow.rag, [change('é/"', odd + "!", odd)])
-    await reverted(workflow, running)
-    assert await terms(workflow) == {'é/"': odd}
+    # So do claims, when effects are reverted.
+    await workflow.client.delete(rag.ontology)
+    first = await making(workflow)
+    await workflow.client.rpush(workflow.rag.claims, "foreign")
+    await workflow.store.fail(first, b"[]")
+    async with workflow.unchanged():
+        with pytest.raises(CorruptKey):
+            await workflow.effects.revert(first.job_id)
 
 
 # -- Claims: what an operation found present and relies on is not reverted by its creator ---------
@@ -280,7 +276,7 @@ async def test_any_text_is_restored_exactly(workflow: WorkflowHarness) -> None:
 
 async def making(workflow: WorkflowHarness) -> StepExecution:
     """An execution that has created a document and a term."""
-    effects, running = effects_of(workflow), await applying(workflow)
+    effects, running = workflow.effects, await applying(workflow)
     await effects.record_documents(running, workflow.rag, {"d1": "r1"})
     await store_document(workflow, "d1", "r1")
     await effects.change_terms(running, workflow.rag, [change("dlq", "new")])
@@ -289,7 +285,7 @@ async def making(workflow: WorkflowHarness) -> StepExecution:
 
 async def claiming(workflow: WorkflowHarness) -> StepExecution:
     """An execution that has claimed both."""
-    effects, running = effects_of(workflow), await applying(workflow)
+    effects, running = workflow.effects, await applying(workflow)
     assert (await effects.claim_documents(running, workflow.rag, {"d1": "r1"})).answer is OK
     same = [change("dlq", "new", "new")]
     assert (await effects.change_terms(running, workflow.rag, same)).answer is OK
@@ -297,17 +293,14 @@ async def claiming(workflow: WorkflowHarness) -> StepExecution:
 
 
 async def test_a_claimed_document_passes_to_the_next_claim(workflow: WorkflowHarness) -> None:
-    effects = effects_of(workflow)
-    first, second, third = [
-        await making(workflow),
-        await claiming(workflow),
-        await claiming(workflow),
-    ]
+    effects = workflow.effects
+    first = await making(workflow)
+    second, third = await claiming(workflow), await claiming(workflow)
     made = await effects.for_execution(second)
     assert (made.terms, made.documents, len(made.claims)) == ({}, {}, 2)
     for running in (first, second):
         await reverted(workflow, running)
-        assert await terms(workflow) == {"dlq": "new"}
+        assert await workflow.terms() == {"dlq": "new"}
         assert await workflow.client.hkeys(workflow.rag.documents) == [b"d1"]
     made = await effects.for_execution(third)
     assert (made.terms, made.documents) == ({"dlq": (b"", b"new")}, {"d1": "r1"})
@@ -316,27 +309,23 @@ async def test_a_claimed_document_passes_to_the_next_claim(workflow: WorkflowHar
     assert await rag_keys(workflow) == []
 
 
-async def test_a_reverted_claim_protects_nothing(workflow: WorkflowHarness) -> None:
+async def test_a_repeated_claim_counts_once_and_a_reverted_one_never(
+    workflow: WorkflowHarness,
+) -> None:
     first, second = await making(workflow), await claiming(workflow)
+    effects = workflow.effects
+    before = await workflow.client.hgetall(workflow.rag.claims), await effects.for_execution(second)
+    await effects.claim_documents(second, workflow.rag, {"d1": "r1"})
+    after = await workflow.client.hgetall(workflow.rag.claims), await effects.for_execution(second)
+    assert after == before
     await reverted(workflow, second)
     assert not await workflow.client.exists(workflow.rag.claims)
     await reverted(workflow, first)
     assert await rag_keys(workflow) == []
 
 
-async def test_a_repeated_claim_counts_once(workflow: WorkflowHarness) -> None:
-    await making(workflow)
-    second, effects = await claiming(workflow), effects_of(workflow)
-    before = await workflow.client.hgetall(workflow.rag.claims), await effects.for_execution(second)
-    await effects.claim_documents(second, workflow.rag, {"d1": "r1"})
-    assert (
-        await workflow.client.hgetall(workflow.rag.claims),
-        await effects.for_execution(second),
-    ) == before
-
-
 async def test_only_existing_documents_and_terms_can_be_claimed(workflow: WorkflowHarness) -> None:
-    effects, running = effects_of(workflow), await applying(workflow)
+    effects, running = workflow.effects, await applying(workflow)
     await store_document(workflow, "d1", "other")
     async with workflow.unchanged():
         outcome = await effects.claim_documents(running, workflow.rag, {"d1": "r1", "d2": "r2"})
@@ -354,17 +343,8 @@ async def test_claims_beyond_the_limit_are_permanent(workflow: WorkflowHarness) 
     assert [len(each.split(b",")) for each in claims] == [17, 17]
     for running in (first, *many):
         await reverted(workflow, running)
-    assert await terms(workflow) == {"dlq": "new"}
+    assert await workflow.terms() == {"dlq": "new"}
     assert await workflow.client.hkeys(workflow.rag.documents) == [b"d1"]
-
-
-async def test_claims_of_the_wrong_type_fail_before_any_write(workflow: WorkflowHarness) -> None:
-    first = await making(workflow)
-    await workflow.client.rpush(workflow.rag.claims, "foreign")
-    await workflow.store.fail(first, b"[]")
-    async with workflow.unchanged():
-        with pytest.raises(CorruptKey):
-            await effects_of(workflow).revert(first.job_id)
 
 
 async def test_a_claim_by_a_corrupt_job_is_permanent(workflow: WorkflowHarness) -> None:
@@ -372,4 +352,4 @@ async def test_a_claim_by_a_corrupt_job_is_permanent(workflow: WorkflowHarness) 
     await workflow.client.delete(workflow.keys.operations(second.job_id))
     await workflow.client.set(workflow.keys.operations(second.job_id), "foreign")
     await reverted(workflow, first)
-    assert await terms(workflow) == {"dlq": "new"}
+    assert await workflow.terms() == {"dlq": "new"}

@@ -117,6 +117,12 @@ async def test_a_review_is_never_skipped(workflow: WorkflowHarness) -> None:
     before = await workflow.snapshot()
     assert (await workflow.execute(job_id, "last")).facts == required
     assert await workflow.snapshot() == before  # it was waiting already
+    # Executing the review itself opens it.
+    outcome = await workflow.execute(await workflow.with_proposals(), "review")
+    assert outcome.answer is OK
+    assert outcome.facts == {
+        "step": "review", "started": False, "waiting": True, "completed": False, "pending": 3,
+    }  # fmt: skip
 
 
 async def test_a_target_beyond_a_review_runs_up_to_it(workflow: WorkflowHarness) -> None:
@@ -133,16 +139,6 @@ async def test_a_target_beyond_a_review_runs_up_to_it(workflow: WorkflowHarness)
         else:  # a review with nothing to decide does not wait
             assert workflow.started(job_id, outcome).step == "apply"
             assert record["draft_state"] == "saving"
-
-
-async def test_executing_a_review_opens_it(workflow: WorkflowHarness) -> None:
-    job_id = await workflow.with_proposals()
-    outcome = await workflow.execute(job_id, "review")
-    assert outcome.answer is OK
-    assert outcome.facts == {
-        "step": "review", "started": False, "waiting": True, "completed": False, "pending": 3,
-    }  # fmt: skip
-    assert await workflow.running() == {}
 
 
 async def test_executing_a_step_again_resets_later_steps(workflow: WorkflowHarness) -> None:
@@ -168,6 +164,13 @@ async def test_executing_a_step_again_resets_later_steps(workflow: WorkflowHarne
     assert await workflow.ids(job_id) == ["f_001", "f_002"]
     order = await workflow.client.zrange(workflow.keys.order(job_id), 0, -1, withscores=True)
     assert [score for _, score in order] == [6, 7]  # an earlier cursor remains valid
+    # A reset review does not wait any more.
+    job_id = await workflow.in_review(0.5)
+    assert await workflow.client.zcard(workflow.keys.reviews) == 1
+    await workflow.start(job_id, "second")
+    assert await workflow.client.zcard(workflow.keys.reviews) == 0
+    assert (await workflow.record(job_id))["status"] == "running"
+    assert await workflow.statuses(job_id) == ["complete", "running"] + ["not_started"] * 3
 
 
 async def test_decisions_are_not_discarded_by_mistake(workflow: WorkflowHarness) -> None:
@@ -250,15 +253,6 @@ async def test_limits_of_the_caller_are_enforced(workflow: WorkflowHarness) -> N
     await workflow.client.delete(limits.rate_key)
     outcome = await workflow.execute(await workflow.create(), "first", admission=limited)
     assert (outcome.answer, outcome.facts) == (WorkflowAnswer.QUOTA, {"active": 2})
-
-
-async def test_a_reset_review_does_not_wait_any_more(workflow: WorkflowHarness) -> None:
-    job_id = await workflow.in_review(0.5)
-    assert await workflow.client.zcard(workflow.keys.reviews) == 1
-    await workflow.start(job_id, "second")
-    assert await workflow.client.zcard(workflow.keys.reviews) == 0
-    assert (await workflow.record(job_id))["status"] == "running"
-    assert await workflow.statuses(job_id) == ["complete", "running"] + ["not_started"] * 3
 
 
 async def test_a_key_of_the_wrong_type_fails_before_any_write(workflow: WorkflowHarness) -> None:

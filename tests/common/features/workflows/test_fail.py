@@ -90,7 +90,7 @@ async def test_stale_entries_of_running_steps_are_removed(workflow: WorkflowHarn
 # -- CANCEL: ends a job for good ------------------------------------------------------------------
 
 
-async def test_a_new_job_can_be_cancelled(workflow: WorkflowHarness) -> None:
+async def test_a_new_job_can_be_cancelled_but_not_an_ended_one(workflow: WorkflowHarness) -> None:
     job_id = await workflow.create()
     outcome = await workflow.store.cancel(job_id, once())
     assert (outcome.answer, outcome.facts) == (OK, {"core_jobs": []})
@@ -101,6 +101,12 @@ async def test_a_new_job_can_be_cancelled(workflow: WorkflowHarness) -> None:
     assert (kind, list(data)) == ("job.cancelled", ["counts"])
     refused = await workflow.execute(job_id, "first")
     assert (refused.answer, refused.facts) == (REFUSED, {"code": "job_terminal"})
+    # An ended or missing job cannot.
+    job_id = await workflow.create()
+    await workflow.store.fail(await workflow.start(job_id, "first"), b"[]")
+    refused = await workflow.store.cancel(job_id, once())
+    assert (refused.answer, refused.facts) == (REFUSED, {"code": "job_terminal"})
+    assert (await workflow.store.cancel("wf_20260214_999", once())).answer is MISSING
 
 
 async def test_a_running_step_is_cancelled_with_the_job(workflow: WorkflowHarness) -> None:
@@ -139,18 +145,10 @@ async def test_a_waiting_review_is_cancelled(workflow: WorkflowHarness) -> None:
     assert (await workflow.record(job_id))["draft_state"] == "dirty"
 
 
-async def test_an_ended_job_cannot_be_cancelled(workflow: WorkflowHarness) -> None:
-    job_id = await workflow.create()
-    await workflow.store.fail(await workflow.start(job_id, "first"), b"[]")
-    refused = await workflow.store.cancel(job_id, once())
-    assert (refused.answer, refused.facts) == (REFUSED, {"code": "job_terminal"})
-    assert (await workflow.store.cancel("wf_20260214_999", once())).answer is MISSING
-
-
 # -- PROGRESS and PUT: progress and data of a running step ----------------------------------------
 
 
-async def test_progress_is_stored_and_published(workflow: WorkflowHarness) -> None:
+async def test_progress_is_published_and_never_decreases(workflow: WorkflowHarness) -> None:
     job_id = await workflow.create()
     running = await workflow.start(job_id, "first")
     assert (await workflow.store.progress(running, 3, 10)).answer is OK
@@ -159,12 +157,6 @@ async def test_progress_is_stored_and_published(workflow: WorkflowHarness) -> No
     kind, name, data = (await workflow.events(job_id))[-1]
     assert (kind, name) == ("step.progress", "first")
     assert data == {"step": "first", "done": 3, "total": 10}
-
-
-async def test_progress_never_decreases_or_exceeds_the_total(workflow: WorkflowHarness) -> None:
-    job_id = await workflow.create()
-    running = await workflow.start(job_id, "first")
-    await workflow.store.progress(running, 3, 10)
     for done, total in ((2, 10), (3, 10), (5, 20), (0, 0), (1, 0), (-1, 5)):
         async with workflow.unchanged():
             assert (await workflow.store.progress(running, done, total)).answer is OK

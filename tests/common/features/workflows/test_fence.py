@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
 
 import pytest
 
 from common.contracts.jobs import JobKeys
 from common.errors import StoreUnavailable
-from common.features.workflows.effects import EffectStore, TermChange, undo_token_for
+from common.features.workflows.effects import TermChange, undo_token_for
 from common.features.workflows.types import StepExecution, StepResult, WorkflowOutcome
 from common.jobs.store import Fence
-from common.redis.batching import ScriptBatcher
 from tests.support.servers import Backend
-from tests.support.store.workflows import LOST, OK, REFUSED, WorkflowHarness, fresh_ids
+from tests.support.store.workflows import (
+    LOST,
+    OK,
+    REFUSED,
+    Impatient,
+    WorkflowHarness,
+    fresh_ids,
+)
 
 TERM = [TermChange("dlq", b"", b"new")]
 CALLS: dict[str, Callable[[WorkflowHarness, StepExecution], Awaitable[WorkflowOutcome]]] = {
@@ -22,14 +27,8 @@ CALLS: dict[str, Callable[[WorkflowHarness, StepExecution], Awaitable[WorkflowOu
     "put": lambda workflow, running: workflow.store.put(running, "x", b"y"),
     "split": lambda workflow, running: workflow.store.split(running, [fresh_ids().core_job], 600),
     "complete": lambda workflow, running: workflow.complete(running),
-    "apply": lambda workflow, running: effects_of(workflow).change_terms(
-        running, workflow.rag, TERM
-    ),
+    "apply": lambda workflow, running: workflow.effects.change_terms(running, workflow.rag, TERM),
 }
-
-
-def effects_of(workflow: WorkflowHarness) -> EffectStore:
-    return EffectStore(workflow.client, workflow.store)
 
 
 async def held(workflow: WorkflowHarness) -> tuple[StepExecution, StepExecution]:
@@ -61,10 +60,7 @@ async def test_a_part_of_a_superseded_attempt_is_refused(workflow: WorkflowHarne
     async with workflow.unchanged():
         assert (await workflow.store.finish_part(stale, 0, b"x")).answer is LOST
     assert (await workflow.store.finish_part(current, 0, b"x")).answer is OK
-
-
-async def test_an_attempt_without_a_lease_is_lost(workflow: WorkflowHarness) -> None:
-    _, current = await held(workflow)
+    # Without a lease the attempt is lost.
     assert current.fence is not None
     await workflow.client.delete(current.fence.lease_key)
     assert (await workflow.complete(current)).answer is LOST
@@ -72,7 +68,7 @@ async def test_an_attempt_without_a_lease_is_lost(workflow: WorkflowHarness) -> 
 
 async def test_a_superseded_attempt_reverts_nothing(workflow: WorkflowHarness) -> None:
     stale, current = await held(workflow)
-    effects = effects_of(workflow)
+    effects = workflow.effects
     await effects.change_terms(current, workflow.rag, TERM)
     assert await effects.revert(stale.job_id, stale) == []
     assert await workflow.client.hget(workflow.rag.ontology, "dlq") == b"new"
@@ -85,7 +81,7 @@ async def test_a_step_with_reverted_effects_cannot_complete(
     workflow: WorkflowHarness, named: bool
 ) -> None:
     _, current = await held(workflow)
-    effects, token = effects_of(workflow), undo_token_for(current.execution)
+    effects, token = workflow.effects, undo_token_for(current.execution)
     await effects.change_terms(current, workflow.rag, TERM)
     await effects.revert(current.job_id, current)
     async with workflow.unchanged():
@@ -98,13 +94,6 @@ async def test_a_step_with_reverted_effects_cannot_complete(
 
 
 # -- memory ------------------------------------------------------------------------------------
-
-
-class Impatient(ScriptBatcher):
-    """A batcher with a short retry time."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **{**options, "retry_for_s": 0.2})
 
 
 @pytest.fixture
@@ -136,10 +125,8 @@ async def test_effects_are_reverted_without_memory(impatient: WorkflowHarness) -
     workflow = impatient
     running = await workflow.start(await workflow.create(), "first")
     await workflow.client.hset(workflow.rag.ontology, "dlq", "old")
-    await effects_of(workflow).change_terms(
-        running, workflow.rag, [TermChange("dlq", b"old", b"new")]
-    )
+    await workflow.effects.change_terms(running, workflow.rag, [TermChange("dlq", b"old", b"new")])
     await workflow.client.config_set("maxmemory", "1")
     assert (await workflow.store.fail(running, b"[]")).answer is OK
-    assert await effects_of(workflow).revert(running.job_id) == [undo_token_for(running.execution)]
+    assert await workflow.effects.revert(running.job_id) == [undo_token_for(running.execution)]
     assert await workflow.client.hget(workflow.rag.ontology, "dlq") == b"old"

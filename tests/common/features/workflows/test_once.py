@@ -18,6 +18,7 @@ from tests.support.store.workflows import (
     DATE,
     OK,
     REUSED,
+    Impatient,
     WorkflowHarness,
     fresh_ids,
     hooked,
@@ -122,6 +123,9 @@ async def test_a_refused_request_can_be_repeated(workflow: WorkflowHarness) -> N
     await workflow.complete(running)
     started = await workflow.store.execute(wanted, same, fresh_ids(), ADMISSION)
     assert (started.answer, started.replayed) == (OK, False)
+    other = await workflow.create()
+    assert (await workflow.execute(other, "first", request=same)).replayed  # the key is used up
+    assert await workflow.statuses(other) == ["not_started"] * 5
     await workflow.client.delete(same.key)  # its TTL is over: the key is free again
     again = await workflow.make(same)
     assert (again.answer, again.replayed) == (OK, False)
@@ -133,23 +137,17 @@ async def test_without_memory_work_ends_but_none_starts(workflow: WorkflowHarnes
     running = await workflow.start(job_id, "first")
     done = await workflow.create()
     await workflow.run(done, "first", proposals(1))
-    batcher = ScriptBatcher(
-        workflow.backend.wire(), workflow.jobs, WORKFLOW_SCRIPT, retry_for_s=0.3
-    )
+    batcher = Impatient(workflow.backend.wire(), workflow.jobs, WORKFLOW_SCRIPT)
     impatient = WorkflowStore(workflow.client, workflow.jobs, batcher)
     await workflow.client.config_set("maxmemory", "1")
     try:
         async with workflow.unchanged():
             with pytest.raises(StoreUnavailable):
                 await impatient.create(new_workflow(), once(), fresh_ids(), ADMISSION)
-            with pytest.raises(StoreUnavailable):
-                await impatient.execute(
-                    ExecuteCommand(other, "first"), once(), fresh_ids(), ADMISSION
-                )
-            with pytest.raises(StoreUnavailable):
-                await impatient.execute(
-                    ExecuteCommand(done, "first"), once(), fresh_ids(), ADMISSION
-                )
+            for name in (other, done):
+                wanted = ExecuteCommand(name, "first")
+                with pytest.raises(StoreUnavailable):
+                    await impatient.execute(wanted, once(), fresh_ids(), ADMISSION)
         assert (await impatient.progress(running, 1, 2)).answer is OK
         assert (await impatient.complete(running, proposals(3), fresh_ids(), 600)).answer is OK
         assert (await impatient.cancel(job_id, once())).answer is OK
