@@ -27,6 +27,8 @@ from tests.support.topologies import (
     sentinel_set,
 )
 
+pytestmark = pytest.mark.slow("needs the system's redis-server: Sentinel and Cluster")
+
 Command = Callable[..., Awaitable[Any]]
 #: Seconds that a command is retried after the server has changed.
 TIMEOUT_S = 30.0

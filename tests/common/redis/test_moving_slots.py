@@ -16,6 +16,8 @@ from common.redis.pipelined import PipelinedConnection
 from common.redis.scripts import Record
 from tests.support.topologies import LONG_TIMEOUT_MS, RedisCluster, cluster
 
+pytestmark = pytest.mark.slow("needs the system's redis-server: a Cluster")
+
 KEYS = JobKeys().partition(3)
 #: Like workflow scripts: writes, and then reads a key that the call did not name.
 SOURCE = (

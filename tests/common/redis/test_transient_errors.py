@@ -36,7 +36,7 @@ async def impatient_for(harness: StoreHarness) -> ScriptBatcher:
     patient = ScriptBatcher(wire, harness.keys, CORE_SCRIPT, retry_for_s=30.0)
     await QueueStore(harness.client, harness.keys, patient).trim()
     await patient.close()
-    return ScriptBatcher(wire, harness.keys, CORE_SCRIPT, retry_for_s=1.0)
+    return ScriptBatcher(wire, harness.keys, CORE_SCRIPT, retry_for_s=0.3)
 
 
 @pytest.mark.real_redis

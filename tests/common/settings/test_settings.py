@@ -183,6 +183,9 @@ def test_secrets_are_not_shown_and_settings_are_immutable(monkeypatch: pytest.Mo
     assert settings.lane_names == ()
 
 
+another_process = pytest.mark.slow("starts a process; one of them is in the fast tier")
+
+
 def run(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", script],
@@ -208,8 +211,10 @@ def test_the_default_name_of_a_worker_is_host_and_pid() -> None:
     ("module", "environment"),
     [
         ("worker.main", {"COUNT": "0", "LEASE_MS": "x"}),
-        ("worker.echo_worker", {"BLOCK_MS": "40000"}),
-        ("worker.bullmq.main", {"REDIS_URL": "http://user:hidden@box"}),
+        pytest.param("worker.echo_worker", {"BLOCK_MS": "40000"}, marks=another_process),
+        pytest.param(
+            "worker.bullmq.main", {"REDIS_URL": "http://user:hidden@box"}, marks=another_process
+        ),
     ],
 )
 def test_a_settings_error_is_printed_once(

@@ -98,12 +98,22 @@ def search(make: Callable[[], History], operations: dict[str, int], **sizes: int
     run_state_machine_as_test(Machine, settings=settings(suppress_health_check=checks, **options))
 
 
-def walks(seeds: int, on_fakeredis: int = 0) -> Any:
-    """Parametrises a test with a server and a seed: all seeds on the embedded Redis, and a quarter
-    of them on each other server, since the scripts are the same there."""
+def walks(seeds: int, fast: int, on_fakeredis: int = 0) -> Any:
+    """Parametrises a test with a server and a seed: all seeds on the embedded Redis, of which so
+    many in the fast tier, and a quarter of them on each other server, since the scripts are the
+    same there."""
     sizes = {FAKE: on_fakeredis, **dict.fromkeys(REAL, seeds // 4), BUNDLED: seeds}
-    pairs = [(name, seed) for name, count in sizes.items() for seed in range(count)]
+    slow = pytest.mark.slow("more random histories; the first ones are in the fast tier")
+    pairs = [
+        pytest.param(name, seed, marks=slow if name == BUNDLED and seed >= fast else ())
+        for name, count in sizes.items()
+        for seed in range(count)
+    ]
     return pytest.mark.parametrize(("name", "seed"), pairs)
+
+
+#: Marks a search for a history by Hypothesis.
+search_is_slow = pytest.mark.slow("Hypothesis; long walks with the same operations are fast")
 
 
 def blocking_client(name: str, real_server: Callable[[str], RealServer]) -> redis.Redis:

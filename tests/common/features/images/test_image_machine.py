@@ -17,7 +17,7 @@ from typing import ClassVar, TypeVar
 import pytest
 
 from tests.support.histories.image_operations import ImageOperations
-from tests.support.histories.machine import blocking_client, search, walk, walks
+from tests.support.histories.machine import blocking_client, search, search_is_slow, walk, walks
 from tests.support.servers import FAKE, REAL, RealServer
 
 UPLOADING = ("hold", "release", "submit", "submit", "submit", "full")
@@ -112,7 +112,7 @@ class ImageHistory(ImageOperations):
         self.expire(self.image(rng), rng.choice(("deadline", "guard", "status")))
 
 
-@walks(seeds=10, on_fakeredis=4)
+@walks(seeds=10, fast=4, on_fakeredis=1)
 def test_invariants_hold_on_a_long_walk(
     name: str, seed: int, real_server: Callable[[str], RealServer]
 ) -> None:
@@ -121,6 +121,7 @@ def test_invariants_hold_on_a_long_walk(
     walk(history, seed, steps=40 if name == FAKE else 300)
 
 
+@search_is_slow
 @pytest.mark.parametrize("name", REAL)
 def test_invariants_hold_in_every_history(
     name: str, real_server: Callable[[str], RealServer]

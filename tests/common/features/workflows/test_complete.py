@@ -59,6 +59,7 @@ async def test_items_have_ids_states_and_an_order(workflow: WorkflowHarness) -> 
     assert await workflow.without_ttl() == []
 
 
+@pytest.mark.real_redis
 async def test_the_maximum_number_of_items(workflow: WorkflowHarness) -> None:
     job_id = await workflow.create()
     items = [NewItem(b"{}", "proposed", 0.5)] * 2000

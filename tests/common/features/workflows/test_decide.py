@@ -125,6 +125,7 @@ async def test_one_action_for_all_items_that_pass_the_filter(workflow: WorkflowH
     assert await workflow.counters(job_id) == (4, 0, 0, 0, 0)
 
 
+@pytest.mark.real_redis
 async def test_an_event_about_many_items_has_only_their_number(workflow: WorkflowHarness) -> None:
     job_id = await workflow.in_review(*([0.5] * 1200))
     outcome = await workflow.decide(job_id, action=Action.APPROVE, status=ItemStatus.PROPOSED)

@@ -233,6 +233,7 @@ async def test_a_completed_step_keeps_its_effects(workflow: WorkflowHarness) -> 
     ]
 
 
+@pytest.mark.real_redis
 async def test_namespaces_and_terms_are_limited(workflow: WorkflowHarness) -> None:
     effects, running = workflow.effects, await applying(workflow)
     too_many = [change(str(n), "x") for n in range(MOST_PER_CALL + 1)]

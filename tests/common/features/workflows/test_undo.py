@@ -103,6 +103,7 @@ async def test_a_later_change_prevents_an_undo(workflow: WorkflowHarness) -> Non
     assert (await workflow.item(job_id, "p_001")).startswith("rejected")
 
 
+@pytest.mark.real_redis
 async def test_the_oldest_operations_can_no_longer_be_undone(workflow: WorkflowHarness) -> None:
     job_id = await workflow.in_review()
     await workflow.decide(job_id, [approve("p_002")], token="0000000a")
@@ -234,6 +235,7 @@ async def test_of_concurrent_undos_one_succeeds(workflow: WorkflowHarness) -> No
     assert await workflow.item(job_id, "p_001") == "proposed 3 0 0.500000"
 
 
+@pytest.mark.real_redis
 async def test_thousands_of_items_are_undone_at_once(workflow: WorkflowHarness) -> None:
     job_id = await workflow.in_review(*([0.5] * 1500))
     await workflow.decide(job_id, action=Action.APPROVE, token="0000000a")

@@ -15,7 +15,7 @@ from typing import ClassVar
 import pytest
 
 from common.features.workflows.types import StepExecution
-from tests.support.histories.machine import blocking_client, search, walk, walks
+from tests.support.histories.machine import blocking_client, search, search_is_slow, walk, walks
 from tests.support.histories.workflow_operations import REVIEWS, WorkflowOperations
 from tests.support.histories.workflows import STEPS
 from tests.support.servers import FAKE, REAL, RealServer
@@ -129,7 +129,7 @@ class WorkflowHistory(WorkflowOperations):
         self.revert_effects(self.job(rng))
 
 
-@walks(seeds=8, on_fakeredis=2)
+@walks(seeds=8, fast=3, on_fakeredis=1)
 def test_invariants_hold_on_a_long_walk(
     name: str, seed: int, real_server: Callable[[str], RealServer]
 ) -> None:
@@ -138,6 +138,7 @@ def test_invariants_hold_on_a_long_walk(
     walk(history, seed, steps=25 if name == FAKE else 150)
 
 
+@search_is_slow
 @pytest.mark.parametrize("name", REAL)
 def test_invariants_hold_in_every_history(
     name: str, real_server: Callable[[str], RealServer]

@@ -316,7 +316,7 @@ async def test_invalid_queue_entries(harness: StoreHarness) -> None:
 # -- size ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("length", [6, 7, 8, 9, 207, 208, 209, 1000])
+@pytest.mark.parametrize("length", [6, 7, 8, 9, 207, 208, 209, 420])
 async def test_long_streams_are_read_to_the_end(harness: StoreHarness, length: int) -> None:
     """An early terminal event is found, whatever the number of events after it is."""
     fine, early = await harness.running(token="fine"), await harness.running(token="early")
@@ -401,9 +401,9 @@ async def seed(client: redis.asyncio.Redis, keys: JobKeys, count: int) -> None:
 
 @pytest.mark.real_redis
 async def test_round_trips_for_many_jobs_are_bounded(harness: StoreHarness) -> None:
-    count = 2000
+    count = 1000
     await seed(harness.client, harness.keys, count)
-    await event(harness, "seed-1321", "message")
+    await event(harness, "seed-721", "message")
     batches = 0
     most = 0
     look = readers.JobReader._read
@@ -421,7 +421,7 @@ async def test_round_trips_for_many_jobs_are_bounded(harness: StoreHarness) -> N
             name: count - before.get(name, 0) for name, count in (await commands(harness)).items()
         }
     assert (report.jobs_checked, report.violations_total) == (count, 1)
-    assert report.violations[0].job_id == "seed-1321"
+    assert report.violations[0].job_id == "seed-721"
     assert most <= audit.BATCH
     # SCAN returns a few jobs more or less each time, so not every batch is full.
     assert batches < 2.5 * count / audit.BATCH
@@ -523,7 +523,13 @@ async def test_the_queue_is_read_again_for_a_recheck(
 
 
 @pytest.mark.real_redis
-async def test_a_busy_system_causes_no_false_alarm(harness: StoreHarness) -> None:
+@pytest.mark.parametrize(
+    ("seconds", "jobs"),
+    [(0.2, 40), pytest.param(2.0, 200, marks=pytest.mark.slow("seconds of load"))],
+)
+async def test_a_busy_system_causes_no_false_alarm(
+    harness: StoreHarness, seconds: float, jobs: int
+) -> None:
     """Jobs are created, run, retried, released, canceled, scheduled, ended and deleted all the
     while, without a grace period."""
     await harness.group()
@@ -582,9 +588,11 @@ async def test_a_busy_system_causes_no_false_alarm(harness: StoreHarness) -> Non
     try:
         auditor = Auditor(harness.client, harness.keys, harness.worker.group, QUICK)
         clock = asyncio.get_running_loop().time
-        deadline = clock() + 2
+        deadline = clock() + seconds
         # On a busy machine it takes longer until enough has happened.
-        while clock() < deadline or ((ended < 200 or checked < 1000) and clock() < deadline + 60):
+        while clock() < deadline or (
+            (ended < jobs or checked < 5 * jobs) and clock() < deadline + 60
+        ):
             report = await auditor.run()
             assert report.violations == ()
             checked += report.jobs_checked
@@ -592,8 +600,8 @@ async def test_a_busy_system_causes_no_false_alarm(harness: StoreHarness) -> Non
                 assert not task.done(), task.exception()
     finally:
         await cancel(*noise)
-    assert ended >= 200
-    assert checked >= 1000
+    assert ended >= jobs
+    assert checked >= 5 * jobs
 
 
 # -- life ----------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ import pytest
 from common.jobs.store import Lease
 from tests.support.histories.job_operations import JobOperations, Message
 from tests.support.histories.jobs import FAR_MS, GROUP, KEYS, LIMITED_TASK
-from tests.support.histories.machine import search, walk, walks
+from tests.support.histories.machine import search, search_is_slow, walk, walks
 from tests.support.servers import REAL, RealServer
 
 TASKS = ["chat", LIMITED_TASK, LIMITED_TASK]
@@ -185,13 +185,14 @@ class JobHistory(JobOperations):
             self.redrive()
 
 
-@walks(seeds=16)
+@walks(seeds=16, fast=12)
 def test_invariants_hold_on_a_long_walk(
     name: str, seed: int, real_server: Callable[[str], RealServer]
 ) -> None:
     walk(JobHistory(real_server(name).client), seed, steps=80)
 
 
+@search_is_slow
 @pytest.mark.parametrize("name", REAL)
 def test_invariants_hold_in_every_history(
     name: str, real_server: Callable[[str], RealServer]

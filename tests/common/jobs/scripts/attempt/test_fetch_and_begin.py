@@ -144,6 +144,7 @@ async def test_without_a_group_nothing_happens(harness: StoreHarness) -> None:
         await take(harness, 1)
 
 
+@pytest.mark.real_redis
 async def test_a_repeated_call_finds_what_it_has_begun(harness: StoreHarness) -> None:
     """Also behind more than a page of other pending messages."""
     await harness.group()
