@@ -13,6 +13,7 @@ from common.contracts.jobs import JobKeys
 from common.jobs.limits import TaskLimit, group_name, parse_limits
 from common.jobs.options import NO_OPTIONS, UNKNOWN_TENANT, Backoff, JobOptions
 
+UNREADABLE = (b"\xff", b"{", b"[]", b"null", b"7", b'"text"')
 seconds = st.floats(0, 86_400)
 backoffs = st.builds(
     Backoff, initial_s=seconds, factor=st.floats(1, 100), max_s=seconds, jitter=st.floats(0, 1)
@@ -35,12 +36,9 @@ def test_options_survive_a_json_round_trip(options: JobOptions) -> None:
     assert JobOptions.from_json(options.to_json()) == options
 
 
-def test_no_options_are_stored_as_nothing() -> None:
+def test_the_json_has_the_names_of_the_request_or_is_empty() -> None:
     assert NO_OPTIONS.to_json() == b""
     assert JobOptions.from_json(b"") == NO_OPTIONS
-
-
-def test_the_json_has_the_names_of_the_request() -> None:
     options = JobOptions(1.5, Backoff(1.0, 2.0, 3.0, 0.25))
     assert options.to_json() == (
         b'{"timeout_s":1.5,"backoff":{"initial_s":1.0,"factor":2.0,"max_s":3.0,"jitter":0.25}}'
@@ -56,19 +54,10 @@ def test_missing_members_have_defaults() -> None:
 @pytest.mark.parametrize(
     "raw",
     [
-        b"\xff",
-        b"{",
-        b"[]",
-        b"null",
-        b"7",
-        b'"text"',
-        b'{"timeout_s":"soon"}',
-        b'{"timeout_s":[1]}',
-        b'{"timeout_s":{}}',
-        b'{"backoff":7}',
-        b'{"backoff":[1]}',
-        b'{"backoff":{"factor":"much"}}',
-        b'{"backoff":{"factor":null}}',
+        *UNREADABLE,
+        *(b'{"timeout_s":%b}' % value for value in (b'"soon"', b"[1]", b"{}")),
+        *(b'{"backoff":%b}' % value for value in (b"7", b"[1]")),
+        *(b'{"backoff":{"factor":%b}}' % value for value in (b'"much"', b"null")),
         b'{"timeout_s":1' + b"0" * 400 + b"}",
         b"[" * 5000 + b"]" * 5000,
     ],
@@ -80,7 +69,7 @@ def test_invalid_options_are_ignored(raw: bytes) -> None:
     assert replace(options, tenant=None, tools=None) == NO_OPTIONS
 
 
-@pytest.mark.parametrize("raw", [b"\xff", b"{", b"[]", b"null", b"7", b'"text"'])
+@pytest.mark.parametrize("raw", UNREADABLE)
 def test_unreadable_options_grant_no_permissions(raw: bytes) -> None:
     options = JobOptions.from_json(raw)
     assert (options.tenant, options.tools) == (UNKNOWN_TENANT, ())
@@ -119,12 +108,9 @@ def test_delays_stay_within_their_limits(backoff: Backoff, failures: int) -> Non
     assert 0 <= wait_s <= backoff.max_s
 
 
-def test_delays_grow_from_attempt_to_attempt() -> None:
+def test_delays_grow_and_jitter_shortens_them_by_its_share() -> None:
     backoff = Backoff(initial_s=1.0, factor=3.0, max_s=20.0, jitter=0.0)
     assert [backoff.delay_s(failures) for failures in range(1, 6)] == [1.0, 3.0, 9.0, 20.0, 20.0]
-
-
-def test_jitter_shortens_a_delay_by_at_most_its_share() -> None:
     backoff = Backoff(initial_s=10.0, factor=1.0, max_s=10.0, jitter=0.3)
     waits = {backoff.delay_s(1) for _ in range(200)}
     assert min(waits) >= 7.0

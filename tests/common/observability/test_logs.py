@@ -98,40 +98,40 @@ def test_suppressed_lines_are_reported_at_the_end(lines: Lines) -> None:
     assert lines.texts[-1] == "alike … 1 more like this in 60 s"
 
 
-def test_the_access_log_is_not_throttled(lines: Lines) -> None:
-    guard = ThrottlingHandler(lines, 1)
-    for _ in range(5):
-        guard.handle(logging.LogRecord("gateway.access", 20, "", 1, "GET / 200", None, None))
-    assert len(lines.records) == 5
-
-
-def test_the_audit_log_is_not_throttled(lines: Lines) -> None:
+@pytest.mark.parametrize("name", ["gateway.access", "common.access.audit_log"])
+def test_access_and_audit_log_are_not_throttled(lines: Lines, name: str) -> None:
     """Frequent actions must not be able to hide a later one."""
     guard = ThrottlingHandler(lines, 1)
     for number in range(5):
-        entry = "audit log: %s", (number,)
-        guard.handle(logging.LogRecord("common.access.audit_log", 20, "", 1, *entry, None))
-    assert lines.texts == [f"audit log: {number}" for number in range(5)]
+        guard.handle(logging.LogRecord(name, 20, "", 1, "line %s", (number,), None))
+    assert lines.texts == [f"line {number}" for number in range(5)]
 
 
-def test_the_audit_log_is_written_at_every_level(root: logging.Logger, monkeypatch: Any) -> None:
+def configure(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> io.StringIO:
+    """Configure logging; returns what is written to stderr."""
     stderr = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stderr)
-    logs.configure(GatewaySettings(log_level="error", log_format="text"))
-    logging.getLogger("common.access.audit_log").info("audit log: x")
-    logging.getLogger("common.other").info("other")
-    assert "audit log: x" in stderr.getvalue()
-    assert "other" not in stderr.getvalue()
+    logs.configure(GatewaySettings(**settings))
+    return stderr
 
 
-def test_sse_starlette_never_logs_payloads(root: logging.Logger, monkeypatch: Any) -> None:
-    stderr = io.StringIO()
-    monkeypatch.setattr(sys, "stderr", stderr)
-    logs.configure(GatewaySettings(log_level="debug", log_format="text"))
-    logging.getLogger("sse_starlette.sse").debug("chunk: %s", b"an event's data")
-    logging.getLogger("gateway.events.hub").debug("ours")
-    assert "ours" in stderr.getvalue()
-    assert "data" not in stderr.getvalue()
+@pytest.mark.usefixtures("root")
+@pytest.mark.parametrize(
+    ("level", "written", "hidden"),
+    [
+        ("error", "common.access.audit_log", "common.other"),  # the audit log at every level
+        ("debug", "gateway.events.hub", "sse_starlette.sse"),  # it would log payloads
+    ],
+)
+def test_some_loggers_have_their_own_level(
+    level: str, written: str, hidden: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stderr = configure(monkeypatch, log_level=level, log_format="text")
+    for name in (written, hidden):
+        severity = logging.INFO if level == "error" else logging.DEBUG
+        logging.getLogger(name).log(severity, "line of %s", name)
+    assert f"line of {written}" in stderr.getvalue()
+    assert f"line of {hidden}" not in stderr.getvalue()
 
 
 def test_the_number_of_kinds_is_limited(lines: Lines, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,13 +144,10 @@ def test_the_number_of_kinds_is_limited(lines: Lines, monkeypatch: pytest.Monkey
     assert lines.texts[-1] == "of its own kind 5 … 93 more like this in 60 s"
 
 
+@pytest.mark.usefixtures("root")
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_lines_have_their_context(
-    form: str, root: logging.Logger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stderr = io.StringIO()
-    monkeypatch.setattr(sys, "stderr", stderr)
-    logs.configure(GatewaySettings(log_format=form))
+def test_lines_have_their_context(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    stderr = configure(monkeypatch, log_format=form)
     logging.getLogger("x").info("plain")
     values = {logs.job_id: "j1", logs.request_id: "r1", logs.trace_id: "0af7"}
     tokens = [(variable, variable.set(value)) for variable, value in values.items()]
@@ -192,11 +189,10 @@ def test_configure_writes_to_stderr(root: logging.Logger) -> None:
     assert getattr(guard.target, "stream", None) is sys.stderr
 
 
-def test_auto_is_text_on_a_terminal(root: logging.Logger, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("root")
+def test_auto_is_text_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JOURNAL_STREAM", raising=False)
-    stderr = io.StringIO()
-    monkeypatch.setattr(sys, "stderr", stderr)
-    logs.configure(GatewaySettings())
+    stderr = configure(monkeypatch)
     logging.getLogger("x").warning("hello")
     assert stderr.getvalue().endswith(" WARNING x: hello\n")
 

@@ -146,37 +146,35 @@ def run(program: str, **env: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_process_exports_its_last_spans() -> None:
-    ended = run(
-        "tracing_setup.start('sluice-test')\n"
-        "tracing.tracer.start_span('last').end()\n"
-        "tracing_setup.stop()\n",
-        OTEL_TRACES_EXPORTER="console",
-    )
+START_AND_STOP = (
+    "tracing_setup.start('sluice-test')\n"
+    "tracing.tracer.start_span('last').end()\n"
+    "tracing_setup.stop()\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("env", "service"),
+    [
+        ({}, "sluice-test"),
+        pytest.param(
+            {"OTEL_SERVICE_NAME": "mine"}, "mine", marks=pytest.mark.slow("starts a process")
+        ),
+    ],
+)
+def test_a_process_exports_its_last_spans(env: dict[str, str], service: str) -> None:
+    """The configured service name takes precedence."""
+    ended = run(START_AND_STOP, OTEL_TRACES_EXPORTER="console", **env)
     assert ended.returncode == 0, ended.stderr
     assert '"name": "last"' in ended.stdout
-    assert '"service.name": "sluice-test"' in ended.stdout
-
-
-def test_the_configured_service_name_takes_precedence() -> None:
-    ended = run(
-        "tracing_setup.start('sluice-test')\n"
-        "tracing.tracer.start_span('last').end()\n"
-        "tracing_setup.stop()\n",
-        OTEL_TRACES_EXPORTER="console",
-        OTEL_SERVICE_NAME="mine",
-    )
-    assert '"service.name": "mine"' in ended.stdout
+    assert f'"service.name": "{service}"' in ended.stdout
 
 
 def test_a_collector_that_hangs_does_not_block_the_end() -> None:
     ended = run(
         "tracing_setup.FLUSH_S = 0.2\n"
         "from opentelemetry.sdk.trace.export import ConsoleSpanExporter\n"
-        "ConsoleSpanExporter.export = lambda *_: time.sleep(600)\n"
-        "tracing_setup.start('sluice-test')\n"
-        "tracing.tracer.start_span('last').end()\n"
-        "tracing_setup.stop()\n",
+        "ConsoleSpanExporter.export = lambda *_: time.sleep(600)\n" + START_AND_STOP,
         OTEL_TRACES_EXPORTER="console",
     )
     assert ended.returncode == 0

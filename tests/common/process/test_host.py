@@ -74,14 +74,15 @@ def test_a_laptop(tmp_path: Path) -> None:
     assert (readings.temperature_c, readings.hottest) == (61.0, "x86_pkg_temp")
     assert readings.available_mb == 1024
     assert (readings.gpu_load, readings.power_mode) == (None, None)
+    # An unnamed power mode is a number.
+    host = tree(tmp_path, {"var/lib/nvpmodel/status": "pmode:0002"})
+    assert host.read().power_mode == "2"
 
 
 def test_a_host_without_any_sensor(tmp_path: Path) -> None:
     assert Host(tmp_path).read() == HostReadings()
     assert Host(tmp_path / "nowhere").read() == HostReadings()
-
-
-def test_without_proc_the_pressure_is_read_from_cgroups(tmp_path: Path) -> None:
+    # Without proc the pressure is read from cgroups.
     host = tree(tmp_path, {"sys/fs/cgroup/memory.pressure": PSI})
     assert host.read() == HostReadings(memory_pressure=1.25)
 
@@ -99,11 +100,6 @@ def test_the_gpu_is_found_for_every_jetpack(tmp_path: Path, path: str) -> None:
     assert tree(tmp_path, {path: "1000"}).read().gpu_load == 1.0
 
 
-def test_an_unnamed_power_mode_is_a_number(tmp_path: Path) -> None:
-    host = tree(tmp_path, {"var/lib/nvpmodel/status": "pmode:0002"})
-    assert host.read().power_mode == "2"
-
-
 def test_invalid_values_are_not_readings(tmp_path: Path) -> None:
     host = tree(
         tmp_path,
@@ -119,18 +115,15 @@ def test_invalid_values_are_not_readings(tmp_path: Path) -> None:
     assert host.read() == HostReadings()
 
 
-def test_a_vanished_sensor_is_left_out(tmp_path: Path) -> None:
+def test_sensors_may_vanish_or_appear_later(tmp_path: Path) -> None:
     host = tree(tmp_path, JETSON)
     os.remove(tmp_path / "sys/class/thermal/thermal_zone1/temp")
     (tmp_path / "proc/meminfo").unlink()
     (tmp_path / "proc/meminfo").mkdir()
     readings = host.read()
     assert (readings.hottest, readings.available_bytes) == ("tj-thermal", None)
-
-
-def test_sensors_that_appear_later_are_found(tmp_path: Path) -> None:
-    host = Host(tmp_path)
-    tree(tmp_path, JETSON)
+    host = Host(tmp_path / "later")
+    tree(tmp_path / "later", JETSON)
     assert host.read().hottest == "gpu-thermal"
 
 

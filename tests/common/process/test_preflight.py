@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -47,12 +48,26 @@ def test_a_well_configured_server_has_no_findings() -> None:
     assert findings(maxmemory_policy="allkeys-lru") == []  # without maxmemory nothing is evicted
 
 
-@pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl", "allkeys-random"])
-def test_eviction_is_an_error_that_names_the_fix(policy: str) -> None:
-    [(level, text)] = findings(maxmemory="1000000", maxmemory_policy=policy)
-    assert level == logging.ERROR
-    assert policy in text
-    assert "maxmemory-policy noeviction" in text
+FULL = {"maxmemory": "1000000"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "level", "fix"),
+    [
+        *(
+            ({**FULL, "maxmemory_policy": policy}, logging.ERROR, "maxmemory-policy noeviction")
+            for policy in ("allkeys-lru", "volatile-ttl", "allkeys-random")
+        ),
+        ({"appendonly": "no"}, logging.WARNING, "appendonly yes"),
+        ({"appendfsync": "no"}, logging.WARNING, "appendfsync everysec"),
+        ({"role": "slave"}, logging.ERROR, "REDIS_URL"),
+    ],
+)
+def test_a_finding_names_the_fix(settings: dict[str, str], level: int, fix: str) -> None:
+    [finding] = findings(**settings)
+    assert finding.level == level
+    assert fix in finding.text
+    assert settings.get("maxmemory_policy", "") in finding.text
 
 
 def test_fewer_replicas_than_required_are_an_error() -> None:
@@ -62,18 +77,6 @@ def test_fewer_replicas_than_required_are_an_error() -> None:
     [(level, text)] = preflight.check_server(server, None, 2)
     assert level == logging.ERROR
     assert "WAIT_REPLICAS is 2, but only 1 replica is connected" in text
-
-
-def test_missing_persistence_is_a_warning_that_names_the_fix() -> None:
-    [(level, text)] = findings(appendonly="no")
-    assert (level, "appendonly yes" in text) == (logging.WARNING, True)
-    [(level, text)] = findings(appendfsync="no")
-    assert (level, "appendfsync everysec" in text) == (logging.WARNING, True)
-
-
-def test_a_replica_is_an_error() -> None:
-    [(level, text)] = findings(role="slave")
-    assert (level, "REDIS_URL" in text) == (logging.ERROR, True)
 
 
 @pytest.mark.parametrize("version", ["6.0.16", "5.0.14", "2.8"])
@@ -105,47 +108,36 @@ def test_a_real_server_is_understood(changed: redis.Redis) -> None:
     assert logging.ERROR in levels
 
 
+@contextmanager
+def restricted(client: redis.Redis, *rights: str) -> Iterator[redis.Redis]:
+    """A client of a user with these rights only."""
+    client.execute_command("ACL", "SETUSER", "plain", "on", ">secret", *rights)
+    pool = client.connection_pool
+    login = {"username": "plain", "password": "secret"}
+    options = {**pool.connection_kwargs, **login}
+    limited = redis.ConnectionPool(connection_class=pool.connection_class, **options)
+    with redis.Redis(connection_pool=limited) as plain:
+        yield plain
+    client.execute_command("ACL", "DELUSER", "plain")
+
+
 @pytest.mark.parametrize("server", REAL, indirect=True)
 def test_a_server_that_hides_its_settings_is_an_info(server: RealServer) -> None:
-    server.client.execute_command(
-        "ACL", "SETUSER", "quiet", "on", ">secret", "~*", "+@all", "-config", "-info"
-    )
-    options = {**server.client.connection_pool.connection_kwargs}
-    quiet = redis.Redis(
-        connection_pool=redis.ConnectionPool(
-            connection_class=server.client.connection_pool.connection_class,
-            **{**options, "username": "quiet", "password": "secret"},
-        )
-    )
-    try:
+    with restricted(server.client, "~*", "+@all", "-config", "-info") as quiet:
         [(level, text)] = preflight.check_server(quiet)
-        assert (level, "noeviction" in text) == (logging.INFO, True)
-    finally:
-        quiet.close()
-        server.client.execute_command("ACL", "DELUSER", "quiet")
+    assert (level, "noeviction" in text) == (logging.INFO, True)
 
 
 @pytest.mark.parametrize("server", REAL, indirect=True)
 def test_a_user_without_config_uses_info_only(changed: redis.Redis) -> None:
-    changed.execute_command("ACL", "SETUSER", "plain", "on", ">secret", "-@all", "+info", "+client")
     changed.execute_command("ACL", "LOG", "RESET")
     changed.config_set("maxmemory", "100mb")
     changed.config_set("maxmemory-policy", "allkeys-lfu")
-    pool = changed.connection_pool
-    plain = redis.Redis(
-        connection_pool=redis.ConnectionPool(
-            connection_class=pool.connection_class,
-            **{**pool.connection_kwargs, "username": "plain", "password": "secret"},
-        )
-    )
-    try:
+    with restricted(changed, "-@all", "+info", "+client") as plain:
         found = preflight.check_server(plain)
         assert any("allkeys-lfu" in text for _, text in found)
         assert any("appendonly yes" in text for _, text in found)
         assert changed.execute_command("ACL", "LOG") == []
-    finally:
-        plain.close()
-        changed.execute_command("ACL", "DELUSER", "plain")
 
 
 async def test_a_server_that_does_not_answer_is_checked_later(

@@ -81,14 +81,11 @@ def test_all_reasons_are_named_and_each_must_clear() -> None:
     assert watched.reasons == ("gpu-thermal is at 91.0 °C, 80 °C is the limit",)
 
 
-def test_a_sensor_without_readings_does_not_block_for_ever() -> None:
+def test_a_missing_sensor_is_no_reason_and_does_not_block() -> None:
     watched = gauge()
     watched.update(replace(CALM, temperature_c=90.0), 0.0)
     assert not watched.update(HostReadings(), 1.0)
     assert watched.update(HostReadings(), 1.0 + CALM_S)
-
-
-def test_a_missing_sensor_is_not_a_reason() -> None:
     assert not gauge().update(HostReadings(), 0.0)
 
 

@@ -40,22 +40,12 @@ def listener(
 
 def test_a_message_arrives_completely(listener: socket.socket) -> None:
     assert systemd.enabled()
-    assert systemd.send(systemd.READY, systemd.status("3 running,\n 12 waiting \ud800"))
-    assert listener.recv(4096) == b"READY=1\nSTATUS=3 running, 12 waiting ?"
-
-
-def test_the_assignments_of_systemd() -> None:
-    assert (systemd.READY, systemd.STOPPING, systemd.WATCHDOG) == (
-        "READY=1",
-        "STOPPING=1",
-        "WATCHDOG=1",
-    )
-    assert systemd.extend_timeout(2.5) == "EXTEND_TIMEOUT_USEC=2500000"
-
-
-def test_without_systemd_nothing_happens() -> None:
-    assert not systemd.enabled()
-    assert not systemd.send(systemd.READY)
+    more = systemd.STOPPING, systemd.WATCHDOG, systemd.extend_timeout(2.5)
+    assert systemd.send(systemd.READY, systemd.status("3 running,\n 12 waiting \ud800"), *more)
+    assert listener.recv(4096).decode().splitlines() == [
+        *("READY=1", "STATUS=3 running, 12 waiting ?"),
+        *("STOPPING=1", "WATCHDOG=1", "EXTEND_TIMEOUT_USEC=2500000"),
+    ]
 
 
 @pytest.mark.parametrize("address", ["/nonexistent/notify", "relative", "/" + "x" * 200, "@"])
@@ -151,10 +141,7 @@ async def test_redis_must_have_answered_within_the_period() -> None:
     assert not await harness.after(1)
     harness.redis_answers = True
     assert await harness.after(1)
-
-
-async def test_a_redis_that_never_answered_is_not_required() -> None:
-    """The process was just restarted; another restart every minute would not help."""
+    # If it never answered, another restart every minute would not help.
     harness = WatchdogHarness()
     harness.redis_answers = False
     for _ in range(100):
@@ -177,20 +164,14 @@ async def test_a_redis_that_hangs_does_not_block_the_check(monkeypatch: pytest.M
     assert not await harness.after(1)
 
 
-async def test_trouble_with_leases_stops_feeding() -> None:
-    harness = WatchdogHarness()
-    harness.lease_trouble = "leases are not renewed"
-    assert not await harness.after(10)
-    harness.lease_trouble = ""
-    assert await harness.after(10)
-
-
-async def test_the_reason_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_trouble_with_leases_stops_feeding_and_is_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     harness = WatchdogHarness()
     caplog.set_level(logging.INFO)
     for lease_trouble in ("", "no lease", "no lease", "no lease", "", ""):
         harness.lease_trouble = lease_trouble
-        await harness.after(10)
+        assert await harness.after(10) == (lease_trouble == "")
     assert [record.getMessage() for record in caplog.records] == [
         "the watchdog is not fed: no lease",
         "recovered: the watchdog is fed again",
@@ -214,17 +195,15 @@ async def test_a_stopping_process_asks_for_time_and_keeps_feeding() -> None:
     ]
 
 
-async def test_ready_is_sent_first_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ready_is_sent_first_and_once_without_waiting_for_redis(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", "/nonexistent")
     harness = WatchdogHarness(period_s=0.03)
     running = asyncio.create_task(harness.watchdog.run())
     await eventually(lambda: len(harness.messages) > 2)
     running.cancel()
     assert [systemd.READY in message for message in harness.messages][:3] == [True, False, False]
-
-
-async def test_ready_does_not_wait_for_redis(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NOTIFY_SOCKET", "/nonexistent")
     harness = WatchdogHarness()
     harness.redis_answers = False
     running = asyncio.create_task(harness.watchdog.run())
@@ -235,8 +214,9 @@ async def test_ready_does_not_wait_for_redis(monkeypatch: pytest.MonkeyPatch) ->
     ]
 
 
-async def test_without_systemd_it_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
+async def test_without_systemd_nothing_happens() -> None:
+    assert not systemd.enabled()
+    assert not systemd.send(systemd.READY)
     harness = WatchdogHarness()
     await harness.watchdog.run()
     assert harness.messages == []

@@ -50,18 +50,23 @@ def test_a_cluster_url() -> None:
     assert url == "rediss://:secret@[::1]:7000/0?ssl_cert_reqs=none"
     assert parse_url(url)["host"] == "::1"
     assert address.discovery_url(address.seeds[0]) == url
+    # The password is not shown.
+    assert "hunter2" not in repr(parse_address("redis+cluster://u:hunter2@one"))
 
 
 def test_a_tag_selects_the_owner_of_its_slot() -> None:
     assert url_for_tag(CLUSTER, "{3}:") == f"{CLUSTER}#{{3}}"
     assert url_for_tag(url_for_tag(CLUSTER, "{3}:"), "{5}") == f"{CLUSTER}#{{5}}"
-    assert (
-        parse_address(url_for_tag(CLUSTER, "{3}:")).slot
-        == keyslot("{3}:jobs:stream")
-        == keyslot("3")
-    )
+    tagged = parse_address(url_for_tag(CLUSTER, "{3}:"))
+    assert tagged.slot == keyslot("{3}:jobs:stream") == keyslot("3")
     assert parse_address(CLUSTER).slot == keyslot("{0}:")
     assert url_for_tag(CLUSTER, "") == CLUSTER
+    # All of them share one set of servers.
+    assert tagged.server_set == parse_address(url_for_tag(CLUSTER, "{2}")).server_set
+    # As CLUSTER KEYSLOT of a real server reports.
+    assert keyslot("123456789") == 12739
+    assert keyslot("foo{hash_tag}") == keyslot("hash_tag") == 2515
+    assert keyslot("{}:not a tag") != keyslot("")
 
 
 @pytest.mark.parametrize(
@@ -72,25 +77,19 @@ def test_a_tag_has_no_effect_elsewhere(url: str) -> None:
     assert not is_cluster(url)
 
 
-def test_partitions_share_one_set_of_servers() -> None:
-    assert (
-        parse_address(url_for_tag(CLUSTER, "{1}")).server_set
-        == parse_address(url_for_tag(CLUSTER, "{2}")).server_set
-    )
-
-
-def test_slots_match_those_of_redis() -> None:
-    """CLUSTER KEYSLOT of a real server."""
-    assert keyslot("123456789") == 12739
-    assert keyslot("foo{hash_tag}") == keyslot("hash_tag") == 2515
-    assert keyslot("{}:not a tag") != keyslot("")
-
-
 def test_which_urls_have_several_hosts() -> None:
     assert is_multi_host(CLUSTER)
     assert is_cluster(CLUSTER)
     assert is_multi_host("rediss+sentinel://one/mymaster")
     assert not is_multi_host("redis://one")
+    # They are allowed on the command line.
+    nobody = "redis+cluster://127.0.0.1:1"
+    assert is_url(nobody)
+    assert not is_url("redis+cluster://127.0.0.1:99999")
+    target = RedisTarget(nobody, "--redis")
+    assert target.is_local
+    assert target.cli == "redis-cli -p 1"
+    assert target.socket_path is None
 
 
 @pytest.mark.parametrize(
@@ -120,10 +119,6 @@ def test_a_bad_url_is_refused_without_its_password(url: str, complaint: str) -> 
         parse_address(url)
     assert complaint in str(caught.value)
     assert "hunter2" not in str(caught.value)
-
-
-def test_the_password_is_not_shown() -> None:
-    assert "hunter2" not in repr(parse_address("redis+cluster://u:hunter2@one"))
 
 
 # -- Redis URLs in settings: one server, a Sentinel set, a Cluster; and their restrictions --------
@@ -189,13 +184,3 @@ def test_passwords_of_several_hosts_are_masked(url: str) -> None:
     for shown in (mask(f"no way to {url} today"), mask_password(url)):
         assert "hunter" not in shown
         assert "u:***@one:1,two:2" in shown
-
-
-def test_several_hosts_are_allowed_on_the_command_line() -> None:
-    nobody = "redis+cluster://127.0.0.1:1"
-    assert is_url(nobody)
-    assert not is_url("redis+cluster://127.0.0.1:99999")
-    target = RedisTarget(nobody, "--redis")
-    assert target.is_local
-    assert target.cli == "redis-cli -p 1"
-    assert target.socket_path is None

@@ -66,34 +66,31 @@ def trim(size: int = 0) -> Record:
     return Record("trim", (), (), size=size)
 
 
-async def test_concurrent_callers_share_a_call(counted: Any) -> None:
+FEW = module.MIN_BATCH_SHARE
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "calls"),
+    [
+        (FEW, 0, [FEW]),
+        (40, 0, [20, 20]),  # Redis works on one half while replies of the other are handled
+        (1000, 0, module.MAX_RECORDS),
+        (12, module.MAX_BYTES // 2, 2),
+    ],
+    ids=["few", "divided", "many", "big"],
+)
+async def test_concurrent_callers_share_calls(
+    counted: Any, count: int, size: int, calls: list[int] | int
+) -> None:
+    """Either the records of each call, or their maximum."""
     batcher, wire = counted
-    few = module.MIN_BATCH_SHARE
-    replies = await asyncio.gather(*(batcher.call(trim()) for _ in range(few)))
-    assert [reply.answer for reply in replies] == [Answer.OK] * few
-    assert wire.calls == [few]
-
-
-async def test_many_records_are_divided_over_the_calls(counted: Any) -> None:
-    """Redis works on one half while the replies of the other half are handled."""
-    batcher, wire = counted
-    await asyncio.gather(*(batcher.call(trim()) for _ in range(40)))
-    assert wire.calls == [20, 20]
-
-
-async def test_the_number_of_records_per_call_is_limited(counted: Any) -> None:
-    batcher, wire = counted
-    await asyncio.gather(*(batcher.call(trim()) for _ in range(1000)))
-    assert sum(wire.calls) == 1000
-    assert max(wire.calls) <= module.MAX_RECORDS
-
-
-async def test_big_records_are_sent_separately(counted: Any) -> None:
-    batcher, wire = counted
-    size = module.MAX_BYTES // 2
-    await asyncio.gather(*(batcher.call(trim(size)) for _ in range(12)))
-    assert sum(wire.calls) == 12
-    assert max(wire.calls) <= 2
+    replies = await asyncio.gather(*(batcher.call(trim(size)) for _ in range(count)))
+    assert [reply.answer for reply in replies] == [Answer.OK] * count
+    assert sum(wire.calls) == count
+    if isinstance(calls, list):
+        assert wire.calls == calls
+    else:
+        assert max(wire.calls) <= calls
 
 
 async def test_a_later_caller_is_served_by_the_next_call(counted: Any) -> None:
@@ -160,23 +157,15 @@ async def lossy(backend: Backend, keys: JobKeys) -> AsyncIterator[tuple[StoreHar
 
 @pytest.mark.real_redis
 @pytest.mark.one_server
-async def test_a_lost_reply_does_not_duplicate_a_job(lossy: tuple[StoreHarness, Proxy]) -> None:
+async def test_repeatedly_lost_replies_have_one_effect(lossy: tuple[StoreHarness, Proxy]) -> None:
     harness, proxy = lossy
+    await harness.group()
     proxy.lose_replies = 1
     job = new_job()
     assert await harness.store.enqueue(job, "workers", 200) == (job.job_id, False)
     assert proxy.connections == 2
     assert await harness.client.xlen(harness.keys.queue) == 1
-    assert await harness.types(job.job_id) == [b"queued"]
-
-
-@pytest.mark.real_redis
-@pytest.mark.one_server
-async def test_repeatedly_lost_replies_have_one_effect(lossy: tuple[StoreHarness, Proxy]) -> None:
-    harness, proxy = lossy
-    await harness.group()
-    proxy.lose_replies = 1
-    [job_id] = await harness.post()
+    job_id = job.job_id
     [message_id] = await harness.take()
     proxy.lose_replies = 1
     reply = await harness.begin(job_id, message_id, "t1")
@@ -207,46 +196,30 @@ async def test_a_batch_with_a_lost_reply_is_answered_completely(
 
 @pytest.mark.real_redis
 @pytest.mark.one_server
-async def test_the_retry_time_counts_from_the_start(
-    backend: Backend, keys: JobKeys, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("timeout_s", "retry_for_s"), [(60.0, 0.2), (0.1, 0.5)])
+async def test_a_silent_connection_is_an_error_after_the_retry_time(
+    backend: Backend,
+    keys: JobKeys,
+    monkeypatch: pytest.MonkeyPatch,
+    timeout_s: float,
+    retry_for_s: float,
 ) -> None:
-    """Not from the first error, which takes seconds to show on a dead connection."""
-    monkeypatch.setattr(common.redis.pipelined, "REPLY_TIMEOUT_S", 60.0)
+    """It counts from the start, not from the first error, which takes seconds to show on a dead
+    connection. A connection whose replies time out is replaced."""
+    monkeypatch.setattr(common.redis.pipelined, "REPLY_TIMEOUT_S", timeout_s)
+    monkeypatch.setattr(common.redis.pipelined, "CONNECT_TIMEOUT_S", min(timeout_s, 5.0))
     async with Proxy(str(backend.url)) as proxy:
         wire = PipelinedConnection(proxy.url)
-        patient, batcher = (
-            ScriptBatcher(wire, keys, CORE_SCRIPT, 30.0),
-            ScriptBatcher(wire, keys, CORE_SCRIPT, retry_for_s=0.2),
-        )
+        patient = ScriptBatcher(wire, keys, CORE_SCRIPT, 30.0)
+        batcher = ScriptBatcher(wire, keys, CORE_SCRIPT, retry_for_s=retry_for_s)
         await patient.call(trim())  # connected, script loaded
         proxy.silent = True
         calls = [batcher.submit([trim()]) for _ in range(200)]
         outcomes = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 10)
         assert {type(outcome) for outcome in outcomes} == {StoreUnavailable}
-        await batcher.close()
-        await patient.close()
-        await wire.aclose()
-
-
-@pytest.mark.real_redis
-@pytest.mark.one_server
-async def test_a_connection_without_replies_times_out(
-    backend: Backend, keys: JobKeys, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(common.redis.pipelined, "REPLY_TIMEOUT_S", 0.1)
-    monkeypatch.setattr(common.redis.pipelined, "CONNECT_TIMEOUT_S", 0.1)
-    async with Proxy(str(backend.url)) as proxy:
-        wire = PipelinedConnection(proxy.url)
-        patient, batcher = (
-            ScriptBatcher(wire, keys, CORE_SCRIPT, 30.0),
-            ScriptBatcher(wire, keys, CORE_SCRIPT, retry_for_s=0.5),
-        )
-        await patient.call(trim())  # connected, script loaded
-        proxy.silent = True
-        with pytest.raises(StoreUnavailable):
-            await asyncio.wait_for(batcher.call(trim()), 10)
-        proxy.silent = False
-        assert (await patient.call(trim())).answer is Answer.OK
+        if timeout_s < retry_for_s:
+            proxy.silent = False
+            assert (await patient.call(trim())).answer is Answer.OK
         await batcher.close()
         await patient.close()
         await wire.aclose()
@@ -304,9 +277,9 @@ async def test_a_script_that_ran_on_a_replica_is_sent_elsewhere(keys: JobKeys) -
 
 async def test_a_stall_of_this_process_is_not_a_timeout(keys: JobKeys) -> None:
     """Replies that arrived meanwhile are in the socket: they are read before callers get errors."""
-    wire = ByHand()
-    batcher = ScriptBatcher(wire, keys, CORE_SCRIPT, retry_for_s=0.1)
-    answered = batcher.submit([trim()])
+    wire, silent = ByHand(), ByHand()
+    batchers = [ScriptBatcher(each, keys, CORE_SCRIPT, retry_for_s=0.1) for each in (wire, silent)]
+    answered, missing = (batcher.submit([trim()]) for batcher in batchers)
     await asyncio.sleep(0)
     time.sleep(0.1 + STALL_THRESHOLD_S + 0.1)  # this process is stalled
     for _ in range(3):
@@ -314,17 +287,10 @@ async def test_a_stall_of_this_process_is_not_a_timeout(keys: JobKeys) -> None:
     assert not answered.done()
     wire.waiting.pop()([[Answer.OK.value.encode()]])
     assert [outcome.answer for outcome in await answered] == [Answer.OK]  # type: ignore[union-attr]
-    await batcher.close()
-
-
-async def test_after_a_stall_a_missing_reply_still_times_out(keys: JobKeys) -> None:
-    batcher = ScriptBatcher(ByHand(), keys, CORE_SCRIPT, retry_for_s=0.1)
-    answered = batcher.submit([trim()])
-    await asyncio.sleep(0)
-    time.sleep(0.1 + STALL_THRESHOLD_S + 0.1)  # this process is stalled
-    with pytest.raises(StoreUnavailable):
-        await asyncio.wait_for(answered, 10)
-    await batcher.close()
+    with pytest.raises(StoreUnavailable):  # a missing reply still times out
+        await asyncio.wait_for(missing, 10)
+    for batcher in batchers:
+        await batcher.close()
 
 
 # -- the end ----------------------------------------------------------------------------------
@@ -367,9 +333,7 @@ async def test_an_invalid_argument_fails_only_its_caller(harness: StoreHarness, 
         with pytest.raises((SluiceError, TypeError, ValueError)):
             await asyncio.wait_for(harness.batcher.call(Record("trim", (), (bad,))), 2)
     assert (await asyncio.wait_for(harness.batcher.call(trim()), 2)).answer is Answer.OK
-
-
-async def test_an_unknown_operation_is_a_clear_error(harness: StoreHarness) -> None:
+    # So does an unknown operation.
     good = harness.batcher.call(trim())
     bad = harness.batcher.call(Record("explode", (), ()))
     outcomes = await asyncio.gather(good, bad, return_exceptions=True)

@@ -95,9 +95,7 @@ def test_a_cluster_reports_the_owner_of_each_slot() -> None:
     ask(known, {"a:1": slots})
     assert (known.cached_owner(99), known.cached_owner(100)) == (Node("x", 1), Node("y", 2))
     assert known.owners() == ((Node("x", 1), Node("y", 2)), 0)
-
-
-def test_a_slot_may_have_no_owner() -> None:
+    # A slot may have no owner.
     known = ServerLocator(CLUSTER)
     ask(known, {"a:1": owned((0, 99, b"x", 1))})
     assert known.owners() == ((Node("x", 1),), 16_284)
@@ -105,12 +103,17 @@ def test_a_slot_may_have_no_owner() -> None:
         known.require_owner(100)
 
 
-def test_discovered_nodes_are_queried_after_the_seeds() -> None:
+def test_other_nodes_are_queried_after_the_seeds_or_when_moved() -> None:
     known = ServerLocator(CLUSTER)
     slots = [[0, 16_383, [b"x", 1, b"id"], [b"replica", 2, b"id"]]]
     ask(known, {"a:1": slots})
     known.invalidate(Node("x", 1))
     assert ask(known, {"replica:2": slots})[-1] == "replica:2"
+    # The target of a MOVED error is queried first.
+    known = ServerLocator(CLUSTER)
+    ask(known, {"a:1": owned((0, 16_383, b"x", 1))})
+    known.invalidate(Node("x", 1), Node("new", 9))
+    assert ask(known, {"new:9": owned((0, 16_383, b"new", 9))}) == ["new:9"]
 
 
 def test_a_node_without_slots_or_name_is_skipped() -> None:
@@ -119,13 +122,6 @@ def test_a_node_without_slots_or_name_is_skipped() -> None:
     assert ask(known, {"a:1": [], "b:2": nameless}) == ["a:1", "b:2"]
     assert known.cached_owner(10) == Node("b", 7)  # the queried node itself
     assert known.cached_owner(9) is None
-
-
-def test_the_target_of_a_moved_error_is_queried_first() -> None:
-    known = ServerLocator(CLUSTER)
-    ask(known, {"a:1": owned((0, 16_383, b"x", 1))})
-    known.invalidate(Node("x", 1), Node("new", 9))
-    assert ask(known, {"new:9": owned((0, 16_383, b"new", 9))}) == ["new:9"]
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import hiredis
 import pytest
@@ -15,7 +16,7 @@ from redis import exceptions
 import common.redis.pipelined
 from common.redis.connection import TRANSIENT_ERRORS
 from common.redis.pipelined import PipelinedConnection
-from tests.support.servers import SYSTEM, Backend, RealServer, require_binary
+from tests.support.servers import BUNDLED, Backend, RealServer, require_binary
 from tests.support.waiting import eventually
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -129,33 +130,26 @@ async def test_refused_connections_are_transient_errors() -> None:
 
 @pytest.mark.real_redis
 async def test_a_killed_connection_fails_all_commands_and_is_replaced(
-    wire: PipelinedConnection,
+    wire: PipelinedConnection, backend: Backend
 ) -> None:
     await wire.execute_command("PING")
     waiting = [asyncio.create_task(wire.execute_command("BLPOP", "{0}none", 0)) for _ in range(3)]
     await asyncio.sleep(0)
-    client_id = None
-    other = PipelinedConnection(wire._url)
-    try:
+    client = backend.client()
 
-        async def blocked() -> bool:
-            nonlocal client_id
-            for line in (await other.execute_command("CLIENT", "LIST")).splitlines():
-                if b"cmd=blpop" in line:
-                    client_id = line.split()[0].removeprefix(b"id=")
-            return client_id is not None
+    async def blocked() -> list[str]:
+        return [each["id"] for each in await client.client_list() if each["cmd"] == "blpop"]
 
-        await eventually(blocked)
-        await other.execute_command("CLIENT", "KILL", "ID", client_id)
-        outcomes = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 5)
-        assert all(isinstance(outcome, exceptions.ConnectionError) for outcome in outcomes)
-        assert await wire.execute_command("PING") == b"PONG"
-    finally:
-        await other.aclose()
+    await eventually(blocked)
+    [client_id] = await blocked()
+    await client.client_kill_filter(_id=client_id)
+    outcomes = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 5)
+    assert all(isinstance(outcome, exceptions.ConnectionError) for outcome in outcomes)
+    assert await wire.execute_command("PING") == b"PONG"
 
 
 async def test_a_restarted_server_is_used_again() -> None:
-    server = RealServer(require_binary(SYSTEM))
+    server = RealServer(require_binary(BUNDLED))
     wire = PipelinedConnection(server.url)
     try:
         await wire.execute_command("PING")
@@ -181,7 +175,7 @@ async def test_a_restarted_server_is_used_again() -> None:
 
 
 async def test_auth_and_database_come_from_the_url() -> None:
-    server = RealServer(require_binary(SYSTEM))
+    server = RealServer(require_binary(BUNDLED))
     path = Path(server.url.removeprefix("unix://"))
     server.client.config_set("requirepass", "s3cret")
     right, wrong = (
@@ -196,20 +190,6 @@ async def test_auth_and_database_come_from_the_url() -> None:
         await right.aclose()
         await wrong.aclose()
         server.close()
-
-
-async def test_a_server_that_accepts_and_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(common.redis.pipelined, "CONNECT_TIMEOUT_S", 0.05)
-
-    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read()
-
-    async with fake_server(silent) as url:
-        wire = PipelinedConnection(url)
-        for _ in range(2):
-            with pytest.raises(exceptions.TimeoutError):
-                await asyncio.wait_for(wire.execute_command("PING"), 5)
-        await wire.aclose()
 
 
 async def test_a_server_that_stops_answering(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,32 +218,39 @@ async def test_a_blocking_command_may_take_longer(
     assert await wire.execute_command("BLPOP", "{0}none", "0.2") is None
 
 
-async def test_a_server_that_closes_after_the_handshake(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whenever the connection ends, the caller gets a transient error."""
+async def is_silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read()
+
+
+async def greet_and_leave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await answer_everything(reader, writer, until=b"LIB-VER")
+    writer.write(b"+OK\r\n")
+    writer.close()
+
+
+async def speak_http(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read(1)
+    writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+
+@pytest.mark.parametrize(
+    ("handler", "error"),
+    [
+        (is_silent, exceptions.TimeoutError),
+        (greet_and_leave, TRANSIENT_ERRORS),
+        (speak_http, exceptions.RedisError),
+    ],
+)
+async def test_every_problem_of_a_server_is_an_error_of_redis(
+    handler: Handler, error: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(common.redis.pipelined, "CONNECT_TIMEOUT_S", 0.05)
     monkeypatch.setattr(common.redis.pipelined, "REPLY_TIMEOUT_S", 0.2)
-
-    async def greet_and_leave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await answer_everything(reader, writer, until=b"LIB-VER")
-        writer.write(b"+OK\r\n")
-        writer.close()
-
-    async with fake_server(greet_and_leave) as url:
+    async with fake_server(handler) as url:
         wire = PipelinedConnection(url)
-        for _ in range(5):
-            with pytest.raises(TRANSIENT_ERRORS):
+        for _ in range(3):
+            with pytest.raises(error):
                 await asyncio.wait_for(wire.execute_command("PING"), 5)
-        await wire.aclose()
-
-
-async def test_a_server_that_does_not_speak_the_protocol() -> None:
-    async def web_server(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(1)
-        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-
-    async with fake_server(web_server) as url:
-        wire = PipelinedConnection(url)
-        with pytest.raises(exceptions.RedisError):
-            await asyncio.wait_for(wire.execute_command("PING"), 5)
         await wire.aclose()
 
 

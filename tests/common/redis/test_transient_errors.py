@@ -122,15 +122,27 @@ async def test_operations_that_need_memory_write_nothing(harness: StoreHarness) 
 
 @pytest.mark.real_redis
 @pytest.mark.one_server
-async def test_a_read_only_replica_is_retried(harness: StoreHarness, repeating: object) -> None:
+@pytest.mark.parametrize(
+    ("begin", "end"),
+    [
+        ("REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE"),
+        ("CONFIG SET min-replicas-to-write 1", "CONFIG SET min-replicas-to-write 0"),
+    ],
+    ids=["read-only", "too few replicas"],
+)
+async def test_a_server_that_refuses_writes_for_a_while_is_retried(
+    harness: StoreHarness, repeating: object, begin: str, end: str
+) -> None:
     await harness.post()
-    await harness.client.execute_command("REPLICAOF", "127.0.0.1", "1")
+    before = await harness.snapshot()
+    await harness.client.execute_command(*begin.split())
     try:
         job = new_job()
         posting = asyncio.ensure_future(harness.store.enqueue(job, "workers", 200))
         await repeating()
+        assert await harness.snapshot() == before
     finally:
-        await harness.client.execute_command("REPLICAOF", "NO", "ONE")
+        await harness.client.execute_command(*end.split())
     assert await asyncio.wait_for(posting, 10) == (job.job_id, False)
     assert await harness.client.xlen(harness.keys.queue) == 2
 
@@ -166,20 +178,6 @@ async def test_a_server_busy_with_another_script_is_retried(
     blocker.close()
     await harness.client.config_set("lua-time-limit", "5000")
     assert await asyncio.wait_for(finishing, 10) is Answer.OK
-
-
-@pytest.mark.real_redis
-@pytest.mark.one_server
-async def test_min_replicas_to_write_is_retried(harness: StoreHarness, repeating: object) -> None:
-    await harness.client.config_set("min-replicas-to-write", "1")
-    try:
-        job = new_job()
-        posting = asyncio.ensure_future(harness.store.enqueue(job, "workers", 200))
-        await repeating()
-        assert await harness.snapshot() == {}
-    finally:
-        await harness.client.config_set("min-replicas-to-write", "0")
-    assert await asyncio.wait_for(posting, 10) == (job.job_id, False)
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,7 @@ def test_an_undecodable_credential_is_a_settings_error(credentials: Path) -> Non
     "url",
     [
         "reddis://gateway:hunter2@localhost",
+        *(f"redis://:hunter{mark}2@host:1" for mark in "#/?"),
         "reddis://:hun/ter2@hunter2@localhost:6379/0",
         "unixx://gateway:hunter2@/run/sluice/redis.sock",
         "unixx:///run/sluice/redis.sock?db=0&password=hunter2",
@@ -86,3 +87,6 @@ def test_no_form_of_url_exposes_its_password(url: str, monkeypatch: pytest.Monke
     with pytest.raises(SettingsError, match="REDIS_URL=") as caught:
         load_settings(GatewaySettings)
     assert "ter2" not in str(caught.value)
+    assert "hunter" not in str(caught.value)
+    if url.startswith("redis://:"):  # it shows how to escape them
+        assert "%2F" in str(caught.value)

@@ -66,37 +66,40 @@ def test_the_specified_names_and_defaults(monkeypatch: pytest.MonkeyPatch) -> No
         assert str(getattr(settings, name.lower())) == value
 
 
+INVALID: dict[type[CommonSettings], dict[str, tuple[str, ...]]] = {
+    GatewaySettings: {
+        "REDIS_URL": (
+            *("http://localhost", "foo"),
+            *("redis://localhost:port/0", "redis://localhost:99999/0"),
+        ),
+        "PORT": ("eighty", "65536", "-1"),
+        "JOB_TTL_S": ("0", "1.5", "2592001"),
+        "BACKPRESSURE_MAX_BACKLOG": ("0", "abc"),
+        "MAX_PAYLOAD_BYTES": ("-1",),
+        "IDEMPOTENCY_TTL_S": ("0",),
+        "SSE_HEARTBEAT_S": ("0", "nan"),
+        "SSE_MAX_LIFE_S": ("nan",),
+        "MAX_WAIT_S": ("601", "nan"),
+        "LOG_LEVEL": ("loud",),
+    },
+    WorkerSettings: {
+        **dict.fromkeys(("BLOCK_MS", "COUNT", "MAX_INFLIGHT"), ("0",)),
+        "DEFAULT_TTL_S": ("x",),
+        "LEASE_MS": ("1",),
+        "SHUTDOWN_GRACE_S": ("-1",),
+        "LOG_FORMAT": ("xml",),
+        "EMBEDDED_FSYNC": ("never",),
+    },
+}
+
+
 @pytest.mark.parametrize(
     ("kind", "name", "value"),
     [
-        (GatewaySettings, "REDIS_URL", "http://localhost"),
-        (GatewaySettings, "REDIS_URL", "foo"),
-        (GatewaySettings, "REDIS_URL", "redis://localhost:port/0"),
-        (GatewaySettings, "REDIS_URL", "redis://localhost:99999/0"),
-        (GatewaySettings, "PORT", "eighty"),
-        (GatewaySettings, "PORT", "65536"),
-        (GatewaySettings, "PORT", "-1"),
-        (GatewaySettings, "JOB_TTL_S", "0"),
-        (GatewaySettings, "JOB_TTL_S", "1.5"),
-        (GatewaySettings, "JOB_TTL_S", "2592001"),
-        (GatewaySettings, "BACKPRESSURE_MAX_BACKLOG", "0"),
-        (GatewaySettings, "BACKPRESSURE_MAX_BACKLOG", "abc"),
-        (GatewaySettings, "MAX_PAYLOAD_BYTES", "-1"),
-        (GatewaySettings, "IDEMPOTENCY_TTL_S", "0"),
-        (GatewaySettings, "SSE_HEARTBEAT_S", "0"),
-        (GatewaySettings, "SSE_HEARTBEAT_S", "nan"),
-        (GatewaySettings, "SSE_MAX_LIFE_S", "nan"),
-        (GatewaySettings, "MAX_WAIT_S", "601"),
-        (GatewaySettings, "MAX_WAIT_S", "nan"),
-        (GatewaySettings, "LOG_LEVEL", "loud"),
-        (WorkerSettings, "BLOCK_MS", "0"),
-        (WorkerSettings, "COUNT", "0"),
-        (WorkerSettings, "MAX_INFLIGHT", "0"),
-        (WorkerSettings, "DEFAULT_TTL_S", "x"),
-        (WorkerSettings, "LEASE_MS", "1"),
-        (WorkerSettings, "SHUTDOWN_GRACE_S", "-1"),
-        (WorkerSettings, "LOG_FORMAT", "xml"),
-        (WorkerSettings, "EMBEDDED_FSYNC", "never"),
+        (kind, name, value)
+        for kind, invalid in INVALID.items()
+        for name, values in invalid.items()
+        for value in values
     ],
 )
 def test_an_invalid_variable_is_named_with_its_value(
@@ -124,18 +127,6 @@ def test_reads_must_be_shorter_than_the_lease(monkeypatch: pytest.MonkeyPatch) -
         load_settings(WorkerSettings)
     monkeypatch.setenv("BLOCK_MS", "999")
     assert load_settings(WorkerSettings).block_ms == 999
-
-
-@pytest.mark.parametrize(
-    "url", ["reddis://:hunter2@localhost", *(f"redis://:hunter{mark}2@host:1" for mark in "#/?")]
-)
-def test_a_password_is_not_repeated_in_an_error(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("REDIS_URL", url)
-    with pytest.raises(SettingsError, match="REDIS_URL") as caught:
-        load_settings(WorkerSettings)
-    assert "hunter" not in str(caught.value)
-    if url.startswith("redis://"):  # it shows how to escape them
-        assert "%2F" in str(caught.value)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -454,50 +455,49 @@ class Meanwhile:
         await self._sleep(0)
 
 
-async def test_a_violation_that_disappears_is_not_reported(
-    harness: StoreHarness, monkeypatch: pytest.MonkeyPatch
+def event_of(kind: str) -> Breaker:
+    return lambda harness, job_id: event(harness, job_id, kind)
+
+
+#: What is wrong at first, what happens before each recheck, and what is reported.
+SUSPICIONS: dict[str, tuple[Breaker, list[Breaker], set[Rule]]] = {
+    "disappears": (
+        lambda h, j: hset(h, j, extra="x"),
+        [lambda h, j: h.client.hdel(h.keys.job(j), "extra")],
+        set(),
+    ),
+    "expires": (event_of("message"), [lambda h, j: h.client.delete(h.keys.job(j))], set()),
+    "gets worse once": (event_of("done"), [event_of("done")], {SEVERAL}),
+    "keeps changing": (event_of("message"), [event_of("message")] * audit.MAX_RECHECKS, set()),
+    "stays": (event_of("message"), [], {Rule.TERMINAL_EVENT_NOT_LAST}),
+}
+
+
+@pytest.mark.parametrize("suspicion", SUSPICIONS)
+async def test_only_violations_that_stay_are_reported(
+    harness: StoreHarness, suspicion: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A job that keeps changing is left to the next audit."""
+    breaker, changes, expected = SUSPICIONS[suspicion]
     job_id = await done(harness)
-    await hset(harness, job_id, extra="x")
-    await harness.client.persist(harness.keys.job(job_id))
-    Meanwhile(monkeypatch, lambda: harness.client.hdel(harness.keys.job(job_id), "extra"))
-    assert await rules(harness, recheck_delay_s=0.125) == {job_id: {Rule.NO_TTL}}
+    await breaker(harness, job_id)
+    steps = [partial(change, harness, job_id) for change in changes]
+    meanwhile = Meanwhile(monkeypatch, *steps)
+    found = await rules(harness, recheck_delay_s=0.125)
+    assert found == ({job_id: expected} if expected else {})
+    assert meanwhile.steps == []
 
 
-async def test_a_changed_job_is_checked_once_more(
+async def test_an_end_may_be_read_in_two_halves(
     harness: StoreHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """First one half of a third-party worker's end was read, then the other."""
+    """Of a third-party worker; another violation of the same job is still reported."""
     lease = await harness.running()
     await event(harness, lease.job_id, "done")
+    await harness.client.persist(harness.keys.job(lease.job_id))
     meanwhile = Meanwhile(monkeypatch, lambda: hset(harness, lease.job_id, status="done"))
-    assert await rules(harness, recheck_delay_s=0.125) == {}
+    assert await rules(harness, recheck_delay_s=0.125) == {lease.job_id: {Rule.NO_TTL}}
     assert meanwhile.steps == []
-    await event(harness, lease.job_id, "done")
-    meanwhile.steps = [lambda: event(harness, lease.job_id, "done")]
-    assert await rules(harness, recheck_delay_s=0.125) == {
-        lease.job_id: {Rule.SEVERAL_TERMINAL_EVENTS}
-    }
-
-
-async def test_a_job_that_keeps_changing_is_left_to_the_next_audit(
-    harness: StoreHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job_id = await done(harness)
-    await event(harness, job_id, "message")
-    changes = [lambda: event(harness, job_id, "message")] * audit.MAX_RECHECKS
-    Meanwhile(monkeypatch, *changes)
-    assert await rules(harness, recheck_delay_s=0.125) == {}
-    assert await rules(harness, recheck_delay_s=0.125) == {job_id: {Rule.TERMINAL_EVENT_NOT_LAST}}
-
-
-async def test_a_job_that_expires_during_the_audit(
-    harness: StoreHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job_id = await done(harness)
-    await event(harness, job_id, "message")
-    Meanwhile(monkeypatch, lambda: harness.client.delete(harness.keys.job(job_id)))
-    assert await rules(harness, recheck_delay_s=0.125) == {}
 
 
 async def test_the_queue_is_read_again_for_a_recheck(

@@ -41,6 +41,10 @@ async def test_the_group_has_access_whatever_the_umask(tmp_path: Path) -> None:
     for directory in ("a", "a/store", "a/store/images"):
         assert stat.S_IMODE((tmp_path / directory).stat().st_mode) == 0o2770
     assert stat.S_IMODE((tmp_path / "a/store" / KEY).stat().st_mode) == 0o640
+    # An existing directory keeps its mode.
+    (tmp_path / "store").mkdir(0o700)
+    await DirectoryStorage(tmp_path / "store").check()
+    assert stat.S_IMODE((tmp_path / "store").stat().st_mode) == 0o700
 
 
 async def test_the_group_may_write_if_setgid_is_forbidden(tmp_path: Path, monkeypatch: Any) -> None:
@@ -54,12 +58,6 @@ async def test_the_group_may_write_if_setgid_is_forbidden(tmp_path: Path, monkey
     monkeypatch.setattr(Path, "chmod", as_restricted)
     await DirectoryStorage(tmp_path / "store").put(KEY, b"x", "image/webp")
     assert stat.S_IMODE((tmp_path / "store").stat().st_mode) & 0o777 == 0o770
-
-
-async def test_an_existing_directory_keeps_its_mode(tmp_path: Path) -> None:
-    (tmp_path / "store").mkdir(0o700)
-    await DirectoryStorage(tmp_path / "store").check()
-    assert stat.S_IMODE((tmp_path / "store").stat().st_mode) == 0o700
 
 
 async def test_a_failed_write_is_retried_and_keeps_the_old_object(
@@ -124,10 +122,8 @@ async def test_files_separates_objects_from_partial_files(tmp_path: Path) -> Non
         ("", ".abc.1234.part"),
         (KEY, "abc-123.webp"),
     ]
-
-
-async def test_there_are_no_urls(tmp_path: Path) -> None:
-    assert await DirectoryStorage(tmp_path).url(KEY, 60) is None
+    # They have no URLs.
+    assert await storage.url(KEY, 60) is None
 
 
 async def test_abandoned_readers_leave_no_open_descriptor(tmp_path: Path) -> None:

@@ -24,19 +24,13 @@ from tests.common.features.images.storage.test_dir_storage import Naps
 KEY = "images/abc-123.webp"
 
 
-async def test_an_object_is_stored_with_the_etag_of_the_server(bucket: Bucket) -> None:
+async def test_an_object_has_the_etag_and_can_be_fetched_by_its_url(bucket: Bucket) -> None:
     storage = S3Storage(bucket)
     stored = await storage.put(KEY, b"pixels", "image/webp")
     head = client_of(bucket).head_object(Bucket=bucket.name, Key=KEY)
     assert head["ETag"] == f'"{stored.etag}"'
     assert stored.etag == hashlib.md5(b"pixels").hexdigest()
     assert (head["ContentType"], head["ContentLength"]) == ("image/webp", 6)
-    await storage.close()
-
-
-async def test_a_client_can_fetch_the_presigned_url(bucket: Bucket) -> None:
-    storage = S3Storage(bucket)
-    await storage.put(KEY, b"pixels", "image/webp")
     url = await storage.url(KEY, 60)
     assert url is not None
     assert "X-Amz-Signature" in url
@@ -124,13 +118,10 @@ def test_settings_select_the_storage(monkeypatch: Any, tmp_path: Path) -> None:
         create_storage(half)
 
 
-def test_without_boto3_the_error_names_the_extra(monkeypatch: Any) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(SettingsError, match=r"sluice\[s3\]"):
-        create_storage(load_settings(WorkerSettings, image_store="s3", image_s3_bucket="b"))
-
-
-async def test_without_boto3_the_client_names_the_extra(monkeypatch: Any, bucket: Bucket) -> None:
+async def test_without_boto3_errors_name_the_extra(monkeypatch: Any, bucket: Bucket) -> None:
     monkeypatch.setitem(sys.modules, "boto3", None)
     with pytest.raises(SettingsError, match=r"sluice\[s3\]"):
         await S3Storage(bucket).check()
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(SettingsError, match=r"sluice\[s3\]"):
+        create_storage(load_settings(WorkerSettings, image_store="s3", image_s3_bucket="b"))

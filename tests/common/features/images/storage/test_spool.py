@@ -33,15 +33,12 @@ def test_a_committed_upload_has_its_size_and_hash(spool: Spool) -> None:
     assert spool.path(IMAGE, UPLOAD).exists()
 
 
-def test_a_discarded_upload_leaves_no_file(spool: Spool) -> None:
+def test_a_discarded_upload_or_failed_commit_leaves_no_file(spool: Spool, monkeypatch: Any) -> None:
     file = spool.create(IMAGE, UPLOAD)
     file.write(b"some")
     file.discard()
     file.discard()
     assert list(spool.directory.iterdir()) == []
-
-
-def test_a_failed_commit_leaves_no_file(spool: Spool, monkeypatch: Any) -> None:
     file = spool.create(IMAGE, UPLOAD)
     file.write(b"some")
 

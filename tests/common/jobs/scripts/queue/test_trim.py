@@ -73,7 +73,7 @@ async def test_without_a_queue_or_group_nothing_is_removed(harness: StoreHarness
     assert await harness.client.get(harness.keys.queue) == b"not a stream"
 
 
-async def test_undelivered_entries_are_never_removed(harness: StoreHarness) -> None:
+async def test_undelivered_and_pending_entries_are_never_removed(harness: StoreHarness) -> None:
     await harness.group()
     everything = await add(harness, 300)
     assert await harness.queue.trim() == 0
@@ -84,9 +84,7 @@ async def test_undelivered_entries_are_never_removed(harness: StoreHarness) -> N
     assert await harness.queue.trim() > 0
     assert (await entries(harness))[-180:] == everything[-180:]
     assert await harness.take(1000) == everything[-180:]
-
-
-async def test_pending_entries_are_never_removed(harness: StoreHarness) -> None:
+    await harness.client.delete(harness.keys.queue)
     everything = await fill(harness, 300, slice(150), 300)
     await harness.client.xack(harness.keys.queue, "workers", *everything[151:])
     assert await harness.queue.trim() > 0
