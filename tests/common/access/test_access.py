@@ -36,9 +36,6 @@ def store(backend: Backend, keys: JobKeys) -> KeyStore:
     return KeyStore(backend.client(), AccessKeys(keys.tag))
 
 
-# -- text ------------------------------------------------------------------------------------------
-
-
 def test_a_key_contains_its_id_and_a_checksum() -> None:
     key_id = generate_key_id()
     key = generate_key(key_id)
@@ -63,9 +60,6 @@ def test_invalid_keys_are_not_parsed() -> None:
     short = ("", "sluice_", "x" * 65, "Bearer x", "sluice_aaaaaaaa_" + "0" * 49, "sluice_\udcff")
     for text in (*short, *after):
         assert parse_key(text) is None, text
-
-
-# -- records ---------------------------------------------------------------------------------------
 
 
 def record(**changes: object) -> AccessRecord:
@@ -182,9 +176,6 @@ def test_limits() -> None:
     assert record(max_jobs=3).limits(KEYS)[2:] == (0, 0, 3)  # type: ignore[index]
 
 
-# -- store -----------------------------------------------------------------------------------------
-
-
 async def test_a_key_is_created_and_found(store: KeyStore, backend: Backend) -> None:
     made, key = await store.create(FULL)
     assert await store.get(made.key_id) == made
@@ -284,9 +275,6 @@ async def test_without_redis_lookups_fail() -> None:
     for attempt in (store.get("aaaaaaaa"), store.list(), store.rotate("aaaaaaaa")):
         with pytest.raises(StoreUnavailable):
             await attempt
-
-
-# -- audit log -------------------------------------------------------------------------------------
 
 
 async def test_audit_entries_are_read_newest_first(

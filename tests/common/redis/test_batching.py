@@ -293,9 +293,6 @@ async def test_a_stall_of_this_process_is_not_a_timeout(keys: JobKeys) -> None:
         await batcher.close()
 
 
-# -- the end ----------------------------------------------------------------------------------
-
-
 async def test_close_fails_waiting_callers(keys: JobKeys) -> None:
     wire = PipelinedConnection("unix:///nonexistent/redis.sock")
     batcher = ScriptBatcher(wire, keys, CORE_SCRIPT)

@@ -79,9 +79,6 @@ async def patiently(command: Command, *args: Any) -> Any:
     return await asyncio.wait_for(repeat(), TIMEOUT_S)
 
 
-# -- Sentinel ----------------------------------------------------------------------------------
-
-
 async def test_every_connection_goes_to_the_master(sentinels: SentinelSet) -> None:
     async with every_way(sentinels.url) as ways:
         for way, command in ways.items():
@@ -159,9 +156,6 @@ async def _arrived(master: Node, command: Command, key: str) -> None:
 def test_problems_of_a_sentinel_set_are_reported(sentinels: SentinelSet) -> None:
     texts = [text for _, text in preflight._findings(sentinels.url)]
     assert [text for text in texts if "appendonly yes" in text] == texts
-
-
-# -- Cluster -----------------------------------------------------------------------------------
 
 
 async def test_every_connection_goes_to_the_owner_of_its_tag(nodes: RedisCluster) -> None:

@@ -34,6 +34,7 @@ LARGE = b"x" * (3 << 20)
 UNTRUSTED = "the certificate of Redis is not trusted"
 
 StartNode = Callable[[Certificates | None], Node]
+Tls = tuple[Node, Certificates, str]
 
 
 @pytest.fixture
@@ -41,6 +42,14 @@ def start(tmp_path: Path) -> Iterator[StartNode]:
     """Starts servers; without certificates they do not use TLS."""
     with ExitStack() as stack:
         yield lambda certificates: stack.enter_context(one_node(tmp_path, certificates))
+
+
+@pytest.fixture
+def tls(start: StartNode, tmp_path: Path) -> Tls:
+    """A server with TLS, its certificates, and its URL."""
+    certificates = Certificates(tmp_path / "tls")
+    node = start(certificates)
+    return node, certificates, f"rediss://{node.address}/0{certificates.query}"
 
 
 def problem_of(url: str) -> TlsProblem:
@@ -81,12 +90,9 @@ class TestConnections:
         assert await asyncio.wait_for(messages.get(), 30) == b"today"
         await wire.aclose()
 
-    async def test_a_pipelined_connection_survives_a_restart(
-        self, start: StartNode, tmp_path: Path
-    ) -> None:
-        certificates = Certificates(tmp_path / "tls")
-        node = start(certificates)
-        wire = PipelinedConnection(f"rediss://{node.address}/0{certificates.query}", block_s=60)
+    async def test_a_pipelined_connection_survives_a_restart(self, tls: Tls) -> None:
+        node, _, url = tls
+        wire = PipelinedConnection(url, block_s=60)
         replies = [wire.execute_command("ECHO", LARGE) for _ in range(4)]
         assert await asyncio.gather(*replies) == [LARGE] * 4
         blocked = asyncio.create_task(wire.execute_command("BLPOP", "nothing", 0))
@@ -99,13 +105,10 @@ class TestConnections:
         assert await wire.execute_command("PING") == b"PONG"
         await wire.aclose()
 
-    async def test_closing_does_not_wait_for_a_frozen_server(
-        self, start: StartNode, tmp_path: Path
-    ) -> None:
+    async def test_closing_does_not_wait_for_a_frozen_server(self, tls: Tls) -> None:
         """The late end of the old connection does not affect the new one."""
-        certificates = Certificates(tmp_path / "tls")
-        node = start(certificates)
-        wire = PipelinedConnection(f"rediss://{node.address}/0{certificates.query}", block_s=60)
+        node, _, url = tls
+        wire = PipelinedConnection(url, block_s=60)
         await wire.execute_command("PING")
         node.pause()
         closing = asyncio.create_task(wire.aclose())
@@ -145,8 +148,8 @@ class TestConnections:
 class TestProblems:
     pytestmark = starts_servers
 
-    def test_a_ca_that_is_not_known(self, start: StartNode, tmp_path: Path) -> None:
-        node = start(Certificates(tmp_path / "tls"))
+    def test_a_ca_that_is_not_known(self, tls: Tls, tmp_path: Path) -> None:
+        node, _, _ = tls
         other = Certificates(tmp_path / "other")
         for url in (
             f"rediss://{node.address}/0",
@@ -167,20 +170,17 @@ class TestProblems:
         with sync_client(unverified) as client:
             assert client.ping()
 
-    def test_a_set_with_one_server_down_is_not_judged(
-        self, start: StartNode, tmp_path: Path
-    ) -> None:
+    def test_a_set_with_one_server_down_is_not_judged(self, tls: Tls) -> None:
         """The other server may have the right certificate."""
-        node = start(Certificates(tmp_path / "tls"))
+        node, _, _ = tls
         url = f"rediss+cluster://{node.address},127.0.0.1:{pick_port()}"
         with sync_client(url) as client, pytest.raises(redis.ConnectionError) as caught:
             client.ping()
         assert "CERTIFICATE_VERIFY_FAILED" in str(caught.value)
         assert tls_problem(url, caught.value) is None
 
-    def test_a_certificate_of_another_host(self, start: StartNode, tmp_path: Path) -> None:
-        certificates = Certificates(tmp_path / "tls")
-        node = start(certificates)
+    def test_a_certificate_of_another_host(self, tls: Tls) -> None:
+        node, certificates, _ = tls
         url = f"rediss://localhost:{node.port}/0{certificates.query}"
         problem = problem_of(url)
         assert problem.permanent
@@ -189,15 +189,11 @@ class TestProblems:
         with sync_client(f"{url}&ssl_check_hostname=no") as client:
             assert client.ping()
 
-    async def test_an_expired_certificate_may_be_renewed(
-        self, start: StartNode, tmp_path: Path
-    ) -> None:
+    async def test_an_expired_certificate_may_be_renewed(self, tls: Tls) -> None:
         """A process that starts meanwhile waits, and a running one reconnects."""
-        certificates = Certificates(tmp_path / "tls")
-        node = start(certificates)
+        node, certificates, url = tls
         certificates.issue("expired", EXPIRED)
         use_certificate(node, certificates, "expired")
-        url = f"rediss://{node.address}/0{certificates.query}"
         problem = problem_of(url)
         assert not problem.permanent
         assert "expired" in problem.cause
@@ -218,8 +214,8 @@ class TestProblems:
         assert "`ssl_certfile=` and `ssl_keyfile=`" in problem.fix
         assert not problem.permanent
 
-    def test_the_wrong_scheme(self, start: StartNode, tmp_path: Path) -> None:
-        encrypted, plain = start(Certificates(tmp_path / "tls")), start(None)
+    def test_the_wrong_scheme(self, tls: Tls, start: StartNode) -> None:
+        encrypted, plain = tls[0], start(None)
         assert "rediss instead of redis" in problem_of(f"redis://{encrypted.address}/0").fix
         assert "redis instead of rediss" in problem_of(f"rediss://{plain.address}/0").fix
 

@@ -182,9 +182,6 @@ async def test_an_invalid_progress_is_overwritten(images: ImageHarness) -> None:
     assert await images.stage(held.image_id) == ("decoding", "30")
 
 
-# -- memory ------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 async def impatient(backend: Backend, keys: JobKeys) -> AsyncIterator[ImageHarness]:
     """Fails soon, on real servers only; their memory limit is removed at the end."""

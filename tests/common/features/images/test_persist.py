@@ -167,9 +167,6 @@ async def test_without_a_group_there_is_nothing_to_acknowledge(images: ImageHarn
     assert (await images.store.persist(entry_id, fields, GROUP)).answer is OK
 
 
-# -- dead letters ------------------------------------------------------------------------------
-
-
 async def letters(images: ImageHarness) -> list[dict[str, str]]:
     return [texts(fields) for _, fields in await images.client.xrange(images.keys.dead_results)]
 

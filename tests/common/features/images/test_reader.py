@@ -79,9 +79,6 @@ async def test_invalid_records_become_neutral_or_none(images: ImageHarness) -> N
     assert (found.metadata, found.details, found.detail()) == (b"{}", b"{}", {})
 
 
-# -- lists -------------------------------------------------------------------------------------
-
-
 async def pages(images: ImageHarness, tenant: str, limit: int) -> list[list[str]]:
     found, before = [], ""
     while True:
@@ -131,9 +128,6 @@ async def test_an_invalid_cursor_is_rejected(images: ImageHarness) -> None:
     for before in ("x", "1", "-", "1-", "1-a b", "99999999999999999-a", "1-\n"):
         with pytest.raises(ValueError, match="invalid cursor"):
             await images.reader.list("", before, 2)
-
-
-# -- results -----------------------------------------------------------------------------------
 
 
 def test_a_result_as_specified_is_valid() -> None:

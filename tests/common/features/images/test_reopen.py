@@ -119,9 +119,6 @@ async def test_the_position_in_the_results_survives_their_deletion(images: Image
     assert (await images.record(held.image_id))["results_after"] == entry_id
 
 
-# -- deleting ----------------------------------------------------------------------------------
-
-
 async def test_a_deletion_returns_what_is_left_to_clean_up(images: ImageHarness) -> None:
     held = await images.processing(tenant="acme")
     job_id = (await images.record(held.image_id))["job_id"]
@@ -178,9 +175,6 @@ async def test_uploading_a_deleted_image_fails(images: ImageHarness) -> None:
         late = await images.store.submit(uploaded(image_id, upload_id), ADMISSION)
         assert late.answer is MISSING
         assert (await images.store.claim(image_id, fresh_upload(), HOLD_MS)).answer is MISSING
-
-
-# -- in-flight images --------------------------------------------------------------------------
 
 
 async def test_in_flight_images_are_listed_with_their_jobs(images: ImageHarness) -> None:

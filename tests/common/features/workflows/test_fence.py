@@ -93,9 +93,6 @@ async def test_a_step_with_reverted_effects_cannot_complete(
     assert (await workflow.complete(current, StepResult("x", undo_token=token))).answer is OK
 
 
-# -- memory ------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 async def impatient(backend: Backend, keys: JobKeys) -> AsyncIterator[WorkflowHarness]:
     """A workflow that fails soon, on real servers only; removes their memory limit at the end."""

@@ -72,9 +72,6 @@ async def ack(harness: StoreHarness, message_id: str) -> None:
     await harness.client.xack(harness.keys.queue, harness.worker.group, message_id)
 
 
-# -- healthy -------------------------------------------------------------------------------
-
-
 async def test_healthy_jobs_in_every_state(harness: StoreHarness) -> None:
     await done(harness)
     failed = await harness.running(token="failed")
@@ -282,9 +279,6 @@ async def test_acknowledgements_of_another_group_do_not_matter(harness: StoreHar
     assert await rules(harness) == {}
 
 
-# -- hostile keys --------------------------------------------------------------------------
-
-
 async def test_keys_of_other_applications_are_ignored(harness: StoreHarness) -> None:
     client: Any = harness.client
     await client.set(harness.keys.job("string"), "x")
@@ -312,9 +306,6 @@ async def test_invalid_queue_entries(harness: StoreHarness) -> None:
     await harness.take(10)
     assert await rules(harness) == {}
     assert job_id
-
-
-# -- size ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("length", [6, 7, 8, 9, 207, 208, 209, 420])
@@ -436,9 +427,6 @@ async def test_round_trips_for_many_jobs_are_bounded(harness: StoreHarness) -> N
 async def commands(harness: StoreHarness) -> dict[str, int]:
     stats: Any = await harness.client.info("commandstats")
     return {name.removeprefix("cmdstat_"): entry["calls"] for name, entry in stats.items()}
-
-
-# -- temporary suspicions ------------------------------------------------------------------
 
 
 class Meanwhile:
@@ -604,9 +592,6 @@ async def test_a_busy_system_causes_no_false_alarm(
     assert checked >= 5 * jobs
 
 
-# -- life ----------------------------------------------------------------------------------
-
-
 async def test_one_audit_at_a_time(harness: StoreHarness) -> None:
     auditor = auditor_of(harness)
     await done(harness)
@@ -640,9 +625,6 @@ async def test_an_unavailable_redis(tmp_path: Any, keys: JobKeys) -> None:
     with pytest.raises(StoreUnavailable):
         await load_record(client, keys)
     await client.aclose()
-
-
-# -- the record ----------------------------------------------------------------------------
 
 
 async def test_reports_are_stored_and_summed(harness: StoreHarness) -> None:

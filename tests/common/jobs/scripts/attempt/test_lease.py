@@ -41,9 +41,6 @@ async def test_renew_keeps_its_message_but_not_an_acked_one(harness: StoreHarnes
     assert await harness.pending() == 0
 
 
-# -- EMIT -------------------------------------------------------------------------------------
-
-
 async def test_events_are_appended_in_order_with_four_fields(harness: StoreHarness) -> None:
     lease = await harness.running()
     assert await harness.emit(lease, 1, [note("a"), note("b")]) is Answer.OK

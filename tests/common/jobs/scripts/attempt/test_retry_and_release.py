@@ -113,9 +113,6 @@ async def test_a_job_whose_message_was_deleted_gets_a_new_one(
     assert (await harness.held(lease.job_id))[b"message_id"] == message_id
 
 
-# -- RETRY ----------------------------------------------------------------------------------------
-
-
 async def test_the_next_attempt_waits_for_the_delay(harness: StoreHarness) -> None:
     lease = await harness.running()
     await harness.retry(lease, 60_000)
@@ -238,9 +235,6 @@ async def test_an_invalid_payload_is_kept_in_the_dead_letter(harness: StoreHarne
     [letter] = await harness.letters()
     assert letter.message_fields()["job_id"] == lease.job_id
     assert letter.message_fields()["task"] == "chat"
-
-
-# -- RELEASE --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("lease_ms", [1, 30_000, LEASE_MAX_MS])

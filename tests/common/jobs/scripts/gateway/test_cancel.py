@@ -29,9 +29,6 @@ async def has_ended(harness: StoreHarness, job_id: str, step: bytes = b"gateway.
     assert await harness.without_ttl() == []
 
 
-# -- not running ----------------------------------------------------------------------------------
-
-
 async def test_a_queued_job_ends_at_once(harness: StoreHarness) -> None:
     [job_id] = await harness.post(ttl_s=90)
     await harness.set_ttls(job_id, 5, "job", "events")
@@ -102,9 +99,6 @@ async def test_an_invalid_ttl_counts_as_the_default(
             await harness.client.hset(harness.keys.job(name), "ttl_s", stored)
         await harness.cancel(name)
         await harness.check_ttls(name, 600, "job", "events")
-
-
-# -- running --------------------------------------------------------------------------------------
 
 
 async def test_the_worker_of_a_running_job_is_notified(harness: StoreHarness) -> None:
@@ -196,9 +190,6 @@ async def test_a_job_with_an_expired_lease_ends_when_claimed(
     async with harness.unchanged():
         assert (await harness.begin(lease.job_id, lease.message_id, "t2")).answer is Answer.TERMINAL
     await harness.writes_nothing(lease)
-
-
-# -- workers without leases -----------------------------------------------------------------------
 
 
 async def run_by_third_party_worker(harness: StoreHarness, job_id: str) -> None:

@@ -49,9 +49,6 @@ async def test_jobs_queue_in_order_and_stop_exactly_at_the_limit(harness: StoreH
     assert len(await harness.client.keys(harness.keys.job("*"))) == 314
 
 
-# -- idempotency ------------------------------------------------------------------------------
-
-
 def keyed(**changes: object) -> object:
     fields = {"idempotency_key": "k", "idempotency_ttl_s": 500, "fingerprint": "f1"}
     return new_job(**{**fields, **changes})
@@ -81,9 +78,6 @@ async def test_an_idempotency_key_creates_one_job(harness: StoreHarness) -> None
     assert len({job_id for job_id, _ in accepted}) == 1
     assert sum(not replayed for _, replayed in accepted) == 1
     assert await harness.client.xlen(harness.keys.queue) == 2
-
-
-# -- backpressure -----------------------------------------------------------------------------
 
 
 async def refused(harness: StoreHarness, limit: int) -> int:

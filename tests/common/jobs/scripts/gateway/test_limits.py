@@ -60,9 +60,6 @@ async def active(harness: StoreHarness) -> set[str]:
     return {member.decode() for member in await harness.client.zrange(quota(harness), 0, -1)}
 
 
-# -- rate ------------------------------------------------------------------------------------------
-
-
 async def test_a_burst_is_limited(harness: StoreHarness) -> None:
     """Time is simulated by setting the state back, to the microsecond."""
     wanted = limits(harness, HOUR_US, burst=3)
@@ -140,9 +137,6 @@ async def test_a_state_of_the_wrong_type_changes_nothing(harness: StoreHarness, 
     async with harness.unchanged():
         with pytest.raises(CorruptKey):
             await post(harness, limits(harness, HOUR_US, burst=2, max_jobs=2))
-
-
-# -- quota -----------------------------------------------------------------------------------------
 
 
 async def test_a_quota_counts_accepted_jobs(harness: StoreHarness) -> None:

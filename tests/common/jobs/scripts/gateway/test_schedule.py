@@ -37,9 +37,6 @@ async def due_job(harness: StoreHarness, **changes: object) -> str:
     return job.job_id
 
 
-# -- options --------------------------------------------------------------------------------------
-
-
 async def test_options_are_stored_in_the_lease_and_returned_by_begin(harness: StoreHarness) -> None:
     job = new_job(max_attempts=7, options=b'{"timeout_s":1.5}', ttl_s=77)
     assert await harness.store.enqueue(job, "workers", 200) == (job.job_id, False)
@@ -103,9 +100,6 @@ async def test_options_and_an_idempotency_key_use_separate_keys(harness: StoreHa
     assert await harness.without_ttl() == []
 
 
-# -- delay ----------------------------------------------------------------------------------------
-
-
 async def test_a_delayed_job_is_accepted_but_not_queued(harness: StoreHarness) -> None:
     """Whatever the backlog is."""
     job = later(delay_ms=90_001, ttl_s=77)
@@ -164,9 +158,6 @@ async def test_an_idempotency_key_creates_one_delayed_job(harness: StoreHarness)
         with pytest.raises(IdempotencyConflict):
             await harness.store.enqueue(keyed(fingerprint="f2"), "workers", 200)
     assert await harness.without_ttl() == []
-
-
-# -- promote --------------------------------------------------------------------------------------
 
 
 async def test_a_due_job_goes_on_the_queue(harness: StoreHarness) -> None:
@@ -238,9 +229,6 @@ async def test_each_job_gets_its_own_answer(harness: StoreHarness) -> None:
         [outcome] = await harness.queue.promote([early.job_id])
     assert outcome.answer is Answer.WAIT
     assert 50_000 < int(outcome.value) <= 60_000
-
-
-# -- the promoter ---------------------------------------------------------------------------------
 
 
 async def test_due_jobs_returns_due_ids_and_the_next_time(harness: StoreHarness) -> None:
