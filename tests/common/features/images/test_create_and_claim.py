@@ -202,29 +202,13 @@ async def test_of_twenty_concurrent_claims_one_succeeds(
         await other.close()
 
 
-async def test_an_uploaded_image_cannot_be_uploaded_again(images: ImageHarness) -> None:
-    """Also after the guard has expired, because the record lives longer."""
-    running, done, failed = [await images.processing() for _ in range(3)]
-    await images.succeed(done)
-    await images.fail(failed)
-    for held, status in ((running, "processing"), (done, "processed"), (failed, "failed")):
-        for _ in range(2):
-            async with images.unchanged():
-                refused = await images.store.claim(held.image_id, fresh_upload(), HOLD_MS)
-            assert (refused.answer, refused.facts) == (CONFLICT, {"status": status})
-            await images.client.delete(images.keys.upload(held.image_id))
-
-
 async def test_a_stalled_upload_is_replaced_by_the_next(images: ImageHarness) -> None:
     image_id = await images.create()
     silent = await images.claim(image_id)
     await images.over(image_id)
     upload_id = await images.claim(image_id)
     assert (await images.record(image_id))["upload_id"] == upload_id
-    async with images.unchanged():
-        assert (await images.store.extend_claim(image_id, silent, HOLD_MS)).answer is LOST
-        assert (await images.store.release(image_id, silent)).answer is LOST
-        assert (await images.store.submit(uploaded(image_id, silent), ADMISSION)).answer is LOST
+    assert (await images.store.submit(uploaded(image_id, silent), ADMISSION)).answer is LOST
 
 
 async def test_a_third_party_guard_is_respected_until_it_expires(images: ImageHarness) -> None:
@@ -256,18 +240,6 @@ async def test_the_guard_of_an_upload_in_progress_is_extended(images: ImageHarne
     await images.client.delete(images.keys.status(held.image_id))
     await images.claim(held.image_id)
     assert await images.stage(held.image_id) == ("queued", "0")
-
-
-async def test_only_the_holder_can_extend_or_release_the_guard(images: ImageHarness) -> None:
-    free, claimed = await images.create(), await images.create()
-    await images.claim(claimed)
-    ended, held = await images.failed(), await images.processing()
-    others = [(image_id, fresh_upload()) for image_id in (free, claimed, "nobody")]
-    async with images.unchanged():
-        for image_id, upload_id in (*others, held[:2], ended[:2]):
-            assert (await images.store.extend_claim(image_id, upload_id, HOLD_MS)).answer is LOST
-            if image_id != free:
-                assert (await images.store.release(image_id, upload_id)).answer is LOST
 
 
 async def test_a_failed_upload_releases_the_guard(doubting: ImageHarness) -> None:

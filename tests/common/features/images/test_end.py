@@ -17,7 +17,6 @@ from tests.support.store.images import (
     FAILED,
     FAILURE_FIELDS,
     LOST,
-    MISSING,
     OK,
     RECORD_TTL_S,
     RESULT_FIELDS,
@@ -112,21 +111,6 @@ async def test_a_superseded_attempt_cannot_end_an_image(images: ImageHarness, en
         assert await ENDINGS[ending](images, first) == (ALREADY, outcome.facts)
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
-async def test_a_superseded_upload_cannot_end_an_image(images: ImageHarness, ending: str) -> None:
-    held = await images.processing()
-    claimed = await images.create()
-    upload_id = await images.claim(claimed)
-    async with images.unchanged():
-        for wrong, answer in (
-            (held._replace(upload_id="0" * 16, fence=None), LOST),
-            (held._replace(upload_id="", fence=None), LOST),
-            (ProcessingAttempt(claimed, upload_id), LOST),
-            (ProcessingAttempt("nobody", upload_id), MISSING),
-        ):
-            assert (await ENDINGS[ending](images, wrong)).answer is answer
-
-
 async def test_a_timeout_needs_no_attempt(images: ImageHarness) -> None:
     held = await images.processing()
     job_id = (await images.record(held.image_id))["job_id"]
@@ -175,16 +159,6 @@ async def test_a_repair_uses_the_result_of_the_job(images: ImageHarness) -> None
     record = await images.record(held.image_id)
     assert (record["status"], record["result_entry_id"]) == ("processed", entry_id)
     assert await images.stage(held.image_id) == ("done", "100")
-
-
-async def test_a_deleted_image_cannot_end(images: ImageHarness) -> None:
-    held = await images.processing()
-    await images.store.advance(held, Stage.ENCODING)
-    await images.store.delete(held.image_id)
-    async with images.unchanged():
-        assert (await images.store.advance(held, Stage.UPLOADING)).answer is MISSING
-        for ending in ENDINGS.values():
-            assert (await ending(images, held)).answer is MISSING
 
 
 async def test_a_deleted_image_leaves_no_keys(doubting: ImageHarness) -> None:

@@ -6,19 +6,14 @@ import asyncio
 
 from common.contracts.images import Stage
 from tests.support.store.images import (
-    ADMISSION,
     CONFLICT,
     GROUP,
-    HOLD_MS,
-    LOST,
     MISSING,
     OK,
     RECORD_TTL_S,
     STATUS_TTL_S,
     ImageHarness,
     failure_fields,
-    fresh_upload,
-    uploaded,
 )
 
 OF_AN_END = {"error_code", "error_message", "failed_at", "outcome", "details", "result_entry_id"}
@@ -64,23 +59,6 @@ async def test_a_second_upload_starts_at_the_first_stage(images: ImageHarness) -
         assert (await images.record(held.image_id))["result_entry_id"] == entries[-1][0]
 
 
-async def test_a_worker_of_the_earlier_upload_writes_nothing(images: ImageHarness) -> None:
-    first = await images.failed()
-    await images.store.reopen(first.image_id)
-    for claimed in (False, True):
-        if claimed:
-            await images.claim(first.image_id)
-        async with images.unchanged():
-            for held in (first, first._replace(fence=None)):
-                assert (await images.store.advance(held, Stage.UPLOADING)).answer is LOST
-                assert (await images.succeed(held)).answer is LOST
-                assert (await images.fail(held)).answer is LOST
-            late = uploaded(first.image_id, first.upload_id)
-            assert (await images.store.submit(late, ADMISSION)).answer is LOST
-            extended = await images.store.extend_claim(first.image_id, first.upload_id, 1)
-            assert extended.answer is LOST
-
-
 async def test_a_stalled_upload_can_be_abandoned(images: ImageHarness) -> None:
     image_id = await images.create()
     upload_id = await images.claim(image_id)
@@ -94,21 +72,6 @@ async def test_a_stalled_upload_can_be_abandoned(images: ImageHarness) -> None:
     assert await images.ttls(image_id) == (STATUS_TTL_S, STATUS_TTL_S, -2)
     await images.claim(image_id)
     assert (await images.ttls(image_id))[0] == STATUS_TTL_S
-
-
-async def test_images_in_other_states_are_not_reopened(images: ImageHarness) -> None:
-    fresh = await images.create()
-    running, done, third_party = [await images.processing() for _ in range(3)]
-    await images.succeed(done)
-    await images.fail(third_party)
-    await images.store.reopen(third_party.image_id)
-    await images.client.set(images.keys.upload(third_party.image_id), "claimed", ex=3600)
-    expected = {fresh: "queued", running.image_id: "processing", done.image_id: "processed"}
-    async with images.unchanged():
-        for image_id, status in {**expected, third_party.image_id: "queued"}.items():
-            refused = await images.store.reopen(image_id)
-            assert (refused.answer, refused.facts) == (CONFLICT, {"status": status})
-        assert (await images.store.reopen("nobody")).answer is MISSING
 
 
 async def test_the_position_in_the_results_survives_their_deletion(images: ImageHarness) -> None:
@@ -163,18 +126,6 @@ async def test_a_stored_image_is_deleted_by_its_own_key(images: ImageHarness) ->
     async with images.unchanged():
         assert (await images.store.delete(image_id)).answer is MISSING
         assert (await images.store.delete("nobody")).answer is MISSING
-
-
-async def test_uploading_a_deleted_image_fails(images: ImageHarness) -> None:
-    image_id = await images.create()
-    upload_id = await images.claim(image_id)
-    await images.store.delete(image_id)
-    async with images.unchanged():
-        assert (await images.store.extend_claim(image_id, upload_id, HOLD_MS)).answer is LOST
-        assert (await images.store.release(image_id, upload_id)).answer is LOST
-        late = await images.store.submit(uploaded(image_id, upload_id), ADMISSION)
-        assert late.answer is MISSING
-        assert (await images.store.claim(image_id, fresh_upload(), HOLD_MS)).answer is MISSING
 
 
 async def test_in_flight_images_are_listed_with_their_jobs(images: ImageHarness) -> None:

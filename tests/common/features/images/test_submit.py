@@ -13,13 +13,10 @@ from common.features.images.types import ImageAnswer
 from common.jobs.limits import AdmissionLimits, KeyLimits
 from tests.support.store.images import (
     ADMISSION,
-    LOST,
-    MISSING,
     OK,
     RECORD_TTL_S,
     STATUS_TTL_S,
     ImageHarness,
-    fresh_upload,
     uploaded,
 )
 
@@ -75,17 +72,6 @@ async def test_an_upload_has_one_job_whatever_its_id(images: ImageHarness) -> No
     assert {outcome.answer for outcome in outcomes} == {OK}
     assert len({outcome.facts["job_id"] for outcome in outcomes}) == 1
     assert await images.client.xlen(images.jobs.queue) == 1
-
-
-async def test_a_superseded_upload_creates_no_job(images: ImageHarness) -> None:
-    image_id = await images.create()
-    free = await images.create()
-    await images.claim(image_id)
-    async with images.unchanged():
-        for upload in (uploaded(image_id, fresh_upload()), uploaded(free, fresh_upload())):
-            assert (await images.store.submit(upload, ADMISSION)).answer is LOST
-        gone = uploaded("nobody", fresh_upload())
-        assert (await images.store.submit(gone, ADMISSION)).answer is MISSING
 
 
 async def test_a_full_queue_refuses_and_the_upload_keeps_its_guard(images: ImageHarness) -> None:
