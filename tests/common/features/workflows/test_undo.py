@@ -141,11 +141,7 @@ async def test_an_undo_after_the_review_reopens_it(workflow: WorkflowHarness) ->
     assert await workflow.client.zcard(workflow.keys.reviews) == 1
     outcome = await workflow.decide(job_id, [reject("p_002")])
     assert outcome.facts["completed"]
-
-
-async def test_a_review_stays_closed_without_undecided_items(workflow: WorkflowHarness) -> None:
-    job_id = await workflow.in_review(0.5)
-    await workflow.decide(job_id, [approve("p_001")], step="second", token="0000000a")
+    # It stays closed if no item is undecided.
     job_id = await workflow.with_proposals(0.5)
     await workflow.decide(job_id, [approve("p_001")])
     await workflow.decide(job_id, [reject("p_001")])

@@ -165,7 +165,7 @@ async def test_prune_quota_removes_all_kinds_of_ended_jobs(harness: StoreHarness
     foreign, expired, canceled, broken, queued = [
         (await post(harness, limits(harness, max_jobs=9))).job_id for _ in range(5)
     ]
-    running = await harness.running(token="t2", limits=limits(harness, max_jobs=9))
+    running = (await harness.running(token="t2", limits=limits(harness, max_jobs=9))).job_id
     await harness.client.hset(harness.keys.job(foreign), "status", "done")
     await harness.client.delete(harness.keys.job(expired))
     await harness.cancel(canceled)
@@ -173,9 +173,7 @@ async def test_prune_quota_removes_all_kinds_of_ended_jobs(harness: StoreHarness
     await harness.client.set(harness.keys.job(broken), "no hash")
     assert len(await active(harness)) == 7
     assert await harness.queue.prune_quota(quota(harness)) == 5
-    assert await active(harness) >= {queued}
-    assert len(await active(harness)) == 2
-    del running
+    assert await active(harness) == {queued, running}
     assert await harness.queue.prune_quota(quota(harness)) == 0
 
 
