@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -108,3 +109,11 @@ async def test_ttls_are_refreshed(
     assert await write(harness, lease) is Answer.OK
     parts = ("job", "events") if write is finish else ("job", "events", "lease")
     await harness.check_ttls(lease.job_id, used, *parts)
+
+
+@pytest.mark.parametrize("write", [emit, save, finish, *RETURNS])
+async def test_a_hint_is_published(harness: StoreHarness, write: Write) -> None:
+    lease = await harness.running()
+    heard = await harness.listen(harness.keys.hints)
+    await write(harness, lease)
+    assert await asyncio.wait_for(heard.get(), 5) == lease.job_id.encode()

@@ -77,12 +77,3 @@ async def test_a_missing_group_does_not_prevent_the_end(
     assert await harness.finish(lease) is Answer.OK
     assert (await harness.types(lease.job_id))[-1] == b"done"
     assert not await harness.client.exists(harness.keys.queue)
-
-
-async def test_a_hint_is_published(harness: StoreHarness) -> None:
-    lease = await harness.running()
-    heard = await harness.listen(harness.keys.hints)
-    await harness.emit(lease, 1, [note("a")])
-    assert await asyncio.wait_for(heard.get(), 5) == lease.job_id.encode()
-    await harness.finish(lease)
-    assert await asyncio.wait_for(heard.get(), 5) == lease.job_id.encode()
