@@ -105,6 +105,7 @@ async def test_a_later_caller_is_served_by_the_next_call(counted: Any) -> None:
     assert sum(wire.calls) == 400
 
 
+@pytest.mark.real_redis
 async def test_cancellations_do_not_mix_up_replies(harness: StoreHarness) -> None:
     random.seed(7)
     jobs = [new_job() for _ in range(1000)]
