@@ -112,7 +112,7 @@ class ImageHistory(ImageOperations):
         self.expire(self.image(rng), rng.choice(("deadline", "guard", "status")))
 
 
-@walks(seeds=10, fast=4, on_fakeredis=1)
+@walks(seeds=10, fast=4, on_fakeredis=4)
 def test_invariants_hold_on_a_long_walk(
     name: str, seed: int, real_server: Callable[[str], RealServer]
 ) -> None:

@@ -67,6 +67,8 @@ async def test_a_stalled_upload_can_be_abandoned(images: ImageHarness) -> None:
         assert (refused.answer, refused.facts) == (CONFLICT, {"status": "queued"})
     await images.over(image_id)
     assert await images.store.reopen(image_id) == (OK, {"upload_id": upload_id})
+    async with images.unchanged():  # repeated after a lost reply
+        assert (await images.store.reopen(image_id)).answer is OK
     assert await images.guard(image_id) is None
     # There was never an upload, so it is not kept longer.
     assert await images.ttls(image_id) == (STATUS_TTL_S, STATUS_TTL_S, -2)

@@ -16,6 +16,7 @@ from tests.support.store.workflows import (
     WorkflowHarness,
     approve,
     limit_keys,
+    once,
     proposed,
     reject,
     reset,
@@ -188,8 +189,11 @@ async def test_the_last_decision_ends_the_review(
 
 async def test_the_last_decision_starts_the_next_step(workflow: WorkflowHarness) -> None:
     job_id = await workflow.in_review_by_itself()
-    outcome = await workflow.decide(job_id, action=Action.APPROVE)
+    outcome = await workflow.decide(job_id, action=Action.APPROVE, request=once("k"))
     assert outcome.facts["completed"]
+    async with workflow.unchanged():  # a repeated request starts nothing
+        again = await workflow.decide(job_id, action=Action.APPROVE, request=once("k"))
+        assert (again.answer, again.facts, again.replayed) == (OK, outcome.facts, True)
     started = workflow.started(job_id, outcome)
     assert started.step == "apply"
     assert await workflow.statuses(job_id) == ["complete"] * 3 + ["running", "not_started"]

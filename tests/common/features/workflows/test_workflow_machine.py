@@ -129,7 +129,7 @@ class WorkflowHistory(WorkflowOperations):
         self.revert_effects(self.job(rng))
 
 
-@walks(seeds=8, fast=3, on_fakeredis=1)
+@walks(seeds=8, fast=3, on_fakeredis=2)
 def test_invariants_hold_on_a_long_walk(
     name: str, seed: int, real_server: Callable[[str], RealServer]
 ) -> None:

@@ -302,7 +302,10 @@ async def test_keys_of_other_applications_are_ignored(harness: StoreHarness) -> 
     assert await rules(harness) == {}
 
 
-@pytest.mark.parametrize("length", [6, 7, 8, 9, 207, 208, 209, 420])
+MANY_PAGES = pytest.param(1000, marks=pytest.mark.slow("the other lengths have up to three pages"))
+
+
+@pytest.mark.parametrize("length", [6, 7, 8, 9, 207, 208, 209, 420, MANY_PAGES])
 async def test_long_streams_are_read_to_the_end(harness: StoreHarness, length: int) -> None:
     """An early terminal event is found, whatever the number of events after it is."""
     fine, early = await harness.running(token="fine"), await harness.running(token="early")
