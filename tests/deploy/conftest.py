@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.deploy.acl import InstalledRedis
 from tests.support.deploy.fake_machine import FakeMachine, fake_redis
+from tests.support.processes.worker import Process, spawner
 from tests.support.servers import REAL, require_binary
 
 
@@ -19,6 +20,20 @@ def installed_redis(request: Any) -> Iterator[InstalledRedis]:
     installed = InstalledRedis(require_binary(request.param))
     yield installed
     installed.close()
+
+
+@pytest.fixture
+def nothing_denied(installed_redis: InstalledRedis) -> Iterator[None]:
+    """Empties Redis before the test; afterwards checks that no command was denied."""
+    installed_redis.admin.flushall()
+    installed_redis.admin.acl_log_reset()
+    yield
+    assert installed_redis.refusals() == set()
+
+
+@pytest.fixture
+def spawn(tmp_path: Path) -> Iterator[Callable[..., Process]]:
+    yield from spawner(tmp_path)
 
 
 @pytest.fixture

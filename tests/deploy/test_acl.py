@@ -14,65 +14,90 @@ from deploy.installer.layout import GATEWAY, WORKER
 from tests.support.deploy.acl import InstalledRedis
 
 QUEUE, JOB, EVENTS = "jobs:stream", "job:a", "job:a:events"
+WORKFLOW, RESULTS = "workflow:job:wf_20260214_001", "image:result"
+SESSION, SESSIONS = AccessKeys().session("d"), AccessKeys().sessions("k")
+Command = tuple[str, ...]
+
+
+def commands(text: str) -> list[Command]:
+    """Commands as for redis-cli, separated by semicolons."""
+    return [tuple(command.split()) for command in text.split(";")]
+
 
 #: Commands that read the queue, delete it, or take messages from it.
-READS = [
-    ("XRANGE", QUEUE, "-", "+"),
-    ("XREVRANGE", QUEUE, "+", "-"),
-    ("XREAD", "COUNT", "1", "STREAMS", QUEUE, "0"),
+READS = commands(f"XRANGE {QUEUE} - +; XREVRANGE {QUEUE} + -; XREAD COUNT 1 STREAMS {QUEUE} 0")
+DELETES = commands(f"XTRIM {QUEUE} MAXLEN 9; EXPIRE {QUEUE} 99; DEL {QUEUE}")
+TAKES = commands(f"""
+    XREADGROUP GROUP workers me STREAMS {QUEUE} >; XCLAIM {QUEUE} workers me 0 1-1;
+    XAUTOCLAIM {QUEUE} workers me 0 0; XINFO STREAM {QUEUE} FULL;
+    XGROUP CREATE {QUEUE} spies 0; DUMP {QUEUE}; COPY {QUEUE} {EVENTS}; RENAME {QUEUE} {EVENTS};
+    SORT {QUEUE}; SORT {JOB} BY nosort GET {QUEUE}; OBJECT ENCODING {QUEUE};
+    DEBUG OBJECT {QUEUE}; MIGRATE 127.0.0.1 1 {QUEUE} 0 1; MONITOR
+""")
+#: Keys and channels that both services use, also in scripts.
+BOTH_MAY = commands(f"""
+    HSET {WORKFLOW} status queued; RPUSH {WORKFLOW}:outbox x; LINDEX {WORKFLOW}:outbox 0;
+    LPOP {WORKFLOW}:outbox; ZADD workflow:webhooks 1 wf_20260214_001;
+    XADD workflow:webhooks:dlq * event_id x; XRANGE workflow:webhooks:dlq - +;
+    PUBLISH workflow:webhooks:wake x; PUBLISH {QUEUE}:hints x;
+    HSET image:status:x stage queued; SET image:upload:x claimed NX EX 3600;
+    HSET image:record:x status queued; ZADD image:inflight 1 x;
+    XADD {RESULTS} MAXLEN ~ 1000 * image_id x; XADD image:result:dlq * image_id x
+""")
+ENQUEUE = "redis.call('XADD', KEYS[1], '*', 'a', 'b') return redis.call('HGET', KEYS[2], 'status')"
+GATEWAY_MAY = [
+    ("EVAL", ENQUEUE, "2", QUEUE, JOB),
+    *commands(f"""
+        XADD {QUEUE} * job_id b; XLEN {QUEUE}; XRANGE {EVENTS} - +; XREAD STREAMS {EVENTS} 0;
+        HGETALL {JOB}; SET {JobKeys().replication_marker} x EX 60; WAIT 0 1;
+        SET {SESSION} x EX 9; MGET {SESSION}; DEL {SESSION};
+        ZADD {SESSIONS} 2 d; EXPIRE {SESSIONS} 9; ZREMRANGEBYSCORE {SESSIONS} -inf 1;
+        ZRANGE {SESSIONS} 0 -2; ZREM {SESSIONS} d; GET idempotency.img:k;
+        HSET idempotency.wf:create:k f x; HSET idempotency.wf.of:red:create:k f x
+    """),
 ]
-DELETES = [("XTRIM", QUEUE, "MAXLEN", "9"), ("EXPIRE", QUEUE, "99"), ("DEL", QUEUE)]
-TAKES = [
-    ("XREADGROUP", "GROUP", "workers", "me", "STREAMS", QUEUE, ">"),
-    ("XCLAIM", QUEUE, "workers", "me", "0", "1-1"),
-    ("XAUTOCLAIM", QUEUE, "workers", "me", "0", "0"),
-    ("XINFO", "STREAM", QUEUE, "FULL"),
-    ("XGROUP", "CREATE", QUEUE, "spies", "0"),
-    ("DUMP", QUEUE),
-    ("COPY", QUEUE, EVENTS),
-    ("RENAME", QUEUE, EVENTS),
-    ("SORT", QUEUE),
-    ("SORT", JOB, "BY", "nosort", "GET", QUEUE),
-    ("OBJECT", "ENCODING", QUEUE),
-    ("DEBUG", "OBJECT", QUEUE),
-    ("MIGRATE", "127.0.0.1", "1", QUEUE, "0", "1"),
-    ("MONITOR",),
-]
-#: Commands that only the admin may run.
-DANGEROUS = [
-    ("KEYS", "*"),
-    ("CONFIG", "GET", "*"),
-    ("CONFIG", "SET", "maxmemory", "1"),
-    ("FLUSHALL",),
-    ("FLUSHDB",),
-    ("DEBUG", "SLEEP", "0"),
-    ("SCRIPT", "FLUSH"),
-    ("SCRIPT", "KILL"),
-    ("ACL", "LIST"),
-    ("ACL", "SETUSER", "me", "+@all"),
-    ("SHUTDOWN", "NOSAVE"),
-    ("REPLICAOF", "127.0.0.1", "1"),
-    ("SAVE",),
-    ("BGREWRITEAOF",),
-    ("CLIENT", "LIST"),
-    ("CLIENT", "KILL", "TYPE", "normal"),
-    ("MODULE", "LIST"),
-    ("SWAPDB", "0", "0"),
-    ("RANDOMKEY",),
-    ("MIGRATE", "127.0.0.1", "1", JOB, "0", "1"),
-    ("RESTORE", JOB, "0", "x"),
-]
+WORKER_MAY = commands(f"""
+    XREADGROUP GROUP workers me STREAMS {QUEUE} >; XACK {QUEUE} workers 1-1;
+    HSET {JOB} status done; XADD jobs:dlq * reason x; SET {QUEUE}:worker:me x
+""")
+#: Commands that only the admin may run, and keys and channels that neither service uses.
+NEITHER_MAY = commands(f"""
+    KEYS *; CONFIG GET *; CONFIG SET maxmemory 1; FLUSHALL; FLUSHDB; DEBUG SLEEP 0; SCRIPT FLUSH;
+    SCRIPT KILL; ACL LIST; ACL SETUSER me +@all; SHUTDOWN NOSAVE; REPLICAOF 127.0.0.1 1; SAVE;
+    BGREWRITEAOF; CLIENT LIST; CLIENT KILL TYPE normal; MODULE LIST; SWAPDB 0 0; RANDOMKEY;
+    MIGRATE 127.0.0.1 1 {JOB} 0 1; RESTORE {JOB} 0 x; BLPOP {WORKFLOW}:outbox 1;
+    LMOVE {WORKFLOW}:outbox workflow:x LEFT LEFT; RPUSH workflows:x x; SET images:x x;
+    SET foo x; GET foo; SET rag x; SET rag.else x; SET ragged:x x; SET rag.uploads:x x;
+    PUBLISH elsewhere x; PUBLISH workflow:else x; SUBSCRIBE elsewhere; PSUBSCRIBE *
+""")
+#: Keys that workers may neither read nor write.
 ELSEWHERE = [
-    "foo",
-    "access:keys",
-    "access:rate:k",
-    "access:session:k",
-    "idempotency:k",
-    "idempotency.fingerprint:k",
-    "jobs",
+    *("foo", "jobs", "access:keys", "access:rate:k", "access:session:k"),
+    *("idempotency:k", "idempotency.fingerprint:k", "idempotency.img:k"),
+    *("idempotency.wf:create:k", "idempotency.wf.of:red:create:k"),
 ]
-
-
+#: Commands of a group that reads the results of images.
+RESULT_GROUP = commands(f"""
+    XGROUP CREATE {RESULTS} api-workers 0;
+    XREADGROUP GROUP api-workers me STREAMS {RESULTS} >; XAUTOCLAIM {RESULTS} api-workers me 0 0;
+    XINFO CONSUMERS {RESULTS} api-workers; XGROUP DELCONSUMER {RESULTS} api-workers me
+""")
+#: Documents of a namespace without and with a tenant: only workers write them.
+DOCUMENTS = ["rag:default:documents", "rag.of:red:default:documents"]
+TEXTS = ["rag:default:text:d", "rag.of:red:default:text:d"]
+NAMESPACES = ["rag.namespaces", "rag.namespaces.of:red"]
+WRITES = [
+    *(("SET", key, "x") for key in TEXTS),
+    *(("DEL", key) for key in TEXTS),
+    *(("HSET", key, "d", "x") for key in DOCUMENTS),
+    *(("SADD", key, "x") for key in NAMESPACES),
+    ("EXPIRE", TEXTS[0], "1"),
+    ("ZADD", "rag:default:order", "1", "d"),
+]
+GATEWAY_READS = commands(f"""
+    GET {TEXTS[0]}; HMGET {DOCUMENTS[1]} d; HLEN {DOCUMENTS[0]}; SMEMBERS {NAMESPACES[1]};
+    ZRANGE rag:default:order +inf -inf BYSCORE REV; SET rag.upload:j x EX 9; DEL rag.upload:j
+""")
 DENIALS = (
     "The user executing the script can't",
     "ACL failure in script",
@@ -93,7 +118,7 @@ def is_refused(client: redis.Redis, *command: str) -> bool:
     return False
 
 
-def in_script(*command: str) -> tuple[str, ...]:
+def in_script(*command: str) -> Command:
     words = ", ".join(f"'{word}'" for word in command)
     return "EVAL", f"return redis.call({words})", "0"
 
@@ -121,70 +146,41 @@ def test_gateway_cannot_read_take_or_delete_the_queue(installed_redis: Installed
         assert is_refused(gateway, *command) == installed_redis.has_selectors, command
 
 
-def test_the_gateway_can_wait_for_replicas(installed_redis: InstalledRedis) -> None:
-    gateway = installed_redis.client(GATEWAY)
-    assert gateway.set(JobKeys().replication_marker, "", ex=60)
-    assert gateway.execute_command("WAIT", 0, 1) == 0
-
-
-def test_gateway_can_enqueue_and_read_other_keys(
-    installed_redis: InstalledRedis,
+@pytest.mark.parametrize(("role", "allowed"), [(GATEWAY, GATEWAY_MAY), (WORKER, WORKER_MAY)])
+def test_a_service_may_run_the_commands_of_its_work(
+    installed_redis: InstalledRedis, role: str, allowed: list[Command]
 ) -> None:
-    gateway = installed_redis.client(GATEWAY)
-    gateway.xadd(QUEUE, {"job_id": "b"})
-    assert gateway.xlen(QUEUE) == 2
-    assert gateway.xrange(EVENTS)
-    assert gateway.xread({EVENTS: "0"})
-    assert gateway.hgetall(JOB) == {"status": "queued"}
-    script = (
-        "redis.call('XADD', KEYS[1], '*', 'a', 'b'); return redis.call('HGET', KEYS[2], 'status')"
-    )
-    assert gateway.eval(script, 2, QUEUE, JOB) == "queued"
+    client = installed_redis.client(role)
+    with client.pipeline(transaction=True) as pipe:
+        for command in (*allowed, *BOTH_MAY):
+            pipe.execute_command(*command)
+        pipe.execute()  # raises an error if one is refused
+    for command in BOTH_MAY:
+        assert not is_refused(client, *in_script(*command)), command
 
 
-def test_the_gateway_keeps_sessions(installed_redis: InstalledRedis) -> None:
-    gateway, keys = installed_redis.client(GATEWAY), AccessKeys()
-    with gateway.pipeline(transaction=True) as pipe:
-        pipe.set(keys.session("d"), "{}", ex=9)
-        pipe.zremrangebyscore(keys.sessions("k"), "-inf", 1)
-        pipe.zadd(keys.sessions("k"), {"d": 2})
-        pipe.expire(keys.sessions("k"), 9)
-        pipe.zrange(keys.sessions("k"), 0, -2)
-        assert pipe.execute() == [True, 0, 1, True, []]
-    assert gateway.mget([keys.session("d")]) == ["{}"]
-    assert gateway.delete(keys.session("d")) == 1
-    assert gateway.zrem(keys.sessions("k"), "d") == 1
+@pytest.mark.parametrize("role", [GATEWAY, WORKER])
+def test_neither_may_run_other_commands(installed_redis: InstalledRedis, role: str) -> None:
+    client = installed_redis.client(role)
+    for command in NEITHER_MAY:
+        assert is_refused(client, *command), command
+        # Denied, or not allowed in scripts at all.
+        with pytest.raises(redis.ResponseError):
+            client.execute_command(*in_script(*command))
+    assert installed_redis.admin.exists(JOB)
 
 
 def test_the_worker_cannot_write_or_read_elsewhere(installed_redis: InstalledRedis) -> None:
     worker = installed_redis.client(WORKER)
     for key in ELSEWHERE:
-        for command in (
-            ("SET", key, "x"),
-            ("HSET", key, "f", "x"),
-            ("XADD", key, "*", "f", "x"),
-            ("ZADD", key, "1", "x"),
-            ("GET", key),
-            ("EXISTS", key),
-            ("EVAL", "return 1", "1", key),
-            in_script("SET", key, "x"),
-            ("XREAD", "STREAMS", key, "0"),
-        ):
+        for command in commands(f"""
+            SET {key} x; HSET {key} f x; XADD {key} * f x; ZADD {key} 1 x; GET {key};
+            HGETALL {key}; EXISTS {key}; XREAD STREAMS {key} 0
+        """):
             assert is_refused(worker, *command), command
+            assert is_refused(worker, *in_script(*command)), command
+        assert is_refused(worker, "EVAL", "return 1", "1", key)
         assert not installed_redis.admin.exists(key)
-
-
-DOCUMENTS = ["rag:default:documents", "rag.of:red:default:documents"]
-TEXTS = ["rag:default:text:d", "rag.of:red:default:text:d"]
-NAMESPACES = ["rag.namespaces", "rag.namespaces.of:red"]
-WRITES = [
-    *(("SET", key, "x") for key in TEXTS),
-    *(("DEL", key) for key in TEXTS),
-    *(("HSET", key, "d", "x") for key in DOCUMENTS),
-    *(("SADD", key, "x") for key in NAMESPACES),
-    ("EXPIRE", TEXTS[0], "1"),
-    ("ZADD", "rag:default:order", "1", "d"),
-]
 
 
 def test_workers_write_documents_and_the_gateway_reads_them(
@@ -199,20 +195,18 @@ def test_workers_write_documents_and_the_gateway_reads_them(
     for key in (*TEXTS, *DOCUMENTS):
         assert is_refused(gateway, "EVAL", "return 1", "1", key) == installed_redis.has_selectors
         assert not is_refused(worker, "EVAL", "return 1", "1", key)
-    for command in (
-        ("GET", TEXTS[0]),
-        ("HMGET", DOCUMENTS[1], "d"),
-        ("HLEN", DOCUMENTS[0]),
-        ("ZRANGE", "rag:default:order", "+inf", "-inf", "BYSCORE", "REV"),
-        ("SMEMBERS", NAMESPACES[1]),
-        ("SET", "rag.upload:j", "x", "EX", "9"),
-        ("DEL", "rag.upload:j"),
-    ):
+    for command in GATEWAY_READS:
         assert not is_refused(gateway, *command), command
     for key in ("rag", "rag.else", "ragged:x", "rag.uploads:x"):
-        assert is_refused(worker, "SET", key, "x")
-        assert is_refused(gateway, "SET", key, "x")
         assert is_refused(gateway, "GET", key)
+
+
+def test_gateway_may_read_only_the_results_as_a_group(installed_redis: InstalledRedis) -> None:
+    installed_redis.admin.xadd(RESULTS, {"image_id": "x"})
+    worker, gateway = installed_redis.client(WORKER), installed_redis.client(GATEWAY)
+    for command in RESULT_GROUP:
+        assert is_refused(gateway, *command) != installed_redis.has_selectors, command
+        assert not is_refused(worker, *command), command
 
 
 def test_only_workers_may_use_vector_sets(
@@ -230,36 +224,6 @@ def test_only_workers_may_use_vector_sets(
     else:
         with pytest.raises(redis.ResponseError, match="unknown command"):
             installed_redis.admin.execute_command(*added)
-
-
-def test_the_worker_can_take_from_the_queue(installed_redis: InstalledRedis) -> None:
-    worker = installed_redis.client(WORKER)
-    [[_, [(message_id, _)]]] = worker.xreadgroup("workers", "me", {QUEUE: ">"})
-    assert worker.xack(QUEUE, "workers", message_id) == 1
-    worker.hset(JOB, "status", "done")
-    worker.xadd("jobs:dlq", {"reason": "x"})
-    worker.set("jobs:stream:worker:me", "{}")
-
-
-@pytest.mark.parametrize("role", [GATEWAY, WORKER])
-def test_neither_can_run_admin_commands(installed_redis: InstalledRedis, role: str) -> None:
-    client = installed_redis.client(role)
-    for command in DANGEROUS:
-        assert is_refused(client, *command), command
-        # Denied, or not allowed in scripts at all.
-        with pytest.raises(redis.ResponseError):
-            client.execute_command(*in_script(*command))
-    assert installed_redis.admin.exists(JOB)
-
-
-@pytest.mark.parametrize("role", [GATEWAY, WORKER])
-def test_only_channels_of_the_queue_are_allowed(installed_redis: InstalledRedis, role: str) -> None:
-    client = installed_redis.client(role)
-    assert is_refused(client, "PUBLISH", "elsewhere", "x")
-    assert is_refused(client, *in_script("PUBLISH", "elsewhere", "x"))
-    assert is_refused(client, "SUBSCRIBE", "elsewhere")
-    assert is_refused(client, "PSUBSCRIBE", "*")
-    assert not is_refused(client, "PUBLISH", "jobs:stream:hints", "x")
 
 
 def test_only_users_with_a_password_can_log_in(installed_redis: InstalledRedis) -> None:

@@ -2,183 +2,145 @@
 
 from __future__ import annotations
 
-import http.client
-import json
-import os
 import re
 import signal
-import subprocess
-import sys
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
+from common.contracts.jobs import JobKeys
+from deploy.installer import probe
 from deploy.installer.layout import ADMIN, GATEWAY, WORKER
-from tests.support.deploy.acl import InstalledRedis, wait_until
-from tests.support.processes.gateway import PYTHON_M, ROOT, GatewayProcess
-from tests.support.processes.worker import Process, spawner
+from deploy.installer.resp import Resp
+from tests.support.deploy.acl import PASSWORDS, InstalledRedis
+from tests.support.processes.base import Processes, Spawn
+from tests.support.processes.commands import run
+from tests.support.processes.rag import SOURCES, RagProcesses
+from tests.support.processes.webhooks import ReceiverProcess
+from tests.support.processes.worker import Process, wait_until
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("nothing_denied")]
 CHAT = {"task": "chat", "payload": {"text": "hello"}}
-Spawn = Callable[..., Process]
 
 
-@dataclass
-class Caller:
-    """HTTP client of a gateway."""
+class InstalledProcesses(Processes):
+    """A gateway and echo workers, each with its own Redis user."""
 
-    port: int
-    key: str = ""
+    WORKER: ClassVar[dict[str, object]] = {"audit_every_s": 0.5, "heartbeat_s": 0.5}
 
-    def send(self, method: str, path: str, body: object = None, **headers: str) -> tuple[int, Any]:
+    def __init__(self, redis: InstalledRedis, spawn: Spawn, directory: Path, **more: str) -> None:
+        self._worker_url = redis.url(WORKER)
+        settings = {**redis.gateway_settings, **more}
+        super().__init__(redis.url(GATEWAY), spawn, directory, **settings)
+
+    def start_worker(
+        self, name: str = "one", module: str = "worker.echo_worker", **settings: object
+    ) -> Process:
+        return super().start_worker(name, module, redis_url=self._worker_url, **settings)
+
+    def echo(self, name: str = "one", **settings: object) -> Process:
+        return self.worker(name, "worker.echo_worker", **settings)
+
+    def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
+        """Sends a request; returns the status and the body."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
-        if self.key:
-            named["Authorization"] = f"Bearer {self.key}"
-        if body is not None:
-            named["Content-Type"] = "application/json"
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
-        try:
-            connection.request(method, path, None if body is None else json.dumps(body), named)
-            answer = connection.getresponse()
-            raw = answer.read().decode()
-        finally:
-            connection.close()
-        return answer.status, json.loads(raw) if raw[:1] in ("{", "[") and "\n{" not in raw else raw
+        answer = self.request(method, path, body, headers=named)
+        is_json = "json" in answer.headers.get("content-type", "")
+        return answer.status_code, answer.json() if is_json else answer.text
 
-    def job(self, **members: object) -> str:
-        status, answer = self.send("POST", "/v1/jobs", {**CHAT, **members})
-        assert status == 202, answer
-        job_id: str = answer["job_id"]
-        return job_id
+    def run_job(self, **headers: str) -> None:
+        status, ended = self.ask("POST", "/v1/jobs", CHAT, Prefer="wait=20", **headers)
+        assert (status, ended["status"]) == (200, "done")
 
-    def status_of(self, job_id: str) -> str:
-        _, answer = self.send("GET", f"/v1/jobs/{job_id}")
-        status: str = answer["status"]
-        return status
+    def wait_for(self, job_id: str, *statuses: str) -> None:
+        wait_until(lambda: self.ask("GET", f"/v1/jobs/{job_id}")[1]["status"] in statuses)
+
+
+Start = Callable[..., InstalledProcesses]
 
 
 @pytest.fixture
-def spawn(tmp_path: Path) -> Iterator[Spawn]:
-    yield from spawner(tmp_path)
+def start(installed_redis: InstalledRedis, spawn: Spawn, tmp_path: Path) -> Iterator[Start]:
+    """Starts a gateway."""
+    started: list[InstalledProcesses] = []
+
+    def go(**settings: str) -> InstalledProcesses:
+        started.append(InstalledProcesses(installed_redis, spawn, tmp_path, **settings))
+        return started[-1]
+
+    yield go
+    for processes in started:
+        processes.close()
 
 
-@pytest.fixture
-def gateway(
-    installed_redis: InstalledRedis, tmp_path: Path
-) -> Iterator[Callable[..., GatewayProcess]]:
-    started: list[GatewayProcess] = []
-
-    def start(**settings: str) -> GatewayProcess:
-        url = installed_redis.url(GATEWAY)
-        log = tmp_path / f"gateway{len(started)}.log"
-        settings = {**installed_redis.gateway_settings, **settings}
-        process = GatewayProcess(PYTHON_M, log, REDIS_URL=url, PORT="0", **settings)
-        started.append(process)
-        return process.wait_until_listening()
-
-    yield start
-    for process in started:
-        process.close()
-
-
-@pytest.fixture(autouse=True)
-def clean(installed_redis: InstalledRedis) -> Iterator[None]:
-    """Empties Redis before the test; afterwards checks that nothing was denied."""
-    installed_redis.admin.flushall()
-    installed_redis.admin.acl_log_reset()
-    yield
-    assert installed_redis.refusals() == set()
-
-
-def start_worker(spawn: Spawn, installed: InstalledRedis, **settings: object) -> Process:
-    options = {
-        "lease_ms": 900,
-        "block_ms": 50,
-        "audit_every_s": 0.5,
-        "heartbeat_s": 0.5,
-        **settings,
-    }
-    worker = spawn("worker.echo_worker", redis_url=installed.url(WORKER), **options)
-    worker.wait_for_line("takes jobs")
-    return worker
-
-
-def test_a_job_of_every_kind(
-    installed_redis: InstalledRedis, gateway: Callable[..., GatewayProcess], spawn: Spawn
-) -> None:
-    caller = Caller(gateway().port)
-    worker = start_worker(spawn, installed_redis)
-    status, ended = caller.send("POST", "/v1/jobs", CHAT, Prefer="wait=20")
-    assert (status, ended["status"]) == (200, "done")
+def test_a_job_of_every_kind(installed_redis: InstalledRedis, start: Start) -> None:
+    site = start()
+    worker = site.echo()
+    site.run_job()
     options = {"timeout_s": 5, "max_attempts": 3, "backoff": {"initial_s": 0.1}, "ttl_s": 60}
-    wished = caller.job(**options)
-    later = caller.job(delay_s=0.3)
-    first = caller.send("POST", "/v1/jobs", CHAT, Idempotency_Key="k")
-    again = caller.send("POST", "/v1/jobs", CHAT, Idempotency_Key="k")
+    with_options, later = site.gateway.submit(**options), site.gateway.submit(delay_s=0.3)
+    first = site.ask("POST", "/v1/jobs", CHAT, Idempotency_Key="k")
+    again = site.ask("POST", "/v1/jobs", CHAT, Idempotency_Key="k")
     assert first[1] == again[1]
-    for job_id in (wished, later):
-        wait_until(lambda job_id=job_id: caller.status_of(job_id) == "done")  # type: ignore[misc]
-    status, stream = caller.send("GET", f"/v1/jobs/{later}/events")
+    for job_id in (with_options, later):
+        site.wait_for(job_id, "done")
+    _, stream = site.ask("GET", f"/v1/jobs/{later}/events")
     assert "event: scheduled" in stream
     assert "event: done" in stream
     # The worker runs the integrity check, and the gateway reports the result.
-    wait_until(lambda: caller.send("GET", "/v1/audit")[1]["last"]["jobs_checked"] >= 4)
-    assert caller.send("GET", "/v1/audit")[1]["last"]["violations_total"] == 0
+    wait_until(lambda: site.ask("GET", "/v1/audit")[1]["last"]["jobs_checked"] >= 4)
+    assert site.ask("GET", "/v1/audit")[1]["last"]["violations_total"] == 0
+    with Resp(installed_redis.socket, ADMIN, PASSWORDS[ADMIN]) as admin:
+        probe.run_job(probe.Gateway(f"127.0.0.1:{site.gateway.port}"), admin, JobKeys())
     # The worker trims acknowledged messages.
     worker.send_signal(signal.SIGTERM)
     assert worker.wait() == 0
 
 
 @pytest.mark.slow("starts a gateway and a worker")
-def test_cancel_and_dead_letters(
-    installed_redis: InstalledRedis, gateway: Callable[..., GatewayProcess], spawn: Spawn
-) -> None:
-    caller = Caller(gateway().port)
-    waiting, scheduled = caller.job(), caller.job(delay_s=60)
-    for job_id in (waiting, scheduled):
-        assert caller.send("POST", f"/v1/jobs/{job_id}/cancel")[0] in (200, 202)
-        assert caller.status_of(job_id) == "canceled"
-    start_worker(spawn, installed_redis, echo_delay_ms=60_000)
-    running = caller.job()
-    wait_until(lambda: caller.status_of(running) == "running")
-    caller.send("POST", f"/v1/jobs/{running}/cancel")
-    wait_until(lambda: caller.status_of(running) == "canceled")
+def test_cancel_and_dead_letters(installed_redis: InstalledRedis, start: Start) -> None:
+    site = start()
+    for job_id in (site.gateway.submit(), site.gateway.submit(delay_s=60)):
+        assert site.ask("POST", f"/v1/jobs/{job_id}/cancel")[0] in (200, 202)
+        site.wait_for(job_id, "canceled")
+    site.echo(echo_delay_ms=60_000)
+    running = site.gateway.submit()
+    site.wait_for(running, "running")
+    site.ask("POST", f"/v1/jobs/{running}/cancel")
+    site.wait_for(running, "canceled")
 
     for _ in range(3):
         message: Any = {"job_id": str(uuid.uuid4()), "task": "chat", "payload": '{"text":"x"}'}
         installed_redis.admin.xadd("jobs:stream", message)
-    wait_until(lambda: caller.send("GET", "/v1/dlq")[1]["total"] == 3)
-    newest, second, oldest = caller.send("GET", "/v1/dlq")[1]["items"]
-    assert caller.send("GET", f"/v1/dlq/{newest['id']}")[0] == 200
-    assert caller.send("POST", f"/v1/dlq/{newest['id']}/redrive")[0] == 202
-    chosen = {"ids": [second["id"]]}
-    assert len(caller.send("POST", "/v1/dlq/redrive", chosen)[1]["redriven"]) == 1
-    assert caller.send("DELETE", f"/v1/dlq/{oldest['id']}")[0] == 204
-    assert caller.send("DELETE", "/v1/dlq?all=true")[0] == 200
+    wait_until(lambda: site.ask("GET", "/v1/dlq")[1]["total"] == 3)
+    newest, second, oldest = site.ask("GET", "/v1/dlq")[1]["items"]
+    assert site.ask("GET", f"/v1/dlq/{newest['id']}")[0] == 200
+    assert site.ask("POST", f"/v1/dlq/{newest['id']}/redrive")[0] == 202
+    redriven = site.ask("POST", "/v1/dlq/redrive", {"ids": [second["id"]]})[1]["redriven"]
+    assert len(redriven) == 1
+    assert site.ask("DELETE", f"/v1/dlq/{oldest['id']}")[0] == 204
+    assert site.ask("DELETE", "/v1/dlq?all=true")[0] == 200
 
 
 @pytest.mark.slow("starts a gateway and a worker")
-def test_operator_endpoints(
-    installed_redis: InstalledRedis, gateway: Callable[..., GatewayProcess], spawn: Spawn
-) -> None:
-    caller = Caller(gateway(BACKPRESSURE_MAX_BACKLOG="5").port)
+def test_operator_endpoints(installed_redis: InstalledRedis, start: Start) -> None:
+    site = start(BACKPRESSURE_MAX_BACKLOG="5")
     for path in ("/healthz", "/readyz", "/v1/status", "/metrics", "/v1/audit", "/openapi.json"):
-        assert caller.send("GET", path)[0] == 200, path
-    worker = start_worker(spawn, installed_redis)
+        assert site.ask("GET", path)[0] == 200, path
+    worker = site.echo()
     wait_until(lambda: installed_redis.admin.exists("jobs:stream:workers"))
-    caller.send("POST", "/v1/jobs", CHAT, Prefer="wait=20")
+    site.run_job()
     for path in ("/v1/status", "/metrics", "/v1/stats?range=14d", "/v1/queues", "/v1/workers"):
-        assert caller.send("GET", path)[0] == 200, path
+        assert site.ask("GET", path)[0] == 200, path
     wait_until(lambda: installed_redis.admin.exists("jobs:stream:stats:10s"), 30)
-    assert caller.send("POST", "/v1/queues/jobs:stream/pause")[0] == 200
+    assert site.ask("POST", "/v1/queues/jobs:stream/pause")[0] == 200
     worker.wait_for_line("the queue is paused")
-    assert caller.send("POST", "/v1/queues/jobs:stream/resume")[0] == 200
+    assert site.ask("POST", "/v1/queues/jobs:stream/resume")[0] == 200
     worker.wait_for_line("queue resumed")
-    status, problem = caller.send("POST", "/v1/audit")
+    status, problem = site.ask("POST", "/v1/audit")
     assert (status, problem["code"]) == (503, "audit_not_permitted")
     installed_redis.admin.acl_log_reset()  # the last command was expected to be denied
     worker.send_signal(signal.SIGTERM)
@@ -187,13 +149,13 @@ def test_operator_endpoints(
 
 @pytest.mark.slow("starts a gateway")
 def test_backlog_where_redis_does_not_know_the_lag(
-    installed_redis: InstalledRedis, gateway: Callable[..., GatewayProcess]
+    installed_redis: InstalledRedis, start: Start
 ) -> None:
     """The gateway may not count queue entries, so it uses an upper bound."""
     admin = installed_redis.admin
-    caller = Caller(gateway(BACKPRESSURE_MAX_BACKLOG="5").port)
-    jobs = [caller.job() for _ in range(3)]
-    assert len(jobs) == 3
+    site = start(BACKPRESSURE_MAX_BACKLOG="5")
+    for _ in range(3):
+        site.gateway.submit()
     admin.execute_command("XGROUP", "CREATE", "jobs:stream", "workers", "0")
     admin.xreadgroup("workers", "me", {"jobs:stream": ">"}, count=1)
     _, second, _ = (entry_id for entry_id, _ in admin.xrange("jobs:stream"))
@@ -202,7 +164,7 @@ def test_backlog_where_redis_does_not_know_the_lag(
         [group] = admin.xinfo_groups("jobs:stream")
         assert group["lag"] is None
     accepted = 0
-    while caller.send("POST", "/v1/jobs", CHAT)[0] == 202:
+    while site.ask("POST", "/v1/jobs", CHAT)[0] == 202:
         accepted += 1
     assert accepted == 3  # one runs and one waits: three more make five
     if installed_redis.has_selectors:  # the gateway did try
@@ -210,41 +172,89 @@ def test_backlog_where_redis_does_not_know_the_lag(
         admin.acl_log_reset()
 
 
-@pytest.mark.slow("starts a gateway and a worker")
-def test_a_worker_that_dies_and_one_that_drains(
-    installed_redis: InstalledRedis, gateway: Callable[..., GatewayProcess], spawn: Spawn
-) -> None:
-    caller = Caller(gateway().port)
-    first = start_worker(spawn, installed_redis, echo_delay_ms=60_000, consumer="one")
-    job_id = caller.job()
-    wait_until(lambda: caller.status_of(job_id) == "running")
+@pytest.mark.slow("starts a gateway and workers")
+def test_a_worker_that_dies_and_one_that_drains(start: Start) -> None:
+    site = start()
+    first = site.echo(echo_delay_ms=60_000)
+    job_id = site.gateway.submit()
+    site.wait_for(job_id, "running")
     first.kill()
     # Slow enough to observe the job while it runs, unless this process is stalled.
-    settings = {"echo_delay_ms": 3000, "lease_ms": 5000, "consumer": "two"}
-    second = start_worker(spawn, installed_redis, **settings)
-    wait_until(lambda: caller.status_of(job_id) == "done", 60)
-    last = caller.job()
-    wait_until(lambda: caller.status_of(last) in ("running", "done"))
+    second = site.echo("two", echo_delay_ms=3000, lease_ms=5000)
+    site.wait_for(job_id, "done")
+    last = site.gateway.submit()
+    site.wait_for(last, "running", "done")
     second.send_signal(signal.SIGTERM)
     assert second.wait() == 0
-    assert caller.status_of(last) == "done"
+    assert site.ask("GET", f"/v1/jobs/{last}")[1]["status"] == "done"
 
 
 @pytest.mark.slow("starts a gateway and a worker")
-def test_keys_with_limits(
-    installed_redis: InstalledRedis, gateway: Callable[..., GatewayProcess], spawn: Spawn
+def test_keys_with_limits(installed_redis: InstalledRedis, start: Start) -> None:
+    options = ("--name", "test", "--rate", "100/s", "--max-jobs", "50")
+    made = run("key", "create", *options, REDIS_URL=installed_redis.url(ADMIN))
+    match = re.search(r"sluice_\w+", made.out)
+    assert match is not None, made
+    site = start(AUTH="required")
+    assert site.ask("POST", "/v1/jobs", CHAT)[0] == 401
+    site.echo()
+    site.run_job(Authorization=f"Bearer {match[0]}")
+    site.gateway.stop()
+
+
+@pytest.fixture
+def receiver(tmp_path: Path) -> Iterator[ReceiverProcess]:
+    process = ReceiverProcess(tmp_path, {"/bad": [400, 200]})
+    yield process
+    process.close()
+
+
+@pytest.fixture
+def workflows(start: Start) -> RagProcesses:
+    processes = start(WORKFLOW_WEBHOOK_ALLOWED_HOSTS="127.0.0.1")
+    return RagProcesses(
+        processes.gateway, lambda **settings: processes.worker(lease_ms=30_000, **settings)
+    )
+
+
+@pytest.mark.slow("starts a gateway and a worker")
+def test_a_workflow_from_end_to_end(workflows: RagProcesses, receiver: ReceiverProcess) -> None:
+    workflows.start(workflow_reconcile_s=0.5)
+    url = receiver.url("/hook")
+    body = {"namespace": "notes", "sources": SOURCES, "webhook_url": url, "auto_advance": True}
+    _, created = workflows.ask("POST", "/api/workflow/jobs", {**body, "idempotency_key": "k"})
+    job_id = created["job"]["job_id"]
+    jobs = f"/api/workflow/jobs/{job_id}"
+    wait_until(lambda: workflows.job(job_id)["status"] == "waiting_input", 90)
+    [first, *_] = workflows.items(job_id, "proposals")
+    for method, path, sent in [
+        ("PATCH", f"proposals/{first['id']}/ontology", {"to": "other", "auto_approve": False}),
+        ("POST", "undo", {"undo_token": f"undo_{first['id']}"}),
+        ("POST", "proposals/bulk", {"action": "approve", "all": True}),
+    ]:
+        assert workflows.ask(method, f"{jobs}/{path}", sent)[0] == 200, path
+    wait_until(lambda: workflows.job(job_id)["status"] == "completed", 90)
+    for path in ("/results", "/events", "/status"):
+        assert workflows.ask("GET", f"{jobs}{path}")[0] == 200, path
+    assert workflows.ask("GET", "/api/workflow/jobs")[0] == 200
+    assert workflows.found("DLQ")
+    assert workflows.undo(job_id, workflows.job(job_id)["undo"]["last_undo_token"])[0] == 200
+    wait_until(lambda: "job.completed" in receiver.types("/hook"), 30)
+    assert receiver.types("/hook")[0] == "job.created"
+
+
+@pytest.mark.slow("starts a gateway and a worker")
+def test_failed_webhooks_can_be_redriven(
+    workflows: RagProcesses, receiver: ReceiverProcess
 ) -> None:
-    command = [sys.executable, "-m", "sluice", "key", "create", "--name", "test"]
-    command += ["--rate", "100/s", "--max-jobs", "50"]
-    environment = {**os.environ, "REDIS_URL": installed_redis.url(ADMIN), "PYTHONPATH": str(ROOT)}
-    made = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
-    assert made.returncode == 0, made.stderr
-    match = re.search(r"sluice_\w+", made.stdout)
-    assert match is not None, made.stdout
-    running = gateway(AUTH="required")
-    assert Caller(running.port).send("POST", "/v1/jobs", CHAT)[0] == 401
-    start_worker(spawn, installed_redis)
-    caller = Caller(running.port, match[0])
-    status, ended = caller.send("POST", "/v1/jobs", CHAT, Prefer="wait=20")
-    assert (status, ended["status"]) == (200, "done")
-    running.stop()
+    url = receiver.url("/bad")
+    _, created = workflows.ask("POST", "/api/workflow/jobs", {"webhook_url": url})
+    workflows.start()
+    dlq = "/api/workflow/webhooks/dlq"
+    wait_until(lambda: workflows.ask("GET", dlq)[1]["pagination"]["total"] == 1, 30)
+    assert workflows.ask("POST", f"{dlq}/redrive", {"all": True})[0] == 200
+    wait_until(lambda: len(receiver.got("/bad")) == 2, 30)
+    before, after = receiver.bodies("/bad")
+    assert before == after
+    job_id = created["job"]["job_id"]
+    assert workflows.ask("POST", f"/api/workflow/jobs/{job_id}/cancel", {})[0] == 200

@@ -12,8 +12,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from deploy.installer import redis_server
-from tests.support.deploy.fake_machine import FakeMachine, fake_redis
+from common.contracts.jobs import JobKeys
+from deploy.installer import cli, redis_server
+from deploy.installer.layout import REDIS_ROLES
+from deploy.installer.plan import keys_of
+from tests.support.deploy.fake_machine import FIRST_RELEASE, FakeMachine, fake_redis
 
 ROOT = Path(__file__).parents[2]
 INSTALL_SH = ROOT / "deploy" / "install.sh"
@@ -21,17 +24,17 @@ INSTALL_SH = ROOT / "deploy" / "install.sh"
 
 def test_a_dry_run_shows_every_difference_and_writes_nothing(machine: FakeMachine) -> None:
     assert machine.install("--dry-run") == 0
-    assert not machine.root.exists()
     assert "+maxmemory-policy noeviction" in machine.output
     assert "+user gateway reset on #" in machine.output
     assert f"+++ {machine.root}/etc/systemd/system/redis-gateway.service" in machine.output
     assert "would: enable and start redis.service" in machine.output
     assert "unix://" not in machine.output, "a password was printed"
-
-
-def test_a_dry_run_shows_only_what_would_be_done(machine: FakeMachine) -> None:
     assert machine.install("--dry-run", "--no-start") == 0
     assert "would: enable redis.service" in machine.output
+    assert not machine.root.exists()
+
+
+def test_a_host_without_systemd_enables_nothing(machine: FakeMachine) -> None:
     image = FakeMachine(machine.root, has_systemd=False)
     assert image.install("--dry-run") == 0
     assert "would: enable" not in image.output
@@ -41,59 +44,79 @@ def test_a_dry_run_shows_only_what_would_be_done(machine: FakeMachine) -> None:
 
 def test_the_layout_matches_the_units(machine: FakeMachine) -> None:
     assert machine.install() == 0
-    assert machine.mode("/etc/sluice") == 0o755
-    assert machine.mode("/etc/sluice/credentials") == 0o700
-    for role in ("gateway", "worker", "admin"):
-        assert machine.mode(f"/etc/sluice/credentials/{role}.redis_url") == 0o600
-    assert machine.mode("/etc/sluice/users.acl") == 0o640
-    assert machine.mode("/etc/sluice/gateway.env") == 0o640
-    assert machine.mode("/var/lib/sluice/redis") == 0o700
+    modes = {
+        "/etc/sluice": 0o755,
+        "/etc/sluice/credentials": 0o700,
+        **{f"/etc/sluice/credentials/{role}.redis_url": 0o600 for role in REDIS_ROLES},
+        "/etc/sluice/users.acl": 0o640,
+        "/etc/sluice/gateway.env": 0o640,
+        "/var/lib/sluice/redis": 0o700,
+        "/opt/redis-gateway/sluice": 0o755,
+    }
+    assert {path: machine.mode(path) for path in modes} == modes
     for home, entry in (("redis-gateway", "main.py"), ("redis-worker", "echo_worker.py")):
         assert (machine.layout.at("/opt") / home / entry).is_file()
         assert (machine.layout.at("/opt") / home / "venv" / "bin" / "python").is_file()
     assert os.readlink(machine.layout.command) == "/opt/redis-gateway/sluice"
-    assert machine.mode("/opt/redis-gateway/sluice") == 0o755
     assert machine.systemd.active == machine.systemd.enabled
     assert "redis-gateway.socket" in machine.systemd.active
 
 
+def test_gateway_and_workers_share_the_image_directory(machine: FakeMachine) -> None:
+    machine.install()
+    for name in ("", "/spool", "/store"):
+        assert machine.mode(f"/var/lib/sluice-images{name}") == 0o770
+    for unit in ("redis-gateway.service", "redis-worker@.service"):
+        text = (machine.layout.units / unit).read_text()
+        assert "Environment=IMAGE_SPOOL_DIR=/var/lib/sluice-images/spool\n" in text
+        assert "Environment=IMAGE_STORE_DIR=/var/lib/sluice-images/store\n" in text
+        assert "ReadWritePaths=-/var/lib/sluice-images\n" in text
+
+
+@pytest.mark.parametrize(("version", "is_off"), [("6.2.0", True), ("7.2.0", False)])
+def test_the_image_consumer_is_off_before_redis_7(
+    machine: FakeMachine, redis: Path, version: str, is_off: bool
+) -> None:
+    fake_redis(redis, version)
+    machine.install()
+    drop_in = machine.layout.units / "redis-gateway.service.d" / "50-install.conf"
+    assert drop_in.exists() is is_off
+    if is_off:
+        assert "\n[Service]\nEnvironment=IMAGE_CONSUMER=false\n" in drop_in.read_text()
+
+
 def test_a_second_run_reports_no_changes(machine: FakeMachine) -> None:
     machine.install()
-    before, machine.systemd.commands = machine.tree(), []
-    assert machine.install() == 0
-    assert "no changes" in machine.output
-    assert machine.install("--dry-run") == 0
-    assert "no changes" in machine.output
-    assert machine.tree() == before
+    machine.systemd.commands = []
+    with machine.unchanged():
+        for options in ((), ("--dry-run",)):
+            assert machine.install(*options) == 0
+            assert "no changes" in machine.output
     assert machine.systemd.commands == []
 
 
-def test_passwords_are_random_kept_and_hashed_in_the_acl(machine: FakeMachine) -> None:
+def test_passwords_are_random_and_hashed_in_the_acl(machine: FakeMachine) -> None:
     machine.install()
-    urls = {
-        role: machine.layout.redis_url(role).read_text() for role in ("gateway", "worker", "admin")
-    }
+    urls = {role: machine.layout.redis_url(role).read_text() for role in REDIS_ROLES}
     passwords = {role: urlsplit(url).password or "" for role, url in urls.items()}
     assert len(set(passwords.values())) == 3
-    assert all(len(password) >= 40 for password in passwords.values())
     acl = machine.layout.users_acl.read_text()
     for role, password in passwords.items():
+        assert len(password) >= 40
         assert urls[role] == f"unix://{role}:{password}@/run/sluice/redis.sock\n"
         assert password not in acl
         assert f"user {role} reset on #{hashlib.sha256(password.encode()).hexdigest()}" in acl
-    with machine.release("0.1.0-next"):
-        machine.run("upgrade")
-    assert {role: machine.layout.redis_url(role).read_text() for role in urls} == urls
 
 
-def test_operator_settings_are_never_overwritten(machine: FakeMachine) -> None:
+def test_passwords_and_settings_are_never_overwritten(machine: FakeMachine) -> None:
     machine.install()
     own = {"gateway.env": "JOB_TTL_S=60\n", "worker.env": "# own\n", "redis-local.conf": "# m\n"}
     for name, content in own.items():
         (machine.layout.config / name).write_text(content)
-    with machine.release("0.1.0-next"):
-        assert machine.run("upgrade") == 0
-    assert {name: (machine.layout.config / name).read_text() for name in own} == own
+    kept = [*own, *(f"credentials/{role}.redis_url" for role in REDIS_ROLES)]
+    before = {name: (machine.layout.config / name).read_text() for name in kept}
+    assert machine.upgrade("0.1.0-next") == 0
+    assert {name: (machine.layout.config / name).read_text() for name in kept} == before
 
 
 def test_a_renamed_queue_is_named_in_the_access_rules(machine: FakeMachine) -> None:
@@ -106,40 +129,44 @@ def test_a_renamed_queue_is_named_in_the_access_rules(machine: FakeMachine) -> N
     assert "restart redis.service" in machine.systemd.commands
 
 
+def test_the_number_of_partitions_is_read_from_gateway_env(machine: FakeMachine) -> None:
+    settings = machine.layout.config / "gateway.env"
+    settings.parent.mkdir(parents=True, exist_ok=True)
+    assert keys_of(machine.layout) == JobKeys()
+    for text, tag in (("4", "{0}:"), ("1", ""), ("0", ""), ("many", ""), ("", "")):
+        settings.write_text(f"QUEUE_PARTITIONS={text}\nQUEUE_STREAM_KEY=work\n")
+        assert keys_of(machine.layout).tag == tag
+        assert keys_of(machine.layout).queue == f"{tag}work"
+
+
 # -- Redis --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", ["6.0.16", "5.0.14"])
 def test_an_old_redis_is_refused_with_instructions(
-    machine: FakeMachine, redis: Path, version: str, capsys: pytest.CaptureFixture[str]
+    machine: FakeMachine, redis: Path, version: str
 ) -> None:
     fake_redis(redis, version)
     assert machine.install("--redis-server", redis) == 69
-    error = capsys.readouterr().err
-    assert f"is Redis {version}; 6.2 or newer is required" in error
-    assert "make -C redis-stable -j2 USE_SYSTEMD=yes" in error
-    assert "--redis-server /path" in error
+    assert f"is Redis {version}; 6.2 or newer is required" in machine.error
+    assert "make -C redis-stable -j2 USE_SYSTEMD=yes" in machine.error
+    assert "--redis-server /path" in machine.error
     assert not machine.root.exists()
 
 
 def test_no_redis_at_all(
-    machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr(redis_server, "DEFAULT_PATHS", ())
-    assert machine.install() == 69
-    assert "apt-get install redis-server" in capsys.readouterr().err
-
-
-def test_another_program_is_refused_as_redis_server(
-    machine: FakeMachine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    machine: FakeMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = tmp_path / "other"
     other.write_text("#!/bin/sh\necho hello\n")
     other.chmod(0o755)
-    assert machine.install("--redis-server", other) == 78
-    assert machine.install("--redis-server", tmp_path / "nothing") == 78
-    assert "--redis-server" in capsys.readouterr().err
+    for path in (other, tmp_path / "nothing"):
+        assert machine.install("--redis-server", path) == 78
+        assert "--redis-server" in machine.error
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(redis_server, "DEFAULT_PATHS", ())
+    assert machine.install() == 69
+    assert "apt-get install redis-server" in machine.error
 
 
 def test_another_redis_server_gets_a_drop_in(machine: FakeMachine, tmp_path: Path) -> None:
@@ -147,9 +174,8 @@ def test_another_redis_server_gets_a_drop_in(machine: FakeMachine, tmp_path: Pat
     assert machine.install("--redis-server", built, "--redis-port", "6390") == 0
     drop_in = (machine.layout.units / "redis.service.d" / "50-install.conf").read_text()
     assert f"ExecStart=\nExecStart={built} /etc/sluice/redis.conf\n" in drop_in
-    assert "Type=exec" in drop_in
-    assert "PrivateNetwork=no" in drop_in
-    assert "IPAddressAllow=localhost" in drop_in
+    for line in ("Type=exec", "PrivateNetwork=no", "IPAddressAllow=localhost"):
+        assert line in drop_in
     assert "port 6390" in machine.layout.redis_conf.read_text()
     # The next run keeps the options.
     machine.install()
@@ -158,7 +184,7 @@ def test_another_redis_server_gets_a_drop_in(machine: FakeMachine, tmp_path: Pat
 
 @pytest.mark.parametrize("installed", [True, False])
 def test_data_of_a_newer_redis_is_refused(
-    machine: FakeMachine, redis: Path, installed: bool, capsys: pytest.CaptureFixture[str]
+    machine: FakeMachine, redis: Path, installed: bool
 ) -> None:
     """An older Redis would silently start empty."""
     machine.install()
@@ -166,10 +192,9 @@ def test_data_of_a_newer_redis_is_refused(
     if not installed:
         machine.run("uninstall")
     fake_redis(redis, "6.2.14")
-    before = machine.tree()
-    assert machine.install() == 78
-    assert "cannot read it" in capsys.readouterr().err
-    assert machine.tree() == before
+    with machine.unchanged():
+        assert machine.install() == 78
+    assert "cannot read it" in machine.error
     fake_redis(redis, "7.2.0")
     assert machine.install() == 0
 
@@ -202,73 +227,47 @@ def test_debians_redis_is_disabled_and_restored(machine: FakeMachine) -> None:
     assert machine.run("uninstall", "--yes") == 0
     assert unit.is_symlink()
     assert wanted.is_symlink()
-
-
-def test_a_later_purge_does_not_change_debians_redis(machine: FakeMachine) -> None:
-    """redis.service is an alias of it, and the name of Sluice's unit."""
-    links = alias(machine)
-    machine.install()
-    machine.run("uninstall")
+    # redis.service is an alias of Debian's unit now, and the name of Sluice's unit.
     machine.systemd.active.add("redis.service")
     machine.systemd.enabled.add("redis.service")
     machine.systemd.commands = []
     assert machine.run("uninstall", "--purge", "--yes") == 0
-    assert all(link.is_symlink() for link in links)
+    assert unit.is_symlink()
+    assert wanted.is_symlink()
     assert not [line for line in machine.systemd.commands if "redis.service" in line]
     assert not machine.layout.state.exists()
 
 
-def test_uninstall_removes_worker_instances(machine: FakeMachine) -> None:
-    machine.install()
-    instance = "redis-worker@gpu.service"
-    wanted = machine.layout.units / "multi-user.target.wants" / instance
-    wanted.parent.mkdir()
-    wanted.symlink_to(machine.layout.units / "redis-worker@.service")
-    drop_in = machine.layout.units / f"{instance}.d" / "override.conf"
-    drop_in.parent.mkdir()
-    drop_in.write_text("[Service]\n")
-    machine.systemd.active.add(instance)
-    machine.systemd.enabled.add(instance)
-    assert machine.run("uninstall") == 0
-    assert f"stop {instance}" in machine.systemd.commands
-    assert f"disable {instance}" in machine.systemd.commands
-    assert not drop_in.exists()
-
-
-def test_an_unknown_redis_unit_is_not_replaced(
-    machine: FakeMachine, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unknown_redis_unit_is_not_replaced(machine: FakeMachine) -> None:
     machine.layout.units.mkdir(parents=True)
     (machine.layout.units / "redis.service").write_text("[Service]\n")
-    before = machine.tree()
-    assert machine.install() == 78
-    assert "not installed by Sluice" in capsys.readouterr().err
-    assert machine.tree() == before
+    with machine.unchanged():
+        assert machine.install() == 78
+    assert "not installed by Sluice" in machine.error
 
 
 # -- releases -----------------------------------------------------------------------------------
 
 
-def test_a_failed_step_rolls_back_the_earlier_ones(
-    machine: FakeMachine, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_failed_step_rolls_back_the_earlier_ones(machine: FakeMachine) -> None:
     alias(machine)
     before = {name: entry for name, entry in machine.tree().items() if entry[1]}
     machine.builder.fails = True
     assert machine.install() == 1
-    assert "Check the internet." in capsys.readouterr().err
+    assert "Check the internet." in machine.error
     assert {name: entry for name, entry in machine.tree().items() if entry[1]} == before
     machine.builder.fails = False
     assert machine.install() == 0
 
 
 def test_an_upgrade_restarts_what_changed_and_keeps_two_releases(machine: FakeMachine) -> None:
+    assert machine.run("upgrade") == 78
+    assert "install.sh install" in machine.error
     machine.install()
     machine.systemd.active.add("redis-worker@gpu.service")
     machine.systemd.commands = []
     for name in ("0.1.0-second", "0.1.0-third"):
-        with machine.release(name):
-            assert machine.run("upgrade") == 0
+        assert machine.upgrade(name) == 0
     assert "restart redis-gateway.service" in machine.systemd.commands
     assert "restart redis-worker@gpu.service" in machine.systemd.commands
     assert "restart redis.service" not in machine.systemd.commands
@@ -278,34 +277,22 @@ def test_an_upgrade_restarts_what_changed_and_keeps_two_releases(machine: FakeMa
         assert kept == {"0.1.0-second", "0.1.0-third"}
 
 
-def test_a_broken_release_is_rolled_back(
-    machine: FakeMachine, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_broken_release_is_rolled_back(machine: FakeMachine) -> None:
     machine.install()
-    before, machine.systemd.commands = machine.tree(), []
-    with machine.release("0.2.0-broken"):
-        assert machine.run("upgrade") == 70
-    error = capsys.readouterr().err
-    assert "/readyz returned 503" in error
-    assert "release 0.1.0-first was restored" in error
-    assert machine.tree() == before
-    restarts = [
-        line for line in machine.systemd.commands if line == "restart redis-gateway.service"
-    ]
-    assert len(restarts) == 2  # one for the upgrade, one for the rollback
+    machine.systemd.commands = []
+    with machine.unchanged():
+        assert machine.upgrade("0.2.0-broken") == 70
+    assert "/readyz returned 503" in machine.error
+    assert f"release {FIRST_RELEASE} was restored" in machine.error
+    # One restart for the upgrade, one for the rollback.
+    assert machine.systemd.commands.count("restart redis-gateway.service") == 2
+    machine.release = FIRST_RELEASE
     assert machine.install() == 0
     assert "no changes" in machine.output
 
 
-def test_upgrade_requires_an_installation(
-    machine: FakeMachine, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert machine.run("upgrade") == 78
-    assert "install.sh install" in capsys.readouterr().err
-
-
 def test_an_incomplete_release_is_rebuilt(machine: FakeMachine) -> None:
-    half = machine.layout.gateway_home / "releases" / "0.1.0-first" / "venv"
+    half = machine.layout.gateway_home / "releases" / FIRST_RELEASE / "venv"
     half.mkdir(parents=True)
     (half / "rubbish").write_text("")
     assert machine.install() == 0
@@ -316,8 +303,7 @@ def test_a_disabled_unit_stays_disabled(machine: FakeMachine) -> None:
     machine.install()
     machine.systemd.active.discard("redis-echo-worker.service")
     machine.systemd.enabled.discard("redis-echo-worker.service")
-    with machine.release("0.1.0-second"):
-        assert machine.run("upgrade") == 0
+    assert machine.upgrade("0.1.0-second") == 0
     assert "redis-echo-worker.service" not in machine.systemd.active | machine.systemd.enabled
 
 
@@ -339,78 +325,87 @@ def test_a_public_address_prints_a_hint_about_api_keys(machine: FakeMachine) -> 
 
 
 @pytest.mark.parametrize("listen", ["8080", "127.0.0.1:", "127.0.0.1:0", "127.0.0.1:99999", ":80"])
-def test_an_invalid_listen_address_is_refused(
-    machine: FakeMachine, listen: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_invalid_listen_address_is_refused(machine: FakeMachine, listen: str) -> None:
     assert machine.install("--listen", listen) == 78
-    assert "for example 127.0.0.1:8080" in capsys.readouterr().err
+    assert "for example 127.0.0.1:8080" in machine.error
     assert not machine.root.exists()
 
 
 # -- uninstall ----------------------------------------------------------------------------------
 
 
-def test_uninstall_keeps_only_the_data(machine: FakeMachine) -> None:
+def test_uninstall_keeps_what_a_purge_removes(
+    machine: FakeMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Jobs, undelivered webhooks, images and the operator's own handlers."""
     machine.install("--listen", "0.0.0.0:9000")
-    (machine.layout.redis_data / "dump.rdb").write_text("jobs")
-    assert machine.run("uninstall", "--dry-run") == 0
+    layout = machine.layout
+    data = {
+        *(layout.redis_data / "dump.rdb", layout.logs / "workflow_webhook_dlq.jsonl"),
+        *(layout.images / "store" / "images" / "x.webp", layout.handlers / "own.py"),
+    }
+    for path in data:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("data")
+    with machine.unchanged():
+        assert machine.run("uninstall", "--dry-run") == 0
     assert "would: remove" in machine.output
     assert machine.run("uninstall") == 0
-    assert str(machine.layout.redis_data) in machine.output
-    files = [name for name, (_, content) in machine.tree().items() if content]
-    assert files == ["var/lib/sluice/redis/dump.rdb"]
-    assert not any("sluice" in name and "var" not in name for name in machine.tree())
+    for directory in (layout.redis_data, layout.images, layout.handlers):
+        assert str(directory) in machine.output
+    files = {machine.root / name for name, (_, content) in machine.tree().items() if content}
+    assert files == data
+    assert list(layout.worker_home.iterdir()) == [layout.handlers]
+    assert not any(
+        "sluice" in name and not name.startswith(("var", "opt")) for name in machine.tree()
+    )
     assert machine.systemd.active == machine.systemd.enabled == set()
     # The next installation uses the data again.
     assert machine.install() == 0
-    assert (machine.layout.redis_data / "dump.rdb").read_text() == "jobs"
-
-
-def test_purge_asks_for_confirmation_and_removes_everything(
-    machine: FakeMachine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    machine.install()
-    (machine.layout.redis_data / "dump.rdb").write_text("jobs")
+    assert {path.read_text() for path in data} == {"data"}
     monkeypatch.setattr("os.isatty", lambda _: False)
     assert machine.run("uninstall", "--purge") == 78
-    assert "--yes" in capsys.readouterr().err
+    assert "--yes" in machine.error
     assert machine.run("uninstall", "--purge", "--yes") == 0
-    assert not machine.layout.state.exists()
+    for directory in (layout.state, layout.logs, layout.images, layout.worker_home):
+        assert not directory.exists()
     assert machine.run("uninstall") == 78  # nothing is installed
 
 
-def test_only_a_purge_removes_undelivered_webhooks(machine: FakeMachine) -> None:
+def test_an_image_store_without_images_is_not_kept(machine: FakeMachine) -> None:
     machine.install()
-    machine.layout.logs.mkdir(parents=True)
-    dead_letters = machine.layout.logs / "workflow_webhook_dlq.jsonl"
-    dead_letters.write_text("{}")
+    (machine.layout.images / "store" / ".store-id").write_text("0123456789abcdef")
     assert machine.run("uninstall") == 0
-    assert dead_letters.is_file()
-    machine.install()
-    assert machine.run("uninstall", "--purge", "--yes") == 0
-    assert not machine.layout.logs.exists()
+    assert not machine.layout.images.exists()
 
 
-def test_uninstall_keeps_custom_handlers(machine: FakeMachine) -> None:
+def test_uninstall_removes_worker_instances(machine: FakeMachine) -> None:
     machine.install()
-    (machine.layout.handlers / "own.py").write_text("x = 1\n")
+    instance = "redis-worker@gpu.service"
+    wanted = machine.layout.units / "multi-user.target.wants" / instance
+    wanted.parent.mkdir()
+    wanted.symlink_to(machine.layout.units / "redis-worker@.service")
+    drop_in = machine.layout.units / f"{instance}.d" / "override.conf"
+    drop_in.parent.mkdir()
+    drop_in.write_text("[Service]\n")
+    machine.systemd.active.add(instance)
+    machine.systemd.enabled.add(instance)
     assert machine.run("uninstall") == 0
-    assert (machine.layout.handlers / "own.py").is_file()
-    assert list(machine.layout.worker_home.iterdir()) == [machine.layout.handlers]
+    assert f"stop {instance}" in machine.systemd.commands
+    assert f"disable {instance}" in machine.systemd.commands
+    assert not drop_in.exists()
 
 
 def test_status_shows_the_release(machine: FakeMachine) -> None:
     assert machine.run("status") == 3
     machine.install()
     assert machine.run("status") == 0
-    assert "0.1.0-first" in machine.output
+    assert FIRST_RELEASE in machine.output
 
 
 def test_install_requires_root(
-    machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from deploy.installer import cli
-
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     assert cli.main(["install"]) == 77
     assert "sudo" in capsys.readouterr().err
@@ -431,10 +426,8 @@ def test_it_runs_from_any_directory(tmp_path: Path) -> None:
     for name in ("deploy", "common"):  # unrelated packages of the same name
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("raise SystemExit(9)\n")
-    done = sh("--help", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "exit codes:" in done.stdout
-    assert sh("status", "--root", str(tmp_path / "machine"), cwd=tmp_path).returncode == 3
+    done = sh("status", "--root", str(tmp_path / "machine"), cwd=tmp_path)
+    assert done.returncode == 3, done.stderr
 
 
 def test_it_needs_the_standard_library_only() -> None:

@@ -9,22 +9,14 @@ from pathlib import Path
 import pytest
 
 from deploy.installer import model
-from deploy.installer.errors import InstallError, Missing
+from deploy.installer.errors import Missing
 from deploy.installer.host import Host
 from deploy.installer.layout import Layout
 from deploy.installer.output import Output
-from tests.support.deploy.fake_machine import FakeMachine, FakeModelInstaller
+from tests.support.deploy.fake_machine import FIRST_RELEASE, FakeMachine
 
 MODEL, AI, ECHO = "sluice-model.service", "redis-worker@ai.service", "redis-echo-worker.service"
 DROP_IN = "/etc/systemd/system/redis-worker@.service.d/50-install.conf"
-
-
-def test_without_the_option_no_model_is_installed(machine: FakeMachine) -> None:
-    assert machine.install() == 0
-    assert not machine.layout.model_home.exists()
-    assert not (machine.layout.units / MODEL).exists()
-    assert not machine.layout.at(DROP_IN).exists()
-    assert ECHO in machine.systemd.enabled
 
 
 def test_a_new_installation_gets_the_model_and_its_worker(machine: FakeMachine) -> None:
@@ -40,87 +32,75 @@ def test_a_new_installation_gets_the_model_and_its_worker(machine: FakeMachine) 
     assert ECHO not in machine.systemd.enabled
 
 
-def test_a_dry_run_shows_the_model_and_changes_nothing(machine: FakeMachine) -> None:
-    machine.install()
-    before = machine.tree()
-    assert machine.install("--with-model", "--dry-run") == 0
+def test_an_existing_installation_switches_to_the_model(machine: FakeMachine) -> None:
+    assert machine.install() == 0
+    for path in (machine.layout.model_home, machine.layout.units / MODEL):
+        assert not path.exists()
+    assert not machine.layout.at(DROP_IN).exists()
+    assert ECHO in machine.systemd.enabled
+    with machine.unchanged():
+        assert machine.install("--with-model", "--dry-run") == 0
     assert f"would: install the model into {machine.layout.model_home}" in machine.output
     assert f"would: enable and start {MODEL}, {AI}" in machine.output
     assert f"would: stop and disable {ECHO}" in machine.output
     assert "+MODEL" not in machine.output
-    assert machine.tree() == before
-
-
-def test_an_existing_installation_switches_to_the_model(machine: FakeMachine) -> None:
-    machine.install()
     machine.systemd.commands = []
     assert machine.install("--with-model") == 0
     assert {MODEL, AI} <= machine.systemd.active
     assert ECHO not in machine.systemd.enabled | machine.systemd.active
-    assert machine.systemd.commands.index(f"start {MODEL}") < machine.systemd.commands.index(
-        f"start {AI}"
-    )
+    started = machine.systemd.commands
+    assert started.index(f"start {MODEL}") < started.index(f"start {AI}")
 
 
 def test_a_second_run_keeps_the_model(machine: FakeMachine) -> None:
     machine.install("--with-model")
     (machine.layout.config / "model.env").write_text("SERVE_SLOTS=4\n")
-    before, machine.systemd.commands = machine.tree(), []
-    assert machine.install() == 0
+    machine.systemd.commands = []
+    with machine.unchanged():
+        assert machine.install() == 0
     assert "no changes" in machine.output
-    assert machine.tree() == before
     assert machine.systemd.commands == []
 
 
 def test_a_disabled_model_stays_disabled(machine: FakeMachine) -> None:
     machine.install("--with-model")
-    for unit in (MODEL, AI):
-        machine.systemd.enabled.remove(unit)
-        machine.systemd.active.remove(unit)
-    with machine.release("0.1.0-next"):
-        assert machine.run("upgrade") == 0
+    machine.systemd.enabled -= {MODEL, AI}
+    machine.systemd.active -= {MODEL, AI}
+    assert machine.upgrade("0.1.0-next") == 0
     assert not {MODEL, AI} & (machine.systemd.enabled | machine.systemd.active)
 
 
 def test_workers_are_stopped_while_the_model_restarts(machine: FakeMachine) -> None:
     machine.install("--with-model")
     machine.systemd.commands = []
-    with machine.release("0.1.0-next"):
-        assert machine.run("upgrade") == 0
-    stop, restart, start = (
-        machine.systemd.commands.index(words)
-        for words in (f"stop {AI}", f"restart {MODEL}", f"start {AI}")
-    )
-    assert stop < restart < start
+    assert machine.upgrade("0.1.0-next") == 0
+    done = machine.systemd.commands
+    assert done.index(f"stop {AI}") < done.index(f"restart {MODEL}") < done.index(f"start {AI}")
 
 
 def test_a_new_engine_is_rolled_back_with_its_release(
     machine: FakeMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine.install("--with-model")
-    before = machine.tree()
     monkeypatch.setattr(model, "name", lambda: "9.9-new")
-    with machine.release("0.2.0-broken"):
-        assert machine.run("upgrade") == 70
-    assert machine.tree() == before
+    with machine.unchanged():
+        assert machine.upgrade("0.2.0-broken") == 70
 
 
-def test_an_unhealthy_model_keeps_the_echo_worker(machine: FakeMachine) -> None:
+@pytest.mark.parametrize(
+    ("release", "download_fails", "code"),
+    [("0.2.0-broken", False, 70), (FIRST_RELEASE, True, 69)],
+    ids=["unhealthy", "download failed"],
+)
+def test_a_failed_model_keeps_the_echo_worker(
+    machine: FakeMachine, release: str, download_fails: bool, code: int
+) -> None:
     machine.install()
-    before = machine.tree()
-    with machine.release("0.2.0-broken"):
-        assert machine.install("--with-model") == 70
-    assert machine.tree() == before
+    machine.release = release
+    machine.model_installer.fails = download_fails
+    with machine.unchanged():
+        assert machine.install("--with-model") == code
     assert ECHO in machine.systemd.enabled & machine.systemd.active
-    assert not {MODEL, AI} & (machine.systemd.enabled | machine.systemd.active)
-
-
-def test_a_failed_download_changes_nothing(machine: FakeMachine) -> None:
-    machine.install()
-    before = machine.tree()
-    machine.model_installer = FakeModelInstaller(fails=True)
-    assert machine.install("--with-model") == 69
-    assert machine.tree() == before
 
 
 def test_only_two_engines_are_kept(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,4 +130,3 @@ def test_a_pip_failure_has_a_remedy(tmp_path: Path) -> None:
     with pytest.raises(Missing) as failed:
         model_installer.install(sluice, tmp_path / "engine", tmp_path / "models")
     assert "no wheel of xllamacpp" in failed.value.what
-    assert isinstance(failed.value, InstallError)

@@ -23,7 +23,15 @@ def test_every_script_has_a_directory() -> None:
     assert {path.name for path in OPT.glob("*.py")} == set(HOMES)
 
 
-@pytest.mark.parametrize("script", HOMES)
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param(
+            name, marks=[] if name == "worker.py" else pytest.mark.slow("starts a process")
+        )
+        for name in HOMES
+    ],
+)
 def test_a_script_runs_the_package_of_its_name(script: str, tmp_path: Path) -> None:
     """`worker.py` must not hide the package `worker`, neither for itself nor for other scripts."""
     for name, home in HOMES.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,32 +14,15 @@ from deploy.installer.layout import ADMIN, GATEWAY, WORKER
 from deploy.installer.probe import Gateway, ProbeFailed
 from deploy.installer.resp import RedisCommandError, RedisUnavailable, Resp
 from tests.support.deploy.acl import PASSWORDS, InstalledRedis
-from tests.support.processes.gateway import PYTHON_M, GatewayProcess, free_port
-from tests.support.processes.worker import Process, spawner
+from tests.support.processes.base import Spawn
+from tests.support.processes.gateway import StartGateway, free_port, gateway_starter
 
 pytestmark = pytest.mark.process
-Start = Callable[..., Gateway]
 
 
 @pytest.fixture
-def start(installed_redis: InstalledRedis, tmp_path: Path) -> Iterator[Start]:
-    """A gateway with its own Redis user."""
-    started: list[GatewayProcess] = []
-
-    def go(**settings: str) -> Gateway:
-        url = installed_redis.url(GATEWAY)
-        log = tmp_path / f"gateway{len(started)}.log"
-        started.append(GatewayProcess(PYTHON_M, log, REDIS_URL=url, PORT="0", **settings))
-        return Gateway(f"127.0.0.1:{started[-1].wait_until_listening().port}")
-
-    yield go
-    for process in started:
-        process.close()
-
-
-@pytest.fixture
-def spawn(tmp_path: Path) -> Iterator[Callable[..., Process]]:
-    yield from spawner(tmp_path)
+def start_gateway(tmp_path: Path) -> Iterator[StartGateway]:
+    yield from gateway_starter(tmp_path)
 
 
 @pytest.fixture
@@ -49,18 +32,18 @@ def admin(installed_redis: InstalledRedis) -> Iterator[Resp]:
         yield redis
 
 
-@pytest.mark.parametrize(
-    "auth", ["off", pytest.param("required", marks=pytest.mark.slow("starts a gateway and worker"))]
-)
+@pytest.mark.slow("starts a gateway and worker")
+@pytest.mark.parametrize("auth", ["off", "required"])
 def test_a_probe_succeeds_only_with_a_worker(
     installed_redis: InstalledRedis,
-    start: Start,
-    spawn: Callable[..., Process],
+    start_gateway: StartGateway,
+    spawn: Spawn,
     admin: Resp,
     auth: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    gateway = start(AUTH=auth)
+    process = start_gateway(installed_redis.url(GATEWAY), AUTH=auth)
+    gateway = Gateway(f"127.0.0.1:{process.port}")
     gateway.ready()
     with monkeypatch.context() as short:
         short.setattr(probe, "PROBE_TIMEOUT_S", 1)

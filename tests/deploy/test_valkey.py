@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,11 +16,8 @@ from deploy.installer.restore import _check_version
 from tests.support.deploy.fake_machine import FakeMachine, fake_redis
 
 
-def fake_valkey(path: Path, version: str = "9.1.0") -> Path:
-    """A script that prints a version like valkey-server and does nothing else."""
-    path.write_text(f'#!/bin/sh\n# libsystemd.so.0\necho "Valkey server v={version} sha=0"\n')
-    path.chmod(0o755)
-    return path
+def fake_valkey(path: Path) -> Path:
+    return fake_redis(path, "9.1.0", product=VALKEY)
 
 
 @pytest.fixture
@@ -65,44 +61,32 @@ def test_redis_is_preferred_if_it_is_new_enough(
 
 
 def test_valkey_is_found_in_the_usual_directories() -> None:
-    redis = [path for path in redis_server.DEFAULT_PATHS if path.endswith("/redis-server")]
-    valkey = [path.replace("redis-server", "valkey-server") for path in redis]
-    assert redis == ["/usr/bin/redis-server", "/usr/local/bin/redis-server"]
-    assert list(redis_server.DEFAULT_PATHS) == redis + valkey
+    names = [f"{directory}/redis-server" for directory in ("/usr/bin", "/usr/local/bin")]
+    others = [name.replace("redis", "valkey") for name in names]
+    assert list(redis_server.DEFAULT_PATHS) == names + others
 
 
-@pytest.mark.parametrize(("data", "refused"), [(False, False), (True, True)])
-def test_data_of_the_other_product_is_refused(
-    machine: FakeMachine,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    data: bool,
-    refused: bool,
-) -> None:
+def test_data_of_the_other_product_is_refused(machine: FakeMachine, tmp_path: Path) -> None:
     """Neither can read the files of the other if these are newer than version 7.2."""
     newer = fake_redis(tmp_path / "redis-8", "8.6.0")
     assert machine.install("--redis-server", newer) == 0
-    if data:
-        (machine.layout.redis_data / "appendonlydir").mkdir()
+    data = machine.layout.redis_data / "appendonlydir"
+    data.mkdir()
     valkey = fake_valkey(tmp_path / "valkey-server")
-    assert machine.install("--redis-server", valkey) == (78 if refused else 0)
-    error = capsys.readouterr().err
-    assert ("was written by Redis 8.6.0" in error) is refused
-    assert ("Use --redis-server with Redis, or move" in error) is refused
+    assert machine.install("--redis-server", valkey) == 78
+    assert "was written by Redis 8.6.0" in machine.error
+    assert "Use --redis-server with Redis, or move" in machine.error
+    data.rmdir()
+    assert machine.install("--redis-server", valkey) == 0
 
 
-@pytest.mark.parametrize("product", [REDIS, VALKEY])
-def test_a_backup_of_the_other_product_is_refused(product: str) -> None:
-    other = VALKEY if product == REDIS else REDIS
+@pytest.mark.parametrize(("product", "other"), [(REDIS, VALKEY), (VALKEY, REDIS)])
+def test_a_backup_of_the_other_product_is_refused(product: str, other: str) -> None:
     server = RedisServer(Path("/usr/bin/server"), (9, 1, 0), True, product=product)
-
-    def contents(**written: Any) -> Contents:
-        return Contents("", "", keys=0, **written)
-
-    _check_version(contents(redis_version="9.0.2", redis_product=product), server)
-    _check_version(contents(redis_version="7.2.4", redis_product=other), server)
+    for version, writer in (("9.0.2", product), ("7.2.4", other)):
+        _check_version(Contents("", "", version, 0, redis_product=writer), server)
     with pytest.raises(Unsuitable, match=f"of {other} 9.0.2; this host has {product} 9.1.0"):
-        _check_version(contents(redis_version="9.0.2", redis_product=other), server)
+        _check_version(Contents("", "", "9.0.2", 0, redis_product=other), server)
 
 
 def test_old_backups_are_of_redis() -> None:

@@ -6,8 +6,6 @@ import re
 import shutil
 import subprocess
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +20,10 @@ from deploy.installer.host import Host
 from deploy.installer.layout import REDIS_ROLES, Layout
 from deploy.installer.redis_conf import LOCAL_CONF, redis_conf
 from deploy.installer.units import gateway_drop_in
+from tests.support.processes.worker import TIMEOUT_S, wait_until
 
 PASSWORDS = {role: f"{role}-secret" for role in REDIS_ROLES}
 MEMORY_BYTES = 8 << 30
-TIMEOUT_S = 20.0
 
 
 class InstalledRedis:
@@ -102,12 +100,3 @@ class InstalledRedis:
         self.process.wait(TIMEOUT_S)
         self._log.close()
         shutil.rmtree(self.dir, ignore_errors=True)
-
-
-def wait_until(condition: Callable[[], Any], timeout_s: float = TIMEOUT_S) -> Any:
-    """Polls until the condition is true; returns its value."""
-    deadline = time.monotonic() + timeout_s
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"{condition} did not hold within {timeout_s} s"
-        time.sleep(0.02)
-    return value

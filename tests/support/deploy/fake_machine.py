@@ -5,10 +5,11 @@ from __future__ import annotations
 import io
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from common.version import REDIS
 from deploy.installer import cli
 from deploy.installer.credentials import Credentials
 from deploy.installer.errors import InstallError, Missing, Unhealthy
@@ -20,11 +21,14 @@ from deploy.installer.output import Output
 from deploy.installer.sources import Sources
 from deploy.installer.units import Systemd
 
+FIRST_RELEASE = "0.1.0-first"
 
+
+@dataclass(frozen=True)
 class NamedSources(Sources):
     """Sources with a fixed release name."""
 
-    name = "0.1.0-first"
+    name: str = FIRST_RELEASE
 
     def release_name(self, python: Path) -> str:
         return self.name
@@ -109,42 +113,46 @@ class FakeMachine:
 
     root: Path
     has_systemd: bool = True
+    release: str = FIRST_RELEASE
     builder: FakeBuilder = field(default_factory=FakeBuilder)
     model_installer: FakeModelInstaller = field(default_factory=FakeModelInstaller)
     output: str = ""
+    error: str = ""
 
     def __post_init__(self) -> None:
         self.layout = Layout(self.root)
         self.host = Host(self.layout)
         self.systemd = FakeSystemd(self.host, self.has_systemd)
-        self.sources = NamedSources()
 
     def run(self, *words: str | Path) -> int:
-        """Returns the exit code; the text is in `output`."""
-        stream = io.StringIO()
+        """Returns the exit code; the text is in `output`, the error message in `error`."""
+        stream, errors = io.StringIO(), io.StringIO()
         ctx = Context(
-            *(self.host, Output(stream), self.systemd, self.sources),
+            *(self.host, Output(stream), self.systemd, NamedSources(name=self.release)),
             *(self.builder, self._health, self.model_installer),
         )
         try:
-            return cli.main([*map(str, words), "--root", str(self.root)], ctx)
+            with redirect_stderr(errors):
+                return cli.main([*map(str, words), "--root", str(self.root)], ctx)
         finally:
-            self.output = stream.getvalue()
+            self.output, self.error = stream.getvalue(), errors.getvalue()
 
     def install(self, *words: str | Path) -> int:
         return self.run("install", *words)
+
+    def upgrade(self, release: str) -> int:
+        self.release = release
+        return self.run("upgrade")
 
     def _health(self, manifest: Manifest, credentials: Credentials) -> FakeHealth:
         return FakeHealth(self.layout)
 
     @contextmanager
-    def release(self, name: str) -> Iterator[None]:
-        """Pretends to be another release within the block."""
-        before, NamedSources.name = NamedSources.name, name
-        try:
-            yield
-        finally:
-            NamedSources.name = before
+    def unchanged(self) -> Iterator[None]:
+        """Checks that the block neither changes a file nor leaves another unit running."""
+        before = self.tree(), set(self.systemd.active), set(self.systemd.enabled)
+        yield
+        assert (self.tree(), self.systemd.active, self.systemd.enabled) == before
 
     def tree(self) -> dict[str, tuple[int, str]]:
         """Mode and content of every file and link."""
@@ -161,9 +169,9 @@ class FakeMachine:
         return stat.S_IMODE(self.layout.at(path).lstat().st_mode)
 
 
-def fake_redis(path: Path, version: str, *, notifies: bool = True) -> Path:
+def fake_redis(path: Path, version: str, *, notifies: bool = True, product: str = REDIS) -> Path:
     """A script that prints a version like redis-server and does nothing else."""
     library = "# libsystemd.so.0" if notifies else "#"
-    path.write_text(f'#!/bin/sh\n{library}\necho "Redis server v={version} sha=0 bits=64"\n')
+    path.write_text(f'#!/bin/sh\n{library}\necho "{product} server v={version} sha=0 bits=64"\n')
     path.chmod(0o755)
     return path
