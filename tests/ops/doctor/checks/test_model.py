@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,34 +11,29 @@ import pytest
 from common.settings.models_dir import CHAT_FILE
 from common.settings.worker import WorkerSettings
 from ops.doctor.checks import model as checks
-from ops.doctor.checks import systemd as unit_checks
-from ops.doctor.checks import systemd as units
-from ops.doctor.finding import CheckSkipped, Health
+from ops.doctor.finding import Check, Health
 from ops.doctor.machine import Machine
-from ops.doctor.redis_server import RedisServer
 from ops.http import Fetch, Response
 from ops.model.announcement import Announcement, ServedModel
 from ops.model.catalogue import ModelFile, Purpose, Weights, digest
-from ops.redis_target import RedisTarget
-from tests.ops.doctor.checks.test_systemd import RUNNING, Systemd
+from tests.ops.doctor.checks.test_redis import VALKEY, FakeClient, fake_machine
 from tests.ops.doctor.machines import (
     answering,
+    expect,
+    expect_skipped,
     finding_of,
-    findings_of,
     make_machine,
-    status_of,
+    refuse,
     write,
 )
 
 OK = Response(200, b'{"status":"ok"}')
 MODELS = Response(200, b'{"data":[{"id":"small"},{"id":"large"}]}')
 SLOTS = Response(200, b'[{"is_processing":true},{"is_processing":false}]')
-UP = answering(health=OK, models=MODELS, slots=SLOTS)
+UP = {"health": OK, "models": MODELS, "slots": SLOTS}
+NONE = Response(404, b"{}")
+LOADING, LOCKED, HTML = Response(503, b"{}"), Response(401, b"{}"), Response(200, b"<html>")
 URL = "http://127.0.0.1:8090"
-
-
-def settings(**given: Any) -> WorkerSettings:
-    return WorkerSettings(**given)
 
 
 @pytest.fixture
@@ -52,88 +46,70 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def machine_with(root: Path, fetch: Fetch = UP, **given: Any) -> Machine:
+def machine_with(root: Path, fetch: Fetch | None = None, **given: Any) -> Machine:
+    fetch = fetch or answering(**UP)
     models = {"SLUICE_MODELS_DIR": str(root / "models")}
-    return make_machine(root, fetch=fetch, worker_settings=settings(**given), environ=models)
+    return make_machine(root, fetch=fetch, worker_settings=WorkerSettings(**given), environ=models)
 
 
 def test_no_model_server_configured(bare: Path) -> None:
-    found = finding_of(checks.server, machine_with(bare))
-    assert (found.status, found.seen) == (Health.NOTE, "no model server is configured")
-    assert "make model" in found.fix
+    found = expect(checks.server, machine_with(bare), Health.NOTE, fix="make model")
+    assert found.seen == "no model server is configured"
     write(bare, "/etc/systemd/system/redis-gateway.service")
-    assert "--with-model" in finding_of(checks.server, machine_with(bare)).fix
+    expect(checks.server, machine_with(bare), Health.NOTE, fix="--with-model")
     for check in (checks.name, checks.slots):
-        with pytest.raises(CheckSkipped):
-            check.run(machine_with(bare))
+        expect_skipped(check, machine_with(bare))
 
 
-def test_server_answers(bare: Path) -> None:
-    subject = machine_with(bare, model_url=URL)
-    assert status_of(checks.server, subject) is Health.OK
-    assert finding_of(checks.name, subject).seen == "small, large"
-    assert finding_of(checks.slots, subject).seen == "1 of 2 slots busy"
+@pytest.mark.parametrize(
+    ("check", "answers", "given", "status", "texts"),
+    [
+        (checks.server, {}, {}, Health.OK, {}),
+        (checks.server, {"health": LOADING}, {}, Health.NOTE, {"seen": "loading"}),
+        (checks.server, {"models": LOCKED}, {}, Health.FAIL, {"seen": "rejects the request"}),
+        (checks.server, {"models": HTML}, {}, Health.FAIL, {"seen": "no list of models"}),
+        (checks.name, {}, {}, Health.OK, {"seen": "small, large"}),
+        (checks.name, {}, {"model_name": "large"}, Health.OK, {}),
+        (checks.name, {}, {"model_name": "none"}, Health.FAIL, {"cause": "small, large"}),
+        (checks.slots, {}, {}, Health.OK, {"seen": "1 of 2 slots busy"}),
+        (checks.slots, {}, {"model_slots": 2}, Health.OK, {}),
+        (checks.slots, {}, {"model_slots": 3}, Health.WARN, {}),
+        (checks.slots, {"slots": NONE}, {}, Health.NOTE, {}),
+        (checks.slots, {"slots": NONE}, {"model_slots": 4}, Health.OK, {}),
+    ],
+)
+def test_findings_of_a_configured_server(
+    bare: Path,
+    check: Check,
+    answers: dict[str, Response],
+    given: dict[str, Any],
+    status: Health,
+    texts: dict[str, str],
+) -> None:
+    subject = machine_with(bare, answering(**{**UP, **answers}), model_url=URL, **given)
+    expect(check, subject, status, **texts)
 
 
 def test_origin_of_the_url_is_shown(bare: Path) -> None:
     Announcement(bare / ".sluice").prepare()
     Announcement(bare / ".sluice").write(ServedModel(URL, "small", 1))
-    assert "model.json" in finding_of(checks.server, machine_with(bare)).seen
+    expect(checks.server, machine_with(bare), Health.OK, seen="model.json")
     write(bare, checks.DROP_IN, f"[Service]\nEnvironment=MODEL_URL={URL}/two\n")
-    assert (
-        f"{URL}/two (from {checks.DROP_IN})" in finding_of(checks.server, machine_with(bare)).seen
-    )
+    seen = f"{URL}/two (from {checks.DROP_IN})"
+    expect(checks.server, machine_with(bare), Health.OK, seen=seen)
     named = machine_with(bare, model_url="http://u:secret@other:1")
     assert finding_of(checks.server, named).seen.startswith("http://u:***@other:1 (from MODEL_URL)")
 
 
 def test_unreachable_server(bare: Path) -> None:
-    def refuse(url: str, timeout_s: float, headers: Mapping[str, str]) -> Response:
-        raise ConnectionRefusedError("refused")
-
-    found = finding_of(checks.server, machine_with(bare, refuse, model_url=URL))
-    assert (found.status, "MODEL_URL" in found.fix) == (Health.FAIL, True)
+    subject = machine_with(bare, refuse, model_url=URL)
+    expect(checks.server, subject, Health.FAIL, fix="MODEL_URL")
     write(bare, checks.DROP_IN, f"[Service]\nEnvironment=MODEL_URL={URL}\n")
-    assert "sluice model serve" in finding_of(checks.server, machine_with(bare, refuse)).fix
+    expect(checks.server, machine_with(bare, refuse), Health.FAIL, fix="sluice model serve")
     write(bare, "/etc/systemd/system/sluice-model.service")
-    assert (
-        "systemctl start sluice-model" in finding_of(checks.server, machine_with(bare, refuse)).fix
-    )
-    with pytest.raises(CheckSkipped):
-        checks.slots.run(machine_with(bare, refuse))
-
-
-@pytest.mark.parametrize(
-    ("answers", "status", "expected"),
-    [
-        ({"health": Response(503, b"{}")}, Health.NOTE, "loading"),
-        ({"health": OK, "models": Response(401, b"{}")}, Health.FAIL, "rejects the request"),
-        ({"health": OK, "models": Response(200, b"<html>")}, Health.FAIL, "no list of models"),
-    ],
-)
-def test_server_problems(
-    bare: Path, answers: dict[str, Response], status: Health, expected: str
-) -> None:
-    found = finding_of(checks.server, machine_with(bare, answering(**answers), model_url=URL))
-    assert found.status is status
-    assert expected in found.seen
-
-
-def test_unknown_model_name(bare: Path) -> None:
-    found = finding_of(checks.name, machine_with(bare, model_url=URL, model_name="none"))
-    assert (found.status, "small, large" in found.cause) == (Health.FAIL, True)
-    assert (
-        status_of(checks.name, machine_with(bare, model_url=URL, model_name="large")) is Health.OK
-    )
-
-
-def test_more_requests_than_slots(bare: Path) -> None:
-    assert status_of(checks.slots, machine_with(bare, model_url=URL, model_slots=3)) is Health.WARN
-    assert status_of(checks.slots, machine_with(bare, model_url=URL, model_slots=2)) is Health.OK
-    without_slots = answering(health=OK, models=MODELS)
-    assert status_of(checks.slots, machine_with(bare, without_slots, model_url=URL)) is Health.NOTE
-    configured = machine_with(bare, without_slots, model_url=URL, model_slots=4)
-    assert status_of(checks.slots, configured) is Health.OK
+    fix = "systemctl start sluice-model"
+    expect(checks.server, machine_with(bare, refuse), Health.FAIL, fix=fix)
+    expect_skipped(checks.slots, machine_with(bare, refuse))
 
 
 @pytest.fixture
@@ -150,75 +126,71 @@ def small(bare: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_weights(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert status_of(checks.weights, machine_with(small)) is Health.OK
+    expect(checks.weights, machine_with(small), Health.OK)
     with monkeypatch.context() as without:
         without.setattr(checks, "engine_version", lambda directory: None)
-        assert status_of(checks.weights, machine_with(small)) is Health.WARN
+        expect(checks.weights, machine_with(small), Health.WARN)
     write(small, f"models/{CHAT_FILE}", "weightz")
-    found = finding_of(checks.weights, machine_with(small))
-    assert (found.status, found.fix) == (Health.FAIL, "sluice model install")
+    found = expect(checks.weights, machine_with(small), Health.FAIL)
+    assert found.fix == "sluice model install"
     (small / "models" / CHAT_FILE).unlink()
-    assert status_of(checks.weights, machine_with(small)) is Health.NOTE
+    expect(checks.weights, machine_with(small), Health.NOTE)
 
 
 def test_weights_in_the_installer_directory(small: Path) -> None:
     (small / "models").rename(small / "elsewhere")
     write(small, checks.DROP_IN, "[Service]\nEnvironment=SLUICE_MODELS_DIR=/elsewhere\n")
-    subject = make_machine(small, worker_settings=settings())
-    assert status_of(checks.weights, subject) is Health.OK
-    assert status_of(checks.embedder, subject) is Health.OK
+    subject = make_machine(small, worker_settings=WorkerSettings())
+    expect(checks.weights, subject, Health.OK)
+    expect(checks.embedder, subject, Health.OK)
 
 
-def test_embedder(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert status_of(checks.embedder, machine_with(small)) is Health.OK
+def test_embedder_of_installed_weights(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expect(checks.embedder, machine_with(small), Health.OK)
     with monkeypatch.context() as without:
         without.setattr(checks, "find_spec", lambda name: None)
         assert "numpy" in finding_of(checks.embedder, machine_with(small)).cause
     write(small, "models/m/model.safetensors", "weightz")
-    assert status_of(checks.embedder, machine_with(small)) is Health.FAIL
-    (small / "models/m/model.safetensors").unlink()
-    assert status_of(checks.embedder, machine_with(small)) is Health.NOTE
-    assert status_of(checks.embedder, machine_with(small, embedder="minilm")) is Health.FAIL
-    assert status_of(checks.embedder, machine_with(small, embedder="off")) is Health.NOTE
-    assert status_of(checks.embedder, machine_with(small, embedder="server")) is Health.FAIL
-    assert status_of(checks.embedder, machine_with(small, embed_url=URL)) is Health.OK
-    served = machine_with(small, embedder="server", model_url=URL)
-    assert status_of(checks.embedder, served) is Health.OK
-    away = machine_with(small, answering(models=Response(404, b"")), embed_url=URL)
+    expect(checks.embedder, machine_with(small), Health.FAIL)
+
+
+@pytest.mark.parametrize(
+    ("given", "status"),
+    [
+        ({}, Health.NOTE),
+        ({"embedder": "off"}, Health.NOTE),
+        ({"embedder": "minilm"}, Health.FAIL),
+        ({"embedder": "server"}, Health.FAIL),
+        ({"embedder": "server", "model_url": URL}, Health.OK),
+        ({"embed_url": URL}, Health.OK),
+    ],
+)
+def test_embedder_without_weights(bare: Path, given: dict[str, str], status: Health) -> None:
+    expect(checks.embedder, machine_with(bare, **given), status)
+
+
+def test_unreachable_embedding_server(bare: Path) -> None:
+    away = machine_with(bare, answering(models=NONE), embed_url=URL)
     assert "EMBED_URL" in finding_of(checks.embedder, away).fix
 
 
 @pytest.mark.parametrize(
-    ("version", "numpy", "status"),
-    [("8.4.0", False, Health.OK), ("7.0.15", True, Health.OK), ("7.0.15", False, Health.WARN)],
+    ("info", "numpy", "status", "seen"),
+    [
+        ({"redis_version": "8.4.0"}, False, Health.OK, "Redis 8.4.0 has vector sets"),
+        ({"redis_version": "7.0.15"}, True, Health.OK, "Redis 7.0.15 has no vector sets"),
+        ({"redis_version": "7.0.15"}, False, Health.WARN, "Redis 7.0.15 has no vector sets"),
+        (VALKEY, True, Health.OK, "Valkey 9.1.0 has no vector sets"),
+        (VALKEY, False, Health.WARN, "Valkey 9.1.0 has no vector sets"),
+    ],
 )
 def test_vector_search(
-    bare: Path, monkeypatch: pytest.MonkeyPatch, version: str, numpy: bool, status: Health
+    bare: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    info: dict[str, str],
+    numpy: bool,
+    status: Health,
+    seen: str,
 ) -> None:
-    class FakeServer(RedisServer):
-        answers = True
-        info = {"redis_version": version}  # noqa: RUF012
-
     monkeypatch.setattr(checks, "find_spec", lambda name: object() if numpy else None)
-    subject = make_machine(bare, redis=FakeServer(RedisTarget("redis://host", "--redis")))
-    assert status_of(checks.vectors, subject) is status
-
-
-def test_model_unit_is_checked_if_installed(tmp_path: Path) -> None:
-    systemd = Systemd(tmp_path)
-    assert all(
-        units.MODEL not in found.seen for found in findings_of(unit_checks.state, systemd.machine)
-    )
-    write(tmp_path, f"/etc/systemd/system/{units.MODEL}")
-    status, _ = systemd.state(units.MODEL, ActiveState="failed", SubState="failed")
-    assert status is Health.FAIL
-    write(tmp_path, "/etc/systemd/system/redis-gateway.service")
-    assert systemd.machine.remedies.start_worker == "sudo systemctl start redis-worker@ai"
-
-
-def test_stopped_echo_worker_is_fine_with_other_workers(tmp_path: Path) -> None:
-    systemd = Systemd(tmp_path)
-    stopped = {"ActiveState": "inactive", "SubState": "dead", "UnitFileState": "disabled"}
-    assert systemd.state(units.ECHO_WORKER, **stopped)[0] is Health.FAIL
-    systemd.units["redis-worker@ai.service"] = dict(RUNNING)
-    assert systemd.state(units.ECHO_WORKER, **stopped)[0] is Health.NOTE
+    expect(checks.vectors, fake_machine(FakeClient(info), bare), status, seen=seen)

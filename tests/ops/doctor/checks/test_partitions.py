@@ -8,118 +8,88 @@ from typing import Any
 
 import pytest
 
-from common.observability.heartbeats import Heartbeat
 from common.settings.worker import WorkerSettings
-from ops.doctor.checks import queue, redis
-from ops.doctor.finding import CheckSkipped, Health
+from ops.doctor.checks import queue as checks
+from ops.doctor.checks import redis
+from ops.doctor.finding import Health
 from ops.doctor.machine import Machine
 from ops.doctor.redis_server import PartitionServer, RedisServer
 from ops.redis_target import RedisTarget
-from tests.ops.doctor.machines import finding_of, findings_of, real_machine, status_of
+from tests.ops.doctor.machines import (
+    GROUP,
+    Queue,
+    expect_skipped,
+    finding_of,
+    findings_of,
+    real_machine,
+)
 from tests.support.servers import REAL, SYSTEM, RealServer, require_binary
 
-PARTITIONS = 4
-GROUP = "workers"
-SETTINGS = WorkerSettings(queue_partitions=PARTITIONS)
+SETTINGS = WorkerSettings(queue_partitions=4)
 KEYS = SETTINGS.partitions.keys
 
 
 @pytest.fixture(params=REAL)
 def server(request: Any, real_server: Any) -> RealServer:
     server: RealServer = real_server(request.param)
-    server.client.flushall()
     return server
 
 
-def fresh(server: RealServer) -> Machine:
-    return real_machine(server, worker_settings=SETTINGS)
+@pytest.fixture
+def queue(server: RealServer) -> Queue:
+    queue = Queue(server, SETTINGS)
+    queue.create_groups()
+    return queue
 
 
-def enqueue(server: RealServer, partition: int, age_s: float = 0.0) -> None:
-    client: Any = server.client
-    entry_id = f"{int((time.time() - age_s) * 1000)}-1"
-    fields = {"job_id": "a", "task": "chat", "payload": "{}"}
-    client.xadd(KEYS[partition].queue, fields, id=entry_id)
-
-
-def make_all_groups(server: RealServer) -> None:
-    client: Any = server.client
-    for keys in KEYS:
-        client.xgroup_create(keys.queue, GROUP, id="0", mkstream=True)
-
-
-def test_all_partitions_on_one_server(server: RealServer) -> None:
-    [found] = findings_of(redis.partitions, fresh(server))
+def test_all_partitions_on_one_server(queue: Queue, server: RealServer) -> None:
+    [found] = findings_of(redis.partitions, queue.machine())
     assert found.status is Health.OK
     assert found.seen.startswith("4 partitions on 1 server: partitions 0, 1, 2, 3 at ")
+    expect_skipped(redis.partitions, real_machine(server))  # a single partition
 
 
-def test_single_partition_is_skipped(server: RealServer) -> None:
-    with pytest.raises(CheckSkipped):
-        redis.partitions.run(real_machine(server))
-
-
-def test_waiting_jobs_are_summed(server: RealServer) -> None:
-    make_all_groups(server)
+def test_waiting_jobs_are_summed(queue: Queue) -> None:
     for partition, age_s in [(0, 5.0), (2, 300.0), (2, 1.0), (3, 2.0)]:
-        enqueue(server, partition, age_s)
-    beat = Heartbeat(consumer="w", version="0.1.0", max_inflight=4, seen_ms=int(time.time() * 1000))
-    client: Any = server.client
-    client.set(KEYS[0].worker("w"), beat.to_json(), ex=60)
-    client.zadd(KEYS[0].workers, {"w": beat.seen_ms})
-    found = finding_of(queue.waiting, fresh(server))
-    assert found.status is Health.WARN
+        queue.enqueue(partition, age_s=age_s)
+    queue.beat()
+    found = queue.expect(checks.waiting, Health.WARN)
     assert found.seen.startswith("4 waiting, the oldest for 5 min")
-    assert finding_of(queue.backlog, fresh(server)).seen == "4 of 200"
-    assert status_of(queue.workers, fresh(server)) is Health.OK
+    assert finding_of(checks.backlog, queue.machine()).seen == "4 of 200"
+    queue.expect(checks.workers, Health.OK)
 
 
-def test_partition_without_a_group(server: RealServer) -> None:
-    make_all_groups(server)
-    client: Any = server.client
-    assert status_of(queue.group, fresh(server)) is Health.OK
-    enqueue(server, 3)
-    client.xgroup_destroy(KEYS[3].queue, GROUP)
-    assert status_of(queue.group, fresh(server)) is Health.FAIL
+def test_problem_in_one_partition(queue: Queue) -> None:
+    queue.expect(checks.group, Health.OK)
+    queue.enqueue(3)
+    queue.client.xgroup_destroy(KEYS[3].queue, GROUP)
+    queue.expect(checks.group, Health.FAIL)
+    queue.expect(checks.key_types, Health.OK)
+    queue.client.set(KEYS[2].index, "x")
+    seen = "{2}:jobs:stream:index is a string, not a zset"
+    queue.expect(checks.key_types, Health.FAIL, seen=seen)
 
 
-def test_expired_lease_in_one_partition(server: RealServer) -> None:
-    make_all_groups(server)
-    client: Any = server.client
-    enqueue(server, 1)
-    for partition in range(PARTITIONS):
-        client.xgroup_createconsumer(KEYS[partition].queue, GROUP, "w1")
-    [[_, [[entry_id, _]]]] = client.xreadgroup(GROUP, "w1", {KEYS[1].queue: ">"}, count=1)
-    client.xclaim(KEYS[1].queue, GROUP, "w1", 0, [entry_id], idle=10_000_000)
-    found = finding_of(queue.pending, fresh(server))
-    assert found.status is Health.FAIL
+def test_expired_lease_in_one_partition(queue: Queue) -> None:
+    queue.enqueue(1)
+    for keys in KEYS:
+        queue.client.xgroup_createconsumer(keys.queue, GROUP, "w1")
+    queue.take(1, idle_ms=10_000_000)
+    found = queue.expect(checks.pending, Health.FAIL)
     assert found.seen.startswith("1 in progress")
 
 
-def test_wrong_key_type_in_one_partition(server: RealServer) -> None:
-    make_all_groups(server)
-    assert status_of(queue.key_types, fresh(server)) is Health.OK
-    client: Any = server.client
-    client.set(KEYS[2].index, "x")
-    found = finding_of(queue.key_types, fresh(server))
-    assert found.status is Health.FAIL
-    assert "{2}:jobs:stream:index is a string, not a zset" in found.seen
-
-
-def test_scheduled_jobs_and_dead_letters_are_summed(server: RealServer) -> None:
-    make_all_groups(server)
-    client: Any = server.client
+def test_scheduled_jobs_and_dead_letters_are_summed(queue: Queue) -> None:
     now_ms = time.time() * 1000
-    client.zadd(KEYS[1].scheduled, {"a": now_ms + 60_000})
-    client.zadd(KEYS[3].scheduled, {"b": now_ms + 60_000})
-    assert finding_of(queue.scheduled, fresh(server)).seen == "2 scheduled jobs"
-    client.zadd(KEYS[3].scheduled, {"c": now_ms - 600_000})
-    found = finding_of(queue.scheduled, fresh(server))
-    assert (found.status, found.seen[:13]) == (Health.FAIL, "1 job overdue")
-    assert status_of(queue.dead_letters, fresh(server)) is Health.OK
-    client.xadd(KEYS[1].dead_letters, {"reason": "newer"}, id="1760000000001-0")
-    client.xadd(KEYS[2].dead_letters, {"reason": "older"}, id="1760000000000-9")
-    found = finding_of(queue.dead_letters, fresh(server))
+    queue.client.zadd(KEYS[1].scheduled, {"a": now_ms + 60_000})
+    queue.client.zadd(KEYS[3].scheduled, {"b": now_ms + 60_000})
+    assert finding_of(checks.scheduled, queue.machine()).seen == "2 scheduled jobs"
+    queue.client.zadd(KEYS[3].scheduled, {"c": now_ms - 600_000})
+    assert queue.expect(checks.scheduled, Health.FAIL).seen.startswith("1 job overdue")
+    queue.expect(checks.dead_letters, Health.OK)
+    queue.client.xadd(KEYS[1].dead_letters, {"reason": "newer"}, id="1760000000001-0")
+    queue.client.xadd(KEYS[2].dead_letters, {"reason": "older"}, id="1760000000000-9")
+    found = finding_of(checks.dead_letters, queue.machine())
     assert found.seen == "2 dead letters; the last: newer"
 
 
@@ -131,40 +101,21 @@ def other() -> Iterator[RealServer]:
     server.close()
 
 
-def test_unreachable_server_is_reported(server: RealServer, other: RealServer) -> None:
-    machine = fresh(server)
-    other_server = RedisServer(RedisTarget(other.url, "--redis"))
-    machine.partitions = (*machine.partitions[:3], PartitionServer(3, KEYS[3], other_server))
-    [found] = findings_of(redis.partitions, machine)  # test servers have no append-only file
+def test_unreachable_server_is_reported(queue: Queue, other: RealServer) -> None:
+    def machine() -> Machine:
+        """The last partition is on the other server."""
+        machine = queue.machine()
+        elsewhere = RedisServer(RedisTarget(other.url, "--redis"))
+        machine.partitions = (*machine.partitions[:3], PartitionServer(3, KEYS[3], elsewhere))
+        return machine
+
+    [found] = findings_of(redis.partitions, machine())  # test servers have no append-only file
     assert (found.status, "partition 3 at " in found.seen) == (Health.WARN, True)
     assert "append-only" in found.seen
     other.process.kill()
     other.process.wait()
-    machine = fresh(server)
-    machine.partitions = (
-        *machine.partitions[:3],
-        PartitionServer(3, KEYS[3], RedisServer(RedisTarget(other.url, "--redis"))),
-    )
-    [found] = findings_of(redis.partitions, machine)
+    broken = machine()
+    [found] = findings_of(redis.partitions, broken)
     assert found.status is Health.FAIL
     assert found.seen.startswith("partition 3 at ")
-    with pytest.raises(CheckSkipped, match=r"partition 3 .* redis\.partitions"):
-        queue.waiting.run(machine)
-
-
-def test_lanes_belong_to_the_queue(server: RealServer) -> None:
-    settings = WorkerSettings(lanes="high,low")
-    keys, client = settings.keys, server.client
-    client.xgroup_create(keys.queue, GROUP, id="0", mkstream=True)
-    group = finding_of(queue.group, real_machine(server, worker_settings=settings))
-    assert group.status is Health.OK, "the lanes have no jobs yet"
-    high = keys.for_lane("high").stream
-    client.xadd(high, {"job_id": "a", "task": "chat", "payload": "{}"})
-    found = finding_of(queue.backlog, real_machine(server, worker_settings=settings))
-    assert found.seen == "1 of 200"
-    group = finding_of(queue.group, real_machine(server, worker_settings=settings))
-    assert group.status is Health.FAIL, "no worker reads the lane"
-    client.delete(high)
-    client.set(high, "x")
-    kinds = finding_of(queue.key_types, real_machine(server, worker_settings=settings))
-    assert (kinds.status, high in kinds.seen) == (Health.FAIL, True)
+    expect_skipped(checks.waiting, broken, r"partition 3 .* redis\.partitions")

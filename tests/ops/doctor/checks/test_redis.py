@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import signal
 import stat
 import time
 from collections.abc import Callable, Iterator
@@ -12,13 +12,22 @@ from typing import Any
 import pytest
 import redis
 
+from ops.doctor import redis_server
 from ops.doctor.checks import access, persistence
 from ops.doctor.checks import redis as checks
 from ops.doctor.finding import Check, CheckSkipped, Finding, Health
 from ops.doctor.machine import Disk, Machine
 from ops.doctor.redis_server import RedisServer
 from ops.redis_target import RedisTarget
-from tests.ops.doctor.machines import GB, finding_of, make_machine, real_machine, status_of, write
+from tests.ops.doctor.machines import (
+    GB,
+    expect,
+    expect_skipped,
+    finding_of,
+    make_machine,
+    real_machine,
+    write,
+)
 from tests.support.processes.gateway import free_port
 from tests.support.processes.worker import wait_until
 from tests.support.servers import REAL, RealServer, require_binary
@@ -43,6 +52,10 @@ def start(request: Any) -> Iterator[Start]:
     yield start_server
     for server in started:
         server.close()
+
+
+#: Valkey reports 7.2.4 as the version of Redis.
+VALKEY = {"redis_version": "7.2.4", "server_name": "valkey", "valkey_version": "9.1.0"}
 
 
 class FakeClient:
@@ -73,6 +86,12 @@ def fake_machine(
     return make_machine(root, redis=RedisServer(RedisTarget(url, "REDIS_URL"), client), **options)
 
 
+def machine_as(server: RealServer, user: str) -> Machine:
+    """A machine that connects with `name:password@`, or without a user."""
+    target = RedisTarget(f"unix://{user}{server.dir}/s", "--redis")
+    return make_machine(Path("/"), redis=RedisServer(target))
+
+
 def all_of(subject: Machine) -> dict[str, Finding]:
     found = {}
     for check in ALL:
@@ -84,11 +103,17 @@ def all_of(subject: Machine) -> dict[str, Finding]:
 
 
 def test_healthy_server(start: Start) -> None:
-    found = all_of(real_machine(start(*GOOD)))
+    server = start(*GOOD)
+    found = all_of(real_machine(server))
     wrong = {name: finding for name, finding in found.items() if finding.status is not Health.OK}
     wrong.pop("redis.latency", None)  # depends on the machine
     wrong.pop("redis.fsync", None)
     assert wrong == {}
+    for seconds, status in {5.0: Health.WARN, 3600.0: Health.FAIL}.items():
+        subject = real_machine(server, now=lambda ahead=seconds: time.time() + ahead)
+        expect(checks.clock, subject, status)
+    server.client.execute_command("REPLICAOF", "127.0.0.1", str(free_port()))
+    expect(checks.role, real_machine(server), Health.FAIL, fix="REPLICAOF NO ONE")
 
 
 def test_insecure_server(start: Start) -> None:
@@ -98,26 +123,19 @@ def test_insecure_server(start: Start) -> None:
         *("--stream-node-max-bytes", "4096", "--bind", "0.0.0.0", "--protected-mode", "no"),
         *("--port", str(port)),
     )
-    found = all_of(real_machine(server))
-    status = {name: finding.status for name, finding in found.items()}
-    assert status["redis.eviction"] is Health.FAIL
-    assert status["redis.append_only"] is Health.FAIL
-    assert status["redis.streams"] is Health.NOTE
-    assert status["redis.default_user"] is Health.WARN
-    assert status["redis.bind"] is Health.FAIL
-    assert status["redis.socket"] is Health.WARN
-    assert str(port) in found["redis.bind"].seen
-
-
-@pytest.mark.parametrize("name", ["redis.eviction", "redis.append_only", "redis.streams"])
-def test_fix_solves_the_problem(start: Start, name: str) -> None:
-    """The command in the fix, sent to the server, solves the problem."""
-    server = start("--maxmemory-policy", "allkeys-lru", "--stream-node-max-bytes", "4096")
-    [check] = [check for check in ALL if check.name == name]
-    command = finding_of(check, real_machine(server)).fix.split("`")[1]
-    assert command.startswith(f"redis-cli -s {server.dir}/s CONFIG SET ")
-    server.client.execute_command(*command.split()[3:])
-    assert status_of(check, real_machine(server)) is Health.OK
+    expect(access.default_user, real_machine(server), Health.WARN)
+    expect(access.bind, real_machine(server), Health.FAIL, seen=str(port))
+    expect(access.socket, real_machine(server), Health.WARN)
+    # The command in the fix, sent to the server, solves the problem.
+    for check, status in {
+        checks.eviction: Health.FAIL,
+        persistence.append_only: Health.FAIL,
+        checks.streams: Health.NOTE,
+    }.items():
+        command = expect(check, real_machine(server), status).fix.split("`")[1]
+        assert command.startswith(f"redis-cli -s {server.dir}/s CONFIG SET ")
+        server.client.execute_command(*command.split()[3:])
+        expect(check, real_machine(server), Health.OK)
     # Redis cannot be stopped while it writes its first append-only file.
     wait_until(lambda: not server.client.info("persistence")["aof_rewrite_in_progress"])
     wait_until(lambda: not server.client.info("persistence")["aof_rewrite_scheduled"])
@@ -125,93 +143,62 @@ def test_fix_solves_the_problem(start: Start, name: str) -> None:
 
 def test_disabled_default_user(start: Start) -> None:
     server = start(*GOOD, "--port", str(free_port()))
-    assert status_of(access.default_user, real_machine(server)) is Health.WARN
+    expect(access.default_user, real_machine(server), Health.WARN)
     server.client.execute_command("ACL", "SETUSER", "boss", "on", ">pw", "~*", "&*", "+@all")
     server.client.execute_command("ACL", "SETUSER", "default", "off")
-    path = f"{server.dir}/s"
-    boss = make_machine(
-        Path("/"), redis=RedisServer(RedisTarget(f"unix://boss:pw@{path}", "--redis"))
-    )
-    assert status_of(access.default_user, boss) is Health.OK
+    boss = machine_as(server, "boss:pw@")
+    expect(access.default_user, boss, Health.OK)
     assert "pw" not in finding_of(checks.reachable, boss).seen
     # Without credentials the connection is refused, with the cause.
-    anonymous = make_machine(Path("/"), redis=RedisServer(RedisTarget(f"unix://{path}", "--redis")))
-    found = finding_of(checks.reachable, anonymous)
-    assert found.status is Health.FAIL
-    assert "user name or password" in found.cause
-    wrong = make_machine(
-        Path("/"), redis=RedisServer(RedisTarget(f"unix://boss:no@{path}", "--redis"))
-    )
-    found = finding_of(checks.reachable, wrong)
-    assert found.fix == f"redis-cli -s {path} --user boss --askpass PING"
+    expect(checks.reachable, machine_as(server, ""), Health.FAIL, cause="user name or password")
+    found = finding_of(checks.reachable, machine_as(server, "boss:no@"))
+    assert found.fix == f"redis-cli -s {server.dir}/s --user boss --askpass PING"
 
 
 def test_user_with_few_rights_skips_checks(start: Start) -> None:
     server = start(*GOOD)
     rules = ("on", ">pw", "~*", "-@all", "+ping", "+info", "+time")
     server.client.execute_command("ACL", "SETUSER", "few", *rules)
-    subject = make_machine(
-        Path("/"), redis=RedisServer(RedisTarget(f"unix://few:pw@{server.dir}/s", "--redis"))
-    )
-    found = all_of(subject)
-    assert found["redis.reachable"].status is Health.OK
-    assert found["redis.version"].status is Health.OK
-    assert found["redis.clock"].status is Health.OK
+    found = all_of(machine_as(server, "few:pw@"))
+    for name in ("redis.reachable", "redis.version", "redis.clock"):
+        assert found[name].status is Health.OK, name
     for name in ("redis.eviction", "redis.append_only", "redis.default_user", "redis.bind"):
         assert found[name].status is Health.SKIPPED, name
         assert "may not" in found[name].seen
 
 
-def test_replica(start: Start) -> None:
-    server = start(*GOOD)
-    server.client.execute_command("REPLICAOF", "127.0.0.1", str(free_port()))
-    found = finding_of(checks.role, real_machine(server))
-    assert found.status is Health.FAIL
-    assert "REPLICAOF NO ONE" in found.fix
-
-
 def test_hanging_server(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redis_server, "REPLY_S", 0.2)
     server = start(*GOOD)
     subject = real_machine(server)
-    os.kill(server.process.pid, 19)
+    server.process.send_signal(signal.SIGSTOP)
     try:
-        started = time.monotonic()
-        found = finding_of(checks.reachable, subject)
-        assert found.status is Health.FAIL
-        assert "does not reply" in found.cause
-        assert time.monotonic() - started < 20
+        expect(checks.reachable, subject, Health.FAIL, cause="does not reply")
         sent: list[Any] = []
         assert subject.redis is not None
         client = subject.redis.client
         monkeypatch.setattr(client, "execute_command", lambda *args, **_: sent.append(args))
         for check in ALL[1:]:  # no other check waits for it
-            with pytest.raises(CheckSkipped):
-                check.run(subject)
+            expect_skipped(check, subject)
         assert sent == []
     finally:
-        os.kill(server.process.pid, 18)
+        server.process.send_signal(signal.SIGCONT)
 
 
 def test_no_redis(tmp_path: Path) -> None:
-    found = finding_of(checks.reachable, make_machine(tmp_path))
-    assert found.status is Health.FAIL
-    assert found.fix == "sluice up"
+    assert expect(checks.reachable, make_machine(tmp_path), Health.FAIL).fix == "sluice up"
     write(tmp_path, "/etc/systemd/system/redis-gateway.service")
-    found = finding_of(
-        checks.reachable, make_machine(tmp_path)
-    )  # in an installation, only root can read the URL
-    assert (found.status, found.fix) == (Health.WARN, "sudo sluice doctor")
+    # In an installation, only root can read the URL.
+    found = expect(checks.reachable, make_machine(tmp_path), Health.WARN)
+    assert found.fix == "sudo sluice doctor"
     for url, expected in {
         f"unix://{tmp_path}/none": "No such file",
         f"redis://127.0.0.1:{free_port()}": "refused",
         "redis://127.0.0.1:port": "not a Redis URL",
     }.items():
         subject = make_machine(tmp_path, redis=RedisServer(RedisTarget(url, "REDIS_URL")))
-        found = finding_of(checks.reachable, subject)
-        assert found.status is Health.FAIL
-        assert expected in found.cause, found
-        with pytest.raises(CheckSkipped):
-            checks.version.run(subject)
+        expect(checks.reachable, subject, Health.FAIL, cause=expected)
+        expect_skipped(checks.version, subject)
 
 
 @pytest.mark.parametrize(
@@ -231,23 +218,16 @@ def test_connection_errors_are_explained(tmp_path: Path, error: Exception, expec
         def ping(self) -> bool:
             raise error
 
-    found = finding_of(checks.reachable, fake_machine(Refusing(), tmp_path))
-    assert found.status is Health.FAIL
-    assert expected in found.cause
-
-
-@pytest.mark.parametrize(
-    ("version", "status"),
-    [("6.0.16", Health.FAIL), ("6.2.0", Health.OK), ("8.4.0", Health.OK), ("x", Health.NOTE)],
-)
-def test_redis_version(version: str, status: Health) -> None:
-    found = finding_of(checks.version, fake_machine(FakeClient({"redis_version": version})))
-    assert found.status is status
+    expect(checks.reachable, fake_machine(Refusing(), tmp_path), Health.FAIL, cause=expected)
 
 
 @pytest.mark.parametrize(
     ("check", "info", "settings", "status"),
     [
+        (checks.version, {"redis_version": "6.0.16"}, {}, Health.FAIL),
+        (checks.version, {"redis_version": "6.2.0"}, {}, Health.OK),
+        (checks.version, {"redis_version": "8.4.0"}, {}, Health.OK),
+        (checks.version, {"redis_version": "x"}, {}, Health.NOTE),
         (checks.evicted, {"evicted_keys": 3}, {"maxmemory_policy": "allkeys-lru"}, Health.FAIL),
         (checks.eviction, {}, {"maxmemory_policy": "volatile-lru", "maxmemory": "0"}, Health.WARN),
         (checks.memory, {"used_memory": 10}, {"maxmemory": "0"}, Health.NOTE),
@@ -277,14 +257,38 @@ def test_redis_version(version: str, status: Health) -> None:
 def test_findings_from_info_and_settings(
     check: Check, info: dict[str, Any], settings: dict[str, str], status: Health
 ) -> None:
-    assert status_of(check, fake_machine(FakeClient(info, **settings))) is status
+    expect(check, fake_machine(FakeClient(info, **settings)), status)
+
+
+def test_the_version_of_valkey_is_shown() -> None:
+    found = expect(checks.version, fake_machine(FakeClient(VALKEY)), Health.OK)
+    assert found.seen == "Valkey 9.1.0"
+
+
+@pytest.mark.parametrize(
+    ("installed", "unit"),
+    [
+        ((), "redis-server"),
+        (("redis-server",), "redis-server"),
+        (("valkey-server",), "valkey-server"),
+        (("redis-server", "valkey-server"), "redis-server"),
+    ],
+)
+def test_the_fix_names_the_installed_unit(
+    tmp_path: Path, installed: tuple[str, ...], unit: str
+) -> None:
+    for name in installed:
+        write(tmp_path, f"/lib/systemd/system/{name}.service")
+    remedies, target = make_machine(tmp_path).remedies, RedisTarget("redis://127.0.0.1:6379", "")
+    assert remedies.start_redis(target) == f"sudo systemctl start {unit}"
+    assert remedies.redis_log(target) == f"sudo journalctl -u {unit} -n 50 --no-pager"
 
 
 def test_network_access_with_a_password_is_a_note() -> None:
     client = FakeClient({}, port="6379", bind="0.0.0.0")
     client.users = ["user default on #abc ~* &* +@all"]
-    assert status_of(access.bind, fake_machine(client)) is Health.NOTE
-    assert status_of(access.default_user, fake_machine(client)) is Health.OK
+    expect(access.bind, fake_machine(client), Health.NOTE)
+    expect(access.default_user, fake_machine(client), Health.OK)
 
 
 @pytest.mark.parametrize(
@@ -301,26 +305,18 @@ def test_disk_space_for_the_append_only_file(
 ) -> None:
     client = FakeClient({"aof_current_size": 2 * GB}, dir="/data")
     disk = Disk(100 * GB, free, 10, 10, read_only)
-    subject = fake_machine(client, tmp_path, disk=lambda path: disk)
-    assert status_of(persistence.disk, subject) is status
+    expect(persistence.disk, fake_machine(client, tmp_path, disk=lambda path: disk), status)
 
 
 def test_remote_disk_is_skipped() -> None:
-    with pytest.raises(CheckSkipped, match="another machine"):
-        persistence.disk.run(fake_machine(FakeClient(), url="redis://elsewhere"))
-
-
-def test_clock_difference(start: Start) -> None:
-    server = start(*GOOD)
-    for seconds, status in {0.0: Health.OK, 5.0: Health.WARN, 3600.0: Health.FAIL}.items():
-        subject = real_machine(server, now=lambda ahead=seconds: time.time() + ahead)
-        assert status_of(checks.clock, subject) is status
+    remote = fake_machine(FakeClient(), url="redis://elsewhere")
+    expect_skipped(persistence.disk, remote, "another machine")
 
 
 def test_fix_uses_redis_local_conf() -> None:
     client = FakeClient({"config_file": "/etc/sluice/redis.conf"}, maxmemory_policy="allkeys-lru")
-    found = finding_of(checks.eviction, fake_machine(client))
-    assert "to /etc/sluice/redis-local.conf" in found.fix
+    fix = "to /etc/sluice/redis-local.conf"
+    assert fix in finding_of(checks.eviction, fake_machine(client)).fix
 
 
 def test_private_redis_has_no_configuration_file(tmp_path: Path) -> None:
@@ -337,8 +333,7 @@ def test_open_socket_with_passwords(tmp_path: Path) -> None:
     client = FakeClient()
     client.users = ["user default off"]
     subject = fake_machine(client, Path("/"), f"unix://{path}")
-    assert status_of(access.socket, subject) is Health.NOTE
+    expect(access.socket, subject, Health.NOTE)
     path.chmod(stat.S_IRWXU)
-    assert status_of(access.socket, subject) is Health.OK
-    with pytest.raises(CheckSkipped, match="TCP"):
-        access.socket.run(fake_machine(client))
+    expect(access.socket, subject, Health.OK)
+    expect_skipped(access.socket, fake_machine(client), "TCP")

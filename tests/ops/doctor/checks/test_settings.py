@@ -11,23 +11,19 @@ from common.settings.base import load_settings
 from common.settings.gateway import GatewaySettings
 from common.settings.worker import WorkerSettings
 from ops.doctor.checks import settings as checks
-from ops.doctor.finding import CheckSkipped, Health
-from tests.ops.doctor.machines import finding_of, findings_of, make_machine, status_of, write
+from ops.doctor.finding import Health
+from tests.ops.doctor.machines import expect, expect_skipped, findings_of, make_machine, write
 
 
 def test_valid_environment(tmp_path: Path) -> None:
-    found = finding_of(
-        checks.environment, make_machine(tmp_path, environ={"PORT": "9000", "HOME": "/"})
-    )
-    assert found.status is Health.OK
-    assert "1 setting, all valid" in found.seen
+    subject = make_machine(tmp_path, environ={"PORT": "9000", "HOME": "/"})
+    expect(checks.environment, subject, Health.OK, seen="1 setting, all valid")
 
 
 def test_every_invalid_variable_is_reported_once(tmp_path: Path) -> None:
     environ = {"PORT": "99999", "LEASE_MS": "x", "REDIS_URL": "http://u:hunter2@h"}
     before = dict(os.environ)
-    found = finding_of(checks.environment, make_machine(tmp_path, environ=environ))
-    assert found.status is Health.FAIL
+    found = expect(checks.environment, make_machine(tmp_path, environ=environ), Health.FAIL)
     for name in environ:
         assert found.seen.count(f"{name}=") == 1, found.seen
     assert "hunter2" not in found.seen
@@ -35,8 +31,7 @@ def test_every_invalid_variable_is_reported_once(tmp_path: Path) -> None:
 
 
 def test_settings_files(tmp_path: Path) -> None:
-    with pytest.raises(CheckSkipped):
-        checks.files.run(make_machine(tmp_path))
+    expect_skipped(checks.files, make_machine(tmp_path))
     write(tmp_path, "/etc/sluice/gateway.env", "PORT=8080\n")
     write(tmp_path, "/etc/sluice/worker.env", "LEASE_MS=9000\n; COUNT=x\n# COUNT=x\n")
     found = findings_of(checks.files, make_machine(tmp_path))
@@ -73,10 +68,10 @@ def test_suggestions_for_misspelt_settings(name: str, suggestion: str | None) ->
 
 
 def test_spelling_check(tmp_path: Path) -> None:
-    assert status_of(checks.spelling, make_machine(tmp_path, environ={"HOME": "/"})) is Health.OK
+    expect(checks.spelling, make_machine(tmp_path, environ={"HOME": "/"}), Health.OK)
     write(tmp_path, "/etc/sluice/worker.env", "MAX_INFLIGHTT=4\n")
-    found = finding_of(checks.spelling, make_machine(tmp_path, environ={"LEASE__MS": "1"}))
-    assert found.status is Health.WARN
+    subject = make_machine(tmp_path, environ={"LEASE__MS": "1"})
+    found = expect(checks.spelling, subject, Health.WARN)
     assert "MAX_INFLIGHTT in /etc/sluice/worker.env: did you mean MAX_INFLIGHT?" in found.seen
     assert "LEASE__MS in the environment: did you mean LEASE_MS?" in found.seen
 

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from ops.doctor.checks import access as secrets
-from ops.doctor.checks import systemd as unit_checks
 from ops.doctor.checks import systemd as units
-from ops.doctor.finding import Check, CheckSkipped, Health
+from ops.doctor.finding import Check, Finding, Health
 from ops.doctor.machine import TIMED_OUT, Machine, Output
-from tests.ops.doctor.machines import finding_of, findings_of, make_machine, status_of, write
+from tests.ops.doctor.machines import (
+    expect,
+    expect_skipped,
+    findings_of,
+    make_machine,
+    write,
+)
 
 RUNNING = {
     "LoadState": "loaded",
@@ -24,6 +29,11 @@ RUNNING = {
     "NRestarts": "0",
     "NeedDaemonReload": "no",
 }
+STOPPED = {"ActiveState": "inactive", "SubState": "dead"}
+DISABLED = {"UnitFileState": "disabled"}
+FAILED = {"ActiveState": "failed", "SubState": "failed", "Result": "exit-code"}
+RESTARTING = {"ActiveState": "activating", "SubState": "auto-restart", "Result": "signal"}
+INVALID_SETTING = "exited with code 78: a setting is invalid"
 GONE = {"LoadState": "not-found", "ActiveState": "inactive", "SubState": "dead"}
 SCORE = "→ Overall exposure level for {unit}: {score} SAFE 😀\n"
 
@@ -59,15 +69,15 @@ class Systemd:
     def machine(self) -> Machine:
         return make_machine(self.root, run=self.run)
 
-    def state(self, name: str, **values: str) -> tuple[Health, str]:
-        """The status and texts of the finding for a unit in the given state."""
-        self.units[name] = {**RUNNING, **values}
-        [finding] = [
-            finding
-            for finding in findings_of(unit_checks.state, self.machine)
-            if finding.seen.startswith(name)
-        ]
-        return finding.status, f"{finding.seen} {finding.cause} {finding.fix}"
+    def finding(self, name: str) -> Finding:
+        """The finding for a unit."""
+        found = findings_of(units.state, self.machine)
+        [finding] = [finding for finding in found if finding.seen.startswith(name)]
+        return finding
+
+    def status_in(self, name: str, state: Mapping[str, str]) -> Health:
+        self.units[name] = {**RUNNING, **state}
+        return self.finding(name).status
 
 
 @pytest.fixture
@@ -75,17 +85,12 @@ def systemd(tmp_path: Path) -> Systemd:
     return Systemd(tmp_path)
 
 
-@pytest.mark.parametrize("check", unit_checks.CHECKS, ids=lambda check: check.name)
-def test_without_systemd(tmp_path: Path, check: Check) -> None:
-    with pytest.raises(CheckSkipped, match="systemd is not running"):
-        check.run(make_machine(tmp_path))
-
-
-@pytest.mark.parametrize("check", unit_checks.CHECKS, ids=lambda check: check.name)
-def test_without_sluice_units(systemd: Systemd, check: Check) -> None:
+@pytest.mark.parametrize("check", units.CHECKS, ids=lambda check: check.name)
+def test_without_systemd_or_units(tmp_path: Path, check: Check) -> None:
+    expect_skipped(check, make_machine(tmp_path), "systemd is not running")
+    systemd = Systemd(tmp_path)
     systemd.units = {units.REDIS: dict(RUNNING), units.DISTRIBUTION: dict(RUNNING)}
-    with pytest.raises(CheckSkipped, match="no units of Sluice"):
-        check.run(systemd.machine)
+    expect_skipped(check, systemd.machine, "no units of Sluice")
 
 
 def test_hanging_systemctl_is_called_once(tmp_path: Path) -> None:
@@ -97,116 +102,100 @@ def test_hanging_systemctl_is_called_once(tmp_path: Path) -> None:
 
     (tmp_path / "run/systemd/system").mkdir(parents=True)
     one = make_machine(tmp_path, run=hang)
-    for check in unit_checks.CHECKS:
-        with pytest.raises(CheckSkipped, match="no answer within"):
-            check.run(one)
+    for check in units.CHECKS:
+        expect_skipped(check, one, "no answer within")
     assert len(calls) == 1
 
 
 def test_healthy_installation(systemd: Systemd) -> None:
     systemd.units["redis-worker@2.service"] = dict(RUNNING)
-    state = findings_of(unit_checks.state, systemd.machine)
+    state = findings_of(units.state, systemd.machine)
     assert [finding.status for finding in state] == [Health.OK] * 5
     assert state[-1].seen == "redis-worker@2.service is active (running), enabled"
-    scores = findings_of(unit_checks.security, systemd.machine)
+    scores = findings_of(units.security, systemd.machine)
     assert [finding.status for finding in scores] == [Health.OK] * 4  # sockets have no score
-    for check in (unit_checks.restarts, unit_checks.drop_ins, unit_checks.collision):
-        assert status_of(check, systemd.machine) is Health.OK
+    for check in (units.restarts, units.drop_ins, units.collision):
+        expect(check, systemd.machine, Health.OK)
 
 
-def test_failed_unit(systemd: Systemd) -> None:
-    name = units.ECHO_WORKER
-    failed = {"ActiveState": "failed", "SubState": "failed", "Result": "exit-code"}
-    status, texts = systemd.state(name, **failed, ExecMainStatus="78")
-    assert status is Health.FAIL
-    assert "exited with code 78: a setting is invalid" in texts
-    assert f"systemctl reset-failed {name}" in texts
-    for result, meaning in {
-        "watchdog": "event loop was blocked",
-        "oom-kill": "memory was full",
-        "start-limit-hit": "stopped restarting it",
-        "something-new": "result something-new",
-    }.items():
-        status, texts = systemd.state(name, **{**failed, "Result": result})
-        assert status is Health.FAIL
-        assert meaning in texts
+@pytest.mark.parametrize(
+    ("state", "status", "text"),
+    [
+        ({**FAILED, "ExecMainStatus": "78"}, Health.FAIL, INVALID_SETTING),
+        (FAILED, Health.FAIL, f"systemctl reset-failed {units.ECHO_WORKER}"),
+        ({**FAILED, "Result": "watchdog"}, Health.FAIL, "event loop was blocked"),
+        ({**FAILED, "Result": "oom-kill"}, Health.FAIL, "memory was full"),
+        ({**FAILED, "Result": "start-limit-hit"}, Health.FAIL, "stopped restarting it"),
+        ({**FAILED, "Result": "something-new"}, Health.FAIL, "result something-new"),
+        (STOPPED, Health.FAIL, ""),
+        (RESTARTING, Health.FAIL, ""),
+        (DISABLED, Health.WARN, f"systemctl enable {units.ECHO_WORKER}"),
+        ({"NeedDaemonReload": "yes"}, Health.WARN, "daemon-reload"),
+        ({"LoadState": "bad-setting"}, Health.FAIL, ""),
+        ({"LoadState": "not-found"}, Health.FAIL, ""),
+    ],
+)
+def test_state_of_a_unit(
+    systemd: Systemd, state: dict[str, str], status: Health, text: str
+) -> None:
+    assert systemd.status_in(units.ECHO_WORKER, state) is status
+    found = systemd.finding(units.ECHO_WORKER)
+    assert text in f"{found.seen} {found.cause} {found.fix}"
 
 
-def test_other_unit_states(systemd: Systemd) -> None:
-    name = units.ECHO_WORKER
-    stopped = {"ActiveState": "inactive", "SubState": "dead"}
-    assert systemd.state(name, **stopped)[0] is Health.FAIL
-    restarting = {"ActiveState": "activating", "SubState": "auto-restart", "Result": "signal"}
-    assert systemd.state(name, **restarting)[0] is Health.FAIL
-    status, texts = systemd.state(name, UnitFileState="disabled")
-    assert status is Health.WARN
-    assert f"systemctl enable {name}" in texts
-    status, texts = systemd.state(name, NeedDaemonReload="yes")
-    assert status is Health.WARN
-    assert "daemon-reload" in texts
-    assert systemd.state(name, LoadState="bad-setting")[0] is Health.FAIL
-    assert systemd.state(name, LoadState="not-found")[0] is Health.FAIL
-
-
-def test_socket_activated_gateway(systemd: Systemd) -> None:
-    stopped = {"ActiveState": "inactive", "SubState": "dead", "UnitFileState": "disabled"}
-    assert systemd.state(units.GATEWAY, **stopped)[0] is Health.NOTE
-    assert systemd.state(units.GATEWAY, UnitFileState="disabled")[0] is Health.OK
+def test_units_that_need_not_run(systemd: Systemd) -> None:
+    unused = {**STOPPED, **DISABLED}
+    assert systemd.status_in(units.GATEWAY, unused) is Health.NOTE  # the socket starts it
+    assert systemd.status_in(units.GATEWAY, DISABLED) is Health.OK
     systemd.units[units.GATEWAY_SOCKET]["ActiveState"] = "inactive"
-    assert systemd.state(units.GATEWAY, **stopped)[0] is Health.FAIL
-
-
-def test_redis_not_managed_by_sluice(systemd: Systemd) -> None:
+    assert systemd.status_in(units.GATEWAY, unused) is Health.FAIL
+    assert systemd.status_in(units.ECHO_WORKER, unused) is Health.FAIL
+    systemd.units["redis-worker@ai.service"] = dict(RUNNING)
+    assert systemd.status_in(units.ECHO_WORKER, unused) is Health.NOTE  # another worker runs
     del systemd.units[units.REDIS]
-    [finding] = [
-        finding
-        for finding in findings_of(unit_checks.state, systemd.machine)
-        if finding.seen.startswith("redis.service")
-    ]
-    assert finding.status is Health.NOTE
+    assert systemd.finding(units.REDIS).status is Health.NOTE  # Sluice does not manage it
+
+
+def test_model_unit_is_checked_if_installed(systemd: Systemd) -> None:
+    found = findings_of(units.state, systemd.machine)
+    assert all(units.MODEL not in finding.seen for finding in found)
+    write(systemd.root, f"/etc/systemd/system/{units.MODEL}")
+    assert systemd.status_in(units.MODEL, FAILED) is Health.FAIL
+    write(systemd.root, "/etc/systemd/system/redis-gateway.service")
+    assert systemd.machine.remedies.start_worker == "sudo systemctl start redis-worker@ai"
 
 
 def test_restarts(systemd: Systemd) -> None:
     systemd.units[units.GATEWAY]["NRestarts"] = "1"
-    assert status_of(unit_checks.restarts, systemd.machine) is Health.NOTE
+    expect(units.restarts, systemd.machine, Health.NOTE)
     systemd.units[units.ECHO_WORKER]["NRestarts"] = "41"
-    found = finding_of(unit_checks.restarts, systemd.machine)
-    assert found.status is Health.WARN
-    assert f"-u {units.ECHO_WORKER}" in found.fix
+    expect(units.restarts, systemd.machine, Health.WARN, fix=f"-u {units.ECHO_WORKER}")
 
 
 def test_weakened_sandbox(systemd: Systemd) -> None:
     systemd.scores = {units.GATEWAY: 0.9, units.ECHO_WORKER: 1.5, units.REDIS: 9.2}
-    status = {
-        finding.seen.split()[0]: finding.status
-        for finding in findings_of(unit_checks.security, systemd.machine)
-    }
-    assert status == {
-        units.GATEWAY: Health.WARN,
-        units.ECHO_WORKER: Health.OK,
-        units.REDIS: Health.WARN,
-    }
+    found = findings_of(units.security, systemd.machine)
+    good = [finding.seen.split()[0] for finding in found if finding.status is Health.OK]
+    bad = [finding.seen.split()[0] for finding in found if finding.status is Health.WARN]
+    assert (good, sorted(bad)) == ([units.ECHO_WORKER], sorted([units.GATEWAY, units.REDIS]))
 
 
 def test_drop_ins(systemd: Systemd) -> None:
     file = "/etc/systemd/system/redis-gateway.service.d/50-mine.conf"
     systemd.units[units.GATEWAY]["DropInPaths"] = file
-    found = finding_of(unit_checks.drop_ins, systemd.machine)
-    assert (found.status, found.seen) == (Health.NOTE, file)
+    assert expect(units.drop_ins, systemd.machine, Health.NOTE).seen == file
 
 
 def test_collision_with_the_distribution(systemd: Systemd) -> None:
     stopped = {**RUNNING, "ActiveState": "inactive"}
     systemd.units[units.DISTRIBUTION] = {**stopped, "UnitFileState": "disabled"}
-    assert status_of(unit_checks.collision, systemd.machine) is Health.OK
+    expect(units.collision, systemd.machine, Health.OK)
     systemd.units[units.DISTRIBUTION] = stopped
-    assert status_of(unit_checks.collision, systemd.machine) is Health.WARN
+    expect(units.collision, systemd.machine, Health.WARN)
     systemd.units[units.DISTRIBUTION] = dict(RUNNING)
-    found = finding_of(unit_checks.collision, systemd.machine)
-    assert found.status is Health.WARN
-    assert "disable --now redis-server" in found.fix
+    expect(units.collision, systemd.machine, Health.WARN, fix="disable --now redis-server")
     systemd.units[units.REDIS]["Id"] = units.DISTRIBUTION
-    assert status_of(unit_checks.collision, systemd.machine) is Health.FAIL
+    expect(units.collision, systemd.machine, Health.FAIL)
 
 
 @pytest.mark.parametrize(
@@ -226,28 +215,23 @@ def test_listen_address(systemd: Systemd, listens: str, called: str | None) -> N
 
 
 def test_credentials(tmp_path: Path) -> None:
-    with pytest.raises(CheckSkipped):
-        secrets.credentials.run(make_machine(tmp_path))
+    expect_skipped(secrets.credentials, make_machine(tmp_path))
     file = write(tmp_path, "/etc/sluice/credentials/admin.redis_url", "unix://a:b@/s\n", 0o600)
     file.parent.chmod(0o700)
     owned = make_machine(tmp_path, owner_uid=os.getuid())
-    assert status_of(secrets.credentials, owned) is Health.OK
-    assert status_of(secrets.credentials, make_machine(tmp_path, owner_uid=12345)) is Health.FAIL
+    expect(secrets.credentials, owned, Health.OK)
+    expect(secrets.credentials, make_machine(tmp_path, owner_uid=12345), Health.FAIL)
     file.chmod(0o640)
-    found = finding_of(secrets.credentials, owned)
-    assert found.status is Health.FAIL
+    found = expect(secrets.credentials, owned, Health.FAIL, fix="chmod 600")
     assert "admin.redis_url has mode 640" in found.seen
-    assert "chmod 600" in found.fix
 
 
 def test_secrets_in_settings_files(tmp_path: Path) -> None:
-    with pytest.raises(CheckSkipped):
-        secrets.environment.run(make_machine(tmp_path))
+    expect_skipped(secrets.environment, make_machine(tmp_path))
     write(tmp_path, "/etc/sluice/gateway.env", "# PASSWORD=x\nPORT=8080\nREDIS_URL=unix:///s\n")
-    assert status_of(secrets.environment, make_machine(tmp_path)) is Health.OK
+    expect(secrets.environment, make_machine(tmp_path), Health.OK)
     write(tmp_path, "/etc/sluice/worker.env", "REDIS_URL='redis://w:hunter2@h'\nMODEL_API_KEY=k\n")
-    found = finding_of(secrets.environment, make_machine(tmp_path))
-    assert found.status is Health.WARN
+    found = expect(secrets.environment, make_machine(tmp_path), Health.WARN)
     assert "REDIS_URL in /etc/sluice/worker.env" in found.seen
     assert "MODEL_API_KEY" in found.seen
     assert "hunter2" not in str(found)
