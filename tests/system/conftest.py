@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.servers import missing
 from tests.system.cache import scratch
+from tests.system.listing import Listing, listing
 from tests.system.machine import CommandFailed, Layers, Machine, booted
 from tests.system.rootfs import base_tree, what_is_missing
 from tests.system.sluice import PROJECT, TOOLS, WHEELHOUSE, install, put_tools
@@ -68,6 +69,19 @@ def installed(unpacked: Layers, work_directory: Path) -> Layers:
     finally:
         machine.power_off()
     return machine.layers
+
+
+@pytest.fixture(scope="module")
+def host(unpacked: Layers, work_directory: Path) -> Iterator[Machine]:
+    """A machine for one test file, without Sluice."""
+    with booted(unpacked, work_directory) as machine:
+        yield machine
+
+
+@pytest.fixture(scope="module")
+def pristine(host: Machine) -> Listing:
+    """The state before the installation."""
+    return listing(host)
 
 
 @pytest.fixture(scope="module")

@@ -27,6 +27,7 @@ SERVICES = (REDIS, GATEWAY, WORKER)
 
 URL = "http://127.0.0.1:8080"
 CREDENTIALS = "/etc/sluice/credentials"
+EX_CONFIG = "78"
 TERMINAL = ("done", "error", "canceled")
 
 
@@ -52,17 +53,24 @@ def curl(machine: Machine, arguments: str, **options: Any) -> str:
     return machine.run(f"curl -sS --max-time 30 {arguments}", **options).stdout
 
 
-def post(machine: Machine, text: str = "hello", headers: str = "") -> dict[str, Any]:
-    """Posts a chat job; returns the response body."""
-    body = shlex.quote(json.dumps({"task": "chat", "payload": {"text": text}}))
-    answer = curl(machine, f"{URL}/v1/jobs -H 'Content-Type: application/json' {headers} -d {body}")
-    job_record: dict[str, Any] = json.loads(answer)
-    return job_record
+def ask(machine: Machine, arguments: str, body: object = None) -> dict[str, Any]:
+    """Sends a request with curl, and the body as JSON; returns the response body."""
+    data = ""
+    if body is not None:
+        data = f"-H 'Content-Type: application/json' -d {shlex.quote(json.dumps(body))}"
+    response: dict[str, Any] = json.loads(curl(machine, f"{arguments} {data}"))
+    return response
+
+
+def post(machine: Machine, task: str = "chat", **payload: object) -> str:
+    """Posts a job; returns its id."""
+    job = {"task": task, "payload": payload or {"text": "hello"}}
+    job_id: str = ask(machine, f"{URL}/v1/jobs", job)["job_id"]
+    return job_id
 
 
 def job(machine: Machine, job_id: str) -> dict[str, Any]:
-    job_record: dict[str, Any] = json.loads(curl(machine, f"{URL}/v1/jobs/{job_id}"))
-    return job_record
+    return ask(machine, f"{URL}/v1/jobs/{job_id}")
 
 
 def wait_until(machine: Machine, job_id: str, status: str, timeout_s: float = 30.0) -> None:
@@ -70,6 +78,39 @@ def wait_until(machine: Machine, job_id: str, status: str, timeout_s: float = 30
     machine.wait_for(
         lambda: job(machine, job_id).get("status") == status, timeout_s, f"{job_id} to be {status}"
     )
+
+
+def run_job(machine: Machine, text: str = "hello") -> str:
+    """Runs a job; returns its id."""
+    job_id = post(machine, text=text)
+    wait_until(machine, job_id, "done")
+    return job_id
+
+
+def replace_worker(machine: Machine, unit: str) -> None:
+    """Runs a worker of the template unit instead of the echo worker."""
+    machine.run(f"systemctl disable --now {WORKER} && systemctl enable --now {unit}")
+
+
+def states(machine: Machine, *units: str) -> list[str]:
+    return machine.run(f"systemctl is-active {' '.join(units)}", code=None).stdout.split()
+
+
+def assert_no_warnings(machine: Machine, *units: str) -> None:
+    complaints = machine.journal("-b", "-p", "warning", *(f"-u{unit}" for unit in units))
+    assert complaints in ("", "-- No entries --\n")
+
+
+def assert_failed_permanently(machine: Machine, unit: str, reason: str) -> None:
+    """The unit stopped because of an invalid setting, which its status names."""
+    state = machine.unit(unit, "ActiveState", "SubState", "ExecMainStatus", "NRestarts")
+    assert state == {
+        "ActiveState": "failed",
+        "SubState": "failed",
+        "ExecMainStatus": EX_CONFIG,
+        "NRestarts": "0",
+    }
+    assert reason in machine.run(f"systemctl status {unit}", code=None).stdout
 
 
 def redis_as(machine: Machine, role: str, *command: str) -> str:

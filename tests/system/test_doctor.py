@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from tests.system.machine import Machine
-from tests.system.sluice import WORKER, post, wait_until
+from tests.system.sluice import WORKER, run_job
 
 
 def findings(machine: Machine, *, code: int) -> list[dict[str, Any]]:
@@ -16,7 +16,7 @@ def findings(machine: Machine, *, code: int) -> list[dict[str, Any]]:
 
 
 def test_an_installed_machine_is_healthy(machine: Machine) -> None:
-    wait_until(machine, post(machine)["job_id"], "done")
+    run_job(machine)
     found = findings(machine, code=0)
     assert len(found) > 10
     assert [finding for finding in found if finding["status"] == "fail"] == []

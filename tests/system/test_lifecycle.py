@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.system.listing import Listing, listing
-from tests.system.machine import Layers, Machine, booted
+from tests.system.machine import Machine
 from tests.system.sluice import (
     GATEWAY,
     SERVICES,
@@ -18,8 +17,8 @@ from tests.system.sluice import (
     installer,
     job,
     load,
-    post,
-    wait_until,
+    run_job,
+    states,
 )
 from tests.system.wheelhouse import copy_project, wheelhouse
 
@@ -28,33 +27,13 @@ ROLLED_BACK = 70
 KEPT = ("/var/lib/sluice",)
 
 
-@pytest.fixture(scope="module")
-def host(unpacked: Layers, work_directory: Path) -> Iterator[Machine]:
-    """A machine without Sluice."""
-    with booted(unpacked, work_directory) as machine:
-        yield machine
-
-
-@pytest.fixture(scope="module")
-def pristine(host: Machine) -> Listing:
-    """The state before the installation."""
-    return listing(host)
-
-
-def finished_job(host: Machine, text: str) -> str:
-    """Runs a job; returns its id."""
-    job_id: str = post(host, text)["job_id"]
-    wait_until(host, job_id, "done")
-    return job_id
-
-
 def processes(host: Machine) -> dict[str, str]:
     """Main process id of each service."""
     return {unit: host.prop(unit, "MainPID") for unit in SERVICES}
 
 
-def release(host: Machine, work_directory: Path, version: str, *, is_broken: bool = False) -> str:
-    """Copies another release of the project; returns the options that install it."""
+def upgrade(host: Machine, directory: Path, version: str, *, is_broken: bool = False) -> int:
+    """Upgrades to another release while customers post jobs; returns the exit code."""
 
     def change(project: Path) -> None:
         pyproject = project / "pyproject.toml"
@@ -65,13 +44,19 @@ def release(host: Machine, work_directory: Path, version: str, *, is_broken: boo
             main = project / "gateway" / "main.py"
             main.write_text(main.read_text() + '\nraise RuntimeError("a release gone wrong")\n')
 
-    project = copy_project(work_directory / f"project-{version}", change)
-    wheels = wheelhouse(project, work_directory / f"wheelhouse-{version}")
+    project = copy_project(directory / f"project-{version}", change)
+    wheels = wheelhouse(project, directory / f"wheelhouse-{version}")
     host.copy_in(project, f"/root/sluice-{version}")
     host.copy_in(wheels, f"/root/wheelhouse-{version}")
-    return f"/root/sluice-{version}"
+    command = f"upgrade --wheelhouse /root/wheelhouse-{version} --yes"
+    with load(host) as report:
+        result = installer(host, command, project=f"/root/sluice-{version}", code=None)
+    assert report.connection_troubles == [], result
+    assert_each_done_once(host, report)
+    return result.code
 
 
+@pytest.mark.usefixtures("pristine")
 class TestLifecycle:
     """The tests run in this order; each starts where the previous one ended."""
 
@@ -83,59 +68,39 @@ class TestLifecycle:
             assert file in result
         assert pristine.changes_until(listing(host)) == []
 
-    def test_install(self, host: Machine, pristine: Listing) -> None:
+    def test_install(self, host: Machine) -> None:
         install(host)
-        assert host.run(f"systemctl is-active {' '.join(UNITS)}").stdout.split() == ["active"] * 4
-        finished_job(host, "first")
+        assert states(host, *UNITS) == ["active"] * 4
+        run_job(host, "first")
 
-    def test_second_install_changes_nothing(self, host: Machine, pristine: Listing) -> None:
+    def test_second_install_changes_nothing(self, host: Machine) -> None:
         before, running = listing(host), processes(host)
         install(host)
         assert before.changes_until(listing(host), except_below=KEPT) == []
         assert processes(host) == running
-
-    def test_dry_run_after_install_shows_no_difference(
-        self, host: Machine, pristine: Listing
-    ) -> None:
-        result = install(host, "--dry-run").stdout
-        assert not [line for line in result.splitlines() if line.startswith(("+", "-", "@@"))], (
-            result
-        )
+        output = install(host, "--dry-run").stdout
+        assert not [line for line in output.splitlines() if line.startswith(("+", "-", "@@"))]
 
     def test_upgrade_refuses_no_request(self, host: Machine, work_directory: Path) -> None:
-        project = release(host, work_directory, "0.1.1")
-        with load(host) as report:
-            installer(host, "upgrade --wheelhouse /root/wheelhouse-0.1.1 --yes", project=project)
+        assert upgrade(host, work_directory, "0.1.1") == 0
         assert "0.1.1" in host.run("sluice --version").stdout
-        assert report.connection_troubles == []
-        assert_each_done_once(host, report)
 
     def test_broken_release_is_rolled_back(self, host: Machine, work_directory: Path) -> None:
-        project = release(host, work_directory, "0.1.2", is_broken=True)
-        with load(host) as report:
-            result = installer(
-                host,
-                "upgrade --wheelhouse /root/wheelhouse-0.1.2 --yes",
-                project=project,
-                code=None,
-            )
-        assert result.code == ROLLED_BACK, result
+        assert upgrade(host, work_directory, "0.1.2", is_broken=True) == ROLLED_BACK
         assert "0.1.1" in host.run("sluice --version").stdout
         assert host.prop(GATEWAY, "ActiveState") == "active"
-        assert report.connection_troubles == []
-        assert_each_done_once(host, report)
 
     def test_backup_and_restore(self, host: Machine) -> None:
-        before = finished_job(host, "before the backup")
+        before = run_job(host, "before the backup")
         installer(host, "backup /root/jobs.backup")
-        after = finished_job(host, "after the backup")
+        after = run_job(host, "after the backup")
         installer(host, "restore /root/jobs.backup --yes")
         assert job(host, before)["status"] == "done"
         assert job(host, after).get("status") == 404
-        finished_job(host, "after the restore")
+        run_job(host, "after the restore")
 
     def test_uninstall_leaves_nothing_but_the_data(self, host: Machine, pristine: Listing) -> None:
-        kept = finished_job(host, "kept")
+        kept = run_job(host, "kept")
         installer(host, "uninstall --yes")
         assert pristine.changes_until(listing(host), except_below=KEPT) == []
         assert "redis" in host.run("ls /var/lib/sluice").stdout.split()
@@ -147,10 +112,7 @@ class TestLifecycle:
         installer(host, "uninstall --purge --yes")
         assert pristine.changes_until(listing(host)) == []
         assert host.run("redis-cli PING").stdout.strip() == "PONG"
-
-    def test_purge_afterwards_leaves_the_distributions_redis_alone(
-        self, host: Machine, pristine: Listing
-    ) -> None:
+        # A purge afterwards leaves the distribution's Redis alone.
         host.run("mkdir -p /var/lib/sluice/redis")
         running = host.prop("redis-server.service", "MainPID")
         installer(host, "uninstall --purge --yes")

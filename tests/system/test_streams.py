@@ -36,7 +36,7 @@ def test_a_stream_resumes_after_a_restart(machine: Machine) -> None:
         f"[Service]\nEnvironment=ECHO_DELAY_MS={SLOW_MS}\n",
     )
     machine.run(f"systemctl daemon-reload && systemctl restart {WORKER}")
-    job_id = post(machine)["job_id"]
+    job_id = post(machine)
     wait_until(machine, job_id, "running")
     watching = machine.start(f"curl -sS -N --max-time 60 {URL}/v1/jobs/{job_id}/events")
     assert watching.stdout is not None
