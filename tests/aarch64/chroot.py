@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -99,6 +98,3 @@ class Chroot:
         inner = f"cd {PROJECT} && {command}"
         run = ["chroot", str(self._root), "/usr/bin/env", "-i", *words, "bash", "-c", inner]
         return " && ".join(map(shlex.join, steps)) + f" && exec {shlex.join(run)}"
-
-    def remove(self) -> None:
-        shutil.rmtree(self._root.parent)

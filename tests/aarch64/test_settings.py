@@ -13,17 +13,13 @@ from tests.support.servers import ALL
 PROJECT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("name", TESTS)
-def test_every_smoke_test_exists(name: str) -> None:
-    assert (PROJECT / name).is_file()
-
-
-def test_the_servers_of_the_smoke_tests_exist() -> None:
+def test_smoke_tests_and_their_servers_exist() -> None:
+    assert all((PROJECT / name).is_file() for name in TESTS)
     assert set(SERVERS) <= set(ALL)
 
 
-@pytest.fixture
-def pip_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, str]]:
+def test_settings_of_pip_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Variables override files."""
     config = tmp_path / "pip.conf"
     links = "find-links =\n    /a\n    /b\n"
     config.write_text(f"[global]\ntimeout = 7\n{links}[install]\npre = true\n")
@@ -32,24 +28,16 @@ def pip_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, d
     monkeypatch.setenv("PIP_CONFIG_FILE", str(config))
     monkeypatch.setenv("PIP_TIMEOUT", "9")
     monkeypatch.setenv("PIP_PROGRESS_BAR", "off")
-    return host_settings.pip_settings()
-
-
-def test_variables_override_files_of_pip(pip_settings: dict[str, dict[str, str]]) -> None:
-    assert pip_settings["global"]["timeout"] == "9"
-    assert pip_settings["global"]["progress-bar"] == "off"
-    assert pip_settings["global"]["find-links"].split() == ["/a", "/b"]
-    assert pip_settings["install"]["pre"] == "true"
-    assert "config-file" not in pip_settings["global"]
-
-
-def test_written_settings_of_pip_are_the_same(
-    pip_settings: dict[str, dict[str, str]], tmp_path: Path
-) -> None:
-    host_settings.write_pip_settings(tmp_path / "written", pip_settings)
+    settings = host_settings.pip_settings()
+    assert settings["global"]["timeout"] == "9"
+    assert settings["global"]["progress-bar"] == "off"
+    assert settings["global"]["find-links"].split() == ["/a", "/b"]
+    assert settings["install"]["pre"] == "true"
+    assert "config-file" not in settings["global"]
+    host_settings.write_pip_settings(tmp_path / "written", settings)
     parser = configparser.RawConfigParser()
     parser.read(tmp_path / "written")
-    assert {name: dict(parser[name]) for name in parser.sections()} == pip_settings
+    assert {name: dict(parser[name]) for name in parser.sections()} == settings
 
 
 def test_local_directories_of_settings_are_shared(tmp_path: Path) -> None:

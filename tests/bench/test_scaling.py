@@ -37,14 +37,11 @@ ROUNDS = [
 # -- measured --------------------------------------------------------------------------------------
 
 
-def test_growth_is_the_most_expensive_number_of_partitions() -> None:
-    assert growth(ROUNDS) == pytest.approx(1.2)
-
-
 @pytest.mark.parametrize(
     ("busy_share", "text"), [(0.0, "; flat)"), (0.5, "not evaluated: the machine was busy")]
 )
 def test_the_section_is_evaluated_on_a_quiet_machine_only(busy_share: float, text: str) -> None:
+    assert growth(ROUNDS) == pytest.approx(1.2)  # of the most expensive number of partitions
     written = section(ROUNDS, Load(2, 0.0, busy_share))
     assert text in written
     assert "| 4 | 5,000 | 65 | 55 | 1.20 |" in written
@@ -81,14 +78,13 @@ def test_runs_keep_the_results_of_other_runs(tmp_path: Path) -> None:
 
 
 def test_one_node_matches_the_measurement() -> None:
+    """Small batches are more expensive, and Redis is the limit with many cores."""
     alone = project(1, COST, CURRENT)
     assert alone.redis_us == 40 + 60
     assert alone.others_us == pytest.approx(300 + 70 + 2 / 16 * 3)
     assert alone.jobs_per_s == pytest.approx(3 * 0.8e6 / alone.others_us)
     assert alone.limit == "gateways and workers"
-
-
-def test_small_batches_are_more_expensive() -> None:
+    assert project(1, COST, Fleet(cores=64)).limit == "Redis"
     few = project(1, COST, replace(CURRENT, slots=4))
     assert few.redis_us == 40 + 120
     assert few.others_us == pytest.approx(300 + 130 + 2 / 4 * 3)
@@ -107,10 +103,6 @@ def test_hints_to_all_nodes_limit_growth() -> None:
     per_node = [project(nodes, COST, partitioned).jobs_per_s / nodes for nodes in NODES]
     assert per_node == sorted(per_node, reverse=True)
     assert per_node[-1] < per_node[0]
-
-
-def test_redis_is_the_limit_with_many_cores() -> None:
-    assert project(1, COST, Fleet(cores=64)).limit == "Redis"
 
 
 def test_the_projection_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

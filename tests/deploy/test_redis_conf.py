@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -9,67 +10,57 @@ import pytest
 
 from deploy.installer.redis_conf import redis_conf
 from deploy.installer.redis_server import RedisServer
-from tests.support.deploy.acl import InstalledRedis
+from tests.support.deploy.acl import MEMORY_BYTES, InstalledRedis
 from tests.support.servers import REAL, require_binary
 
-
-def value(installed: InstalledRedis, name: str) -> Any:
-    found: Any = installed.admin.config_get(name)
-    return found[name]
-
-
-def test_jobs_are_persisted_and_never_evicted(installed_redis: InstalledRedis) -> None:
-    assert value(installed_redis, "appendonly") == "yes"
-    assert value(installed_redis, "appendfsync") == "always"
-    assert value(installed_redis, "aof-use-rdb-preamble") == "yes"
-    assert value(installed_redis, "maxmemory-policy") == "noeviction"
-    assert value(installed_redis, "maxmemory") == str(2 << 30)  # a quarter of 8 GB
-    assert value(installed_redis, "stream-node-max-bytes") == "1024"
+EFFECTIVE = {
+    "appendonly": "yes",
+    "appendfsync": "always",
+    "aof-use-rdb-preamble": "yes",
+    "maxmemory-policy": "noeviction",
+    "maxmemory": str(2 << 30),  # a quarter of 8 GB
+    "stream-node-max-bytes": "1024",
+    "port": "0",
+    "protected-mode": "yes",
+}
 
 
-def test_only_the_group_can_connect(installed_redis: InstalledRedis) -> None:
-    assert value(installed_redis, "port") == "0"
+def values(installed: InstalledRedis, names: Iterable[str]) -> dict[str, str]:
+    admin: Any = installed.admin
+    return {name: admin.config_get(name)[name] for name in names}
+
+
+def test_jobs_are_safe_and_only_the_group_can_connect(installed_redis: InstalledRedis) -> None:
+    assert values(installed_redis, EFFECTIVE) == EFFECTIVE
     assert installed_redis.socket.stat().st_mode & 0o777 == 0o770
-    assert value(installed_redis, "protected-mode") == "yes"
-
-
-def test_it_starts_without_warnings_about_its_settings(installed_redis: InstalledRedis) -> None:
     assert "Bad directive" not in installed_redis.log
     assert "ready to accept connections" in installed_redis.log.lower()
 
 
 @pytest.mark.parametrize("kind", REAL)
 def test_operator_settings_take_precedence(kind: str) -> None:
-    installed = InstalledRedis(
-        require_binary(kind), local="maxmemory 100mb\nappendfsync everysec\n"
-    )
+    own = "maxmemory 100mb\nappendfsync everysec\n"
+    installed = InstalledRedis(require_binary(kind), local=own)
     try:
-        assert value(installed, "maxmemory") == str(100 << 20)
-        assert value(installed, "appendfsync") == "everysec"
+        expected = {"maxmemory": str(100 << 20), "appendfsync": "everysec"}
+        assert values(installed, expected) == expected
     finally:
         installed.close()
 
 
-def server(*version: int, notifies: bool = True) -> RedisServer:
+def conf(
+    *version: int, notifies: bool = True, port: int = 0, memory_bytes: int = MEMORY_BYTES
+) -> str:
     major, minor, patch = version
-    return RedisServer(Path("/usr/bin/redis-server"), (major, minor, patch), notifies)
+    server = RedisServer(Path("/usr/bin/redis-server"), (major, minor, patch), notifies)
+    return redis_conf(server, port, memory_bytes)
 
 
-def test_newer_options_only_for_newer_servers() -> None:
-    assert "shutdown-timeout" not in redis_conf(server(6, 2, 14), 0, 1 << 33)
+def test_settings_depend_on_server_and_host() -> None:
+    assert "shutdown-timeout" not in conf(6, 2, 14)
     for version in ((7, 0, 15), (7, 2, 4), (8, 4, 0)):
-        assert "shutdown-timeout" in redis_conf(server(*version), 0, 1 << 33)
-
-
-def test_a_server_without_libsystemd_does_not_notify() -> None:
-    assert "supervised systemd" in redis_conf(server(8, 4, 0), 0, 1 << 33)
-    assert "supervised no" in redis_conf(server(8, 4, 0, notifies=False), 0, 1 << 33)
-
-
-def test_a_port_is_on_loopback_only() -> None:
-    text = redis_conf(server(7, 0, 15), 6390, 1 << 33)
-    assert "port 6390\nbind 127.0.0.1 -::1\n" in text
-
-
-def test_a_small_host_gets_the_minimum_memory() -> None:
-    assert "maxmemory 64mb" in redis_conf(server(7, 0, 15), 0, 1 << 26)
+        assert "shutdown-timeout" in conf(*version)
+    assert "supervised systemd" in conf(8, 4, 0)
+    assert "supervised no" in conf(8, 4, 0, notifies=False)  # without libsystemd
+    assert "port 6390\nbind 127.0.0.1 -::1\n" in conf(7, 0, 15, port=6390)
+    assert "maxmemory 64mb" in conf(7, 0, 15, memory_bytes=1 << 26)

@@ -31,57 +31,48 @@ def mutator() -> LuaMutator:
     return LuaMutator()
 
 
-def changed(mutator: LuaMutator, operator: str) -> list[list[str]]:
-    """Per mutant of the operator, the lines that are not in the original."""
-    known = set(SCRIPT.splitlines())
-    return [
-        [line for line in change.apply().splitlines() if line not in known]
-        for change in mutator.changes(SCRIPT)
-        if change.operator == operator
-    ]
+def lines_changed(mutator: LuaMutator, operator: str) -> list[tuple[list[str], list[str]]]:
+    """Per mutant of the operator, the lines that it lacks, and those that it adds."""
+    original = SCRIPT.splitlines()
+    found = []
+    for change in mutator.changes(SCRIPT):
+        if change.operator == operator:
+            mutant = change.apply().splitlines()
+            dropped = [line for line in original if line not in mutant]
+            found.append((dropped, [line for line in mutant if line not in original]))
+    return found
 
 
-def dropped(mutator: LuaMutator, operator: str) -> list[list[str]]:
-    """Per mutant of the operator, the lines that it lacks."""
-    return [
-        [line for line in SCRIPT.splitlines() if line not in change.apply().splitlines()]
-        for change in mutator.changes(SCRIPT)
-        if change.operator == operator
-    ]
-
-
-def test_conditions_are_negated(mutator: LuaMutator) -> None:
-    assert changed(mutator, "negate") == [
-        ["if not (record[1] ~= attempt or", "    record[2] == 'a > b') then -- a fence"]
-    ]
-
-
-def test_comparisons_are_changed_outside_strings(mutator: LuaMutator) -> None:
-    assert changed(mutator, "compare") == [
-        ["if record[1] == attempt or"],
-        ["    record[2] ~= 'a > b' then -- a fence"],
-    ]
-
-
-def test_and_and_or_are_exchanged(mutator: LuaMutator) -> None:
-    assert changed(mutator, "logic") == [["if record[1] ~= attempt and"]]
+@pytest.mark.parametrize(
+    ("operator", "added"),
+    [
+        (
+            "negate",
+            [["if not (record[1] ~= attempt or", "    record[2] == 'a > b') then -- a fence"]],
+        ),
+        (  # not in strings
+            "compare",
+            [["if record[1] == attempt or"], ["    record[2] ~= 'a > b' then -- a fence"]],
+        ),
+        ("logic", [["if record[1] ~= attempt and"]]),
+    ],
+)
+def test_a_condition_is_changed(mutator: LuaMutator, operator: str, added: list[list[str]]) -> None:
+    assert [new for _, new in lines_changed(mutator, operator)] == added
 
 
 @pytest.mark.parametrize(
     ("operator", "lines"),
     [
         ("drop-return", ["  return { $ANSWER_LOST }"]),
-        (
-            "drop-call",
-            ["redis.call('HSET', job, $JOB_STATUS, status,", "  $JOB_RESULT, result)"],
-        ),
+        ("drop-call", ["redis.call('HSET', job, $JOB_STATUS, status,", "  $JOB_RESULT, result)"]),
         ("drop-expire", ["redis.call('EXPIRE', job, ttl) -- must come last"]),
         ("drop-assignment", ["count = count + 1"]),
         ("drop-ack", ["acknowledge(group, message_id)"]),
     ],
 )
 def test_a_whole_statement_is_dropped(mutator: LuaMutator, operator: str, lines: list[str]) -> None:
-    assert dropped(mutator, operator) == [lines]
+    assert [old for old, _ in lines_changed(mutator, operator)] == [lines]
 
 
 def test_adjacent_statements_are_swapped(mutator: LuaMutator) -> None:

@@ -129,12 +129,9 @@ def test_report_lines() -> None:
     assert report.summary(FINDINGS) == "1 failure, 1 note, 1 ok, 3 skipped"
 
 
-def test_quiet_prints_only_problems() -> None:
+def test_quiet_and_coloured_lines() -> None:
     lines = list(report.report_lines(FINDINGS, color=False, quiet=True))
     assert [line.split()[0] for line in lines] == ["fail", "why:", "fix:"]
-
-
-def test_report_colours() -> None:
     [line, *_] = report.report_lines(FINDINGS, color=True, quiet=False)
     assert line.startswith("\x1b[32mok     \x1b[0m a.one")
 
@@ -153,8 +150,7 @@ def test_lines_are_printed_immediately() -> None:
 
 
 def test_json_report() -> None:
-    text = report.as_json(FINDINGS, healthy=False, redis=None, url="http://x")
-    whole = json.loads(text)
+    whole = json.loads(report.as_json(FINDINGS, healthy=False, redis=None, url="http://x"))
     assert whole["healthy"] is False
     assert whole["counts"] == {"ok": 1, "note": 1, "warn": 0, "fail": 1, "skipped": 3}
     assert whole["findings"][2] == {
