@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -23,16 +22,10 @@ from tests.ops.doctor.machines import (
     findings_of,
     real_machine,
 )
-from tests.support.servers import REAL, SYSTEM, RealServer, require_binary
+from tests.support.servers import SYSTEM, RealServer, require_binary
 
 SETTINGS = WorkerSettings(queue_partitions=4)
 KEYS = SETTINGS.partitions.keys
-
-
-@pytest.fixture(params=REAL)
-def server(request: Any, real_server: Any) -> RealServer:
-    server: RealServer = real_server(request.param)
-    return server
 
 
 @pytest.fixture

@@ -15,15 +15,9 @@ from common.settings.worker import WorkerSettings
 from ops.doctor.checks import queue as checks
 from ops.doctor.finding import CheckSkipped, Health
 from tests.ops.doctor.machines import Queue, expect, expect_skipped, finding_of
-from tests.support.servers import REAL, RealServer
+from tests.support.servers import RealServer
 
 KEYS = JobKeys()
-
-
-@pytest.fixture(params=REAL)
-def server(request: Any, real_server: Any) -> RealServer:
-    server: RealServer = real_server(request.param)
-    return server
 
 
 @pytest.fixture
