@@ -77,44 +77,44 @@ def run_job(gateway: str, job: dict[str, object]) -> list[tuple[str, str]]:
     return list(zip(types, data))
 
 
-def run_echo() -> None:
+def run_echo(port: str, variables: dict[str, str]) -> list[str]:
     """`make run` with the private Redis, and a job through the echo worker."""
+    with running(["make", "run", "ARGS=--worker echo"], "API:", **variables):
+        job: dict[str, object] = {"task": "chat", "payload": {"text": "hello"}}
+        events = run_job(f"http://127.0.0.1:{port}", job)
+    types = [type for type, _ in events]
+    assert types == ["hello", "queued", "running", "message", "done"], events
+    socket = Path(variables["SLUICE_DATA_DIR"]) / "redis" / "redis.sock"
+    assert not socket.exists(), "Redis is still running"
+    return types
+
+
+def run_model(port: str, variables: dict[str, str]) -> list[str]:
+    """A job that the embedded model answers."""
+    sluice = str(Path(sys.executable).with_name("sluice"))
+    serve = [sluice, "model", "serve", "--port", str(pick()), "--slots", "1", "--context", "256"]
+    with (
+        running(serve, "is served at", **variables),
+        running([sluice, "up", "--worker", "real"], "API:", **variables),
+    ):
+        payload = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
+        job: dict[str, object] = {"task": "chat", "payload": payload, "timeout_s": 200}
+        events = run_job(f"http://127.0.0.1:{port}", job)
+    types = [type for type, _ in events]
+    assert types[-1] == "done", events
+    assert {"message", "usage"} <= set(types), events
+    return types
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.aarch64.session")
+    parser.add_argument("session", choices=("echo", "model"))
+    session = {"echo": run_echo, "model": run_model}[parser.parse_args().session]
     port = str(pick())
     with tempfile.TemporaryDirectory(prefix="sluice-session-") as data:
-        variables = {"PORT": port, "SLUICE_DATA_DIR": data}
-        command = ["make", "run", "ARGS=--worker echo"]
-        with running(command, "API:", **variables):
-            job: dict[str, object] = {"task": "chat", "payload": {"text": "hello"}}
-            events = run_job(f"http://127.0.0.1:{port}", job)
-        types = [type for type, _ in events]
-        assert types == ["hello", "queued", "running", "message", "done"], events
-        assert not (Path(data) / "redis" / "redis.sock").exists(), "Redis is still running"
-    print(f"events: {' '.join(types)}")
-
-
-def run_model() -> None:
-    """A job that the embedded model answers."""
-    port, model_port = str(pick()), str(pick())
-    sluice = str(Path(sys.executable).with_name("sluice"))
-    serve = [sluice, "model", "serve", "--port", model_port, "--slots", "1", "--context", "256"]
-    with tempfile.TemporaryDirectory(prefix="sluice-session-") as data:
-        variables = {"PORT": port, "SLUICE_DATA_DIR": data}
-        with (
-            running(serve, "is served at", **variables),
-            running([sluice, "up", "--worker", "real"], "API:", **variables),
-        ):
-            payload = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
-            events = run_job(
-                f"http://127.0.0.1:{port}", {"task": "chat", "payload": payload, "timeout_s": 200}
-            )
-        types = [type for type, _ in events]
-        assert types[-1] == "done", events
-        assert "message" in types, events
-        assert "usage" in types, events
+        types = session(port, {"PORT": port, "SLUICE_DATA_DIR": data})
     print(f"events: {' '.join(types)}")
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m tests.aarch64.session")
-    parser.add_argument("session", choices=("echo", "model"))
-    {"echo": run_echo, "model": run_model}[parser.parse_args().session]()
+    main()

