@@ -12,16 +12,19 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from deploy.installer import loading
 from deploy.installer.credentials import Credentials
 from deploy.installer.host import Host
 from deploy.installer.layout import ADMIN, REDIS_UNIT
 from deploy.installer.manifest import Manifest
+from deploy.installer.resp import RedisCommandError, RedisUnavailable
 from tests.support.deploy.fake_machine import FakeMachine, FakeSystemd
 from tests.support.processes.worker import TIMEOUT_S, wait_until
 from tests.support.servers import BUNDLED, REAL, SYSTEM, require_binary
@@ -218,6 +221,17 @@ def test_a_damaged_backup_changes_nothing(machines: Any, homes: Path) -> None:
         assert client.dbsize() == COUNT
     assert not list(machine.layout.state.glob("*restore*"))
     assert "redis-gateway.service" in machine.systemd.active
+
+
+def test_a_loading_snapshot_is_awaited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Redis refuses commands until it has loaded the snapshot."""
+    client = Mock(execute=Mock(side_effect=[RedisCommandError("LOADING"), 3]))
+    connect = Mock(side_effect=[RedisUnavailable("not yet", ""), client, client])
+    monkeypatch.setattr(loading, "Resp", connect)
+    running = Mock(poll=Mock(return_value=None))
+    assert loading._connected(running, tmp_path / "socket", tmp_path / "log") is client
+    assert connect.call_count == 3
+    client.close.assert_called_once()
 
 
 def test_without_a_running_redis(machines: Any, homes: Path) -> None:

@@ -114,11 +114,14 @@ def test_unreadable_disk_is_skipped(tmp_path: Path) -> None:
     assert disk_of(tmp_path).total_bytes > 0
 
 
-def test_file_limit_below_max_connections(tmp_path: Path) -> None:
-    limit = {"max_connections": 1 << 40}
+@pytest.mark.parametrize(
+    ("connections", "status", "fix"), [(1, Health.OK, ""), (1 << 40, Health.NOTE, "ulimit -n ")]
+)
+def test_file_limit(tmp_path: Path, connections: int, status: Health, fix: str) -> None:
+    limit = {"max_connections": connections}
     settings = make_machine(tmp_path).gateway_settings.model_copy(update=limit)
-    found = expect(host.files, make_machine(tmp_path, gateway_settings=settings), Health.NOTE)
-    assert found.fix.startswith("ulimit -n ")
+    found = expect(host.files, make_machine(tmp_path, gateway_settings=settings), status)
+    assert found.fix.startswith(fix)
 
 
 @pytest.mark.parametrize(

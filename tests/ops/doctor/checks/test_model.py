@@ -165,7 +165,7 @@ def test_embedder_of_installed_weights(small: Path, monkeypatch: pytest.MonkeyPa
         ({"embed_url": URL}, Health.OK),
     ],
 )
-def test_embedder_without_weights(bare: Path, given: dict[str, str], status: Health) -> None:
+def test_embedder_without_weights(bare: Path, given: dict[str, Any], status: Health) -> None:
     expect(checks.embedder, machine_with(bare, **given), status)
 
 
