@@ -99,13 +99,6 @@ class TestModel:
         host.run(f"systemctl restart {MODEL}")
         chat(host)
 
-    def test_a_second_install_changes_nothing(self, host: Machine) -> None:
-        before = listing(host)
-        running = host.prop(MODEL, "MainPID")
-        install(host)
-        assert before.changes_until(listing(host), except_below=("/var/lib/sluice",)) == []
-        assert host.prop(MODEL, "MainPID") == running
-
     def test_a_backup_does_not_contain_the_weights(self, host: Machine) -> None:
         installer(host, "backup /root/model.backup")
         assert int(host.run("stat -c %s /root/model.backup").stdout) < 5_000_000
