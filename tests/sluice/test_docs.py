@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,15 +10,12 @@ from pathlib import Path
 import pytest
 
 from sluice import errors
-from tests.sluice.conftest import Site
+from tests.support.client.site import Site
 from tests.support.files.photos import encoded, harness
 from tests.support.processes.gateway import ROOT, environment
 
 PAGE = (ROOT / "docs" / "client.md").read_text()
 PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-#: Programs that need the built-in handlers and the workflow of the examples.
-FEATURES = [program for program in PROGRAMS if "sluice.rag" in program]
-JOBS = [program for program in PROGRAMS if program not in FEATURES]
 
 
 def run(program: str, site: Site, folder: Path) -> str:
@@ -36,28 +32,24 @@ def run(program: str, site: Site, folder: Path) -> str:
     return done.stdout
 
 
-def test_number_of_programs() -> None:
-    assert (len(JOBS), len(FEATURES)) == (3, 1)
-
-
 @pytest.mark.process
-@pytest.mark.xdist_group("client-site")
-@pytest.mark.parametrize("number", range(3))
-def test_job_programs_run(site: Site, tmp_path: Path, number: int) -> None:
-    output = run(JOBS[number], site, tmp_path)
-    assert ("'words': 0" in output) == (number < 2)
-    assert ("wrong {'kind': 'wrong'" in output) == (number == 2)
-
-
-@pytest.mark.process
-@pytest.mark.xdist_group("client-features")
-def test_feature_program_runs(feature_site: Site, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "output"),
+    [
+        (0, "'words': 5"),
+        (1, "'words': 1"),
+        (2, "wrong {'kind': 'wrong'"),
+        pytest.param(3, "The office opens at nine.", marks=pytest.mark.slow("runs a workflow")),
+    ],
+)
+def test_documented_programs_run(site: Site, tmp_path: Path, number: int, output: str) -> None:
+    assert len(PROGRAMS) == 4
     (tmp_path / "holiday.jpg").write_bytes(encoded(harness(), "jpeg"))
-    output = run(FEATURES[0], feature_site, tmp_path)
-    assert "The office opens at nine." in output
-    assert output.splitlines()[-1] == "completed"
-    assert (tmp_path / "holiday.webp").read_bytes()[:4] == b"RIFF"
-    shutil.rmtree(tmp_path)
+    printed = run(PROGRAMS[number], site, tmp_path)
+    assert output in printed
+    if number == 3:
+        assert printed.splitlines()[-1] == "completed"
+        assert (tmp_path / "holiday.webp").read_bytes()[:4] == b"RIFF"
 
 
 def test_every_error_is_documented_with_its_exit_code() -> None:

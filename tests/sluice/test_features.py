@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import uuid
 from pathlib import Path
 from typing import Any
@@ -9,19 +11,16 @@ from typing import Any
 import pytest
 
 from sluice.errors import Conflict, Invalid, JobFailed, NotAllowed, NotFound
-from tests.sluice.conftest import Connect, Site
+from tests.sluice.conftest import Connect
+from tests.support.client.scripted_gateway import ScriptedGateway, answer
+from tests.support.client.site import SECRET, Site
 from tests.support.files.photos import encoded, harness
 from tests.support.processes.worker import wait_until
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("client-features")]
+pytestmark = pytest.mark.process
 
 PHOTO = encoded(harness(), "jpeg")
 LOG = "feat: watch a job\nfix: no zombie is left behind\nfix: a typo\n"
-
-
-@pytest.fixture
-def sluice(connect: Connect, feature_site: Site) -> Any:
-    return connect(feature_site.url)
 
 
 def start_workflow(sluice: Any) -> Any:
@@ -86,9 +85,24 @@ def test_cancel_workflow(sluice: Any) -> None:
         list(sluice.workflows.watch("../jobs"))
 
 
-def test_webhook_dead_letters(sluice: Any) -> None:
-    assert list(sluice.workflows.webhook_dead_letters()) == []
-    assert sluice.workflows.redrive_webhooks()["redriven"] == []
+def test_webhook_is_dead_lettered_and_redriven(sluice: Any, script: ScriptedGateway) -> None:
+    script.respond(answer(400), answer(200))
+    job = sluice.workflows.create(webhook={"url": f"{script.url}/hook"})
+
+    def dead_lettered() -> list[Any]:
+        dead_letters = sluice.workflows.webhook_dead_letters()
+        return [each for each in dead_letters if each.job_id == job.job_id]
+
+    [dead_letter] = wait_until(dead_lettered, 60)
+    event_ids = [dead_letter.event_id]
+    assert sluice.workflows.redrive_webhooks(event_ids)["redriven"] == event_ids
+    wait_until(lambda: len(script.requests) == 2, 60)
+    first, again = script.requests
+    assert first.body == again.body
+    assert first.json["event_type"] == "job.created"
+    signed = again.headers["x-workflow-timestamp"].encode() + b"." + again.body
+    digest = hmac.new(SECRET.encode(), signed, hashlib.sha256).hexdigest()
+    assert again.headers["x-workflow-signature"] == f"sha256={digest}"
 
 
 def test_image_upload_and_download(sluice: Any, tmp_path: Path) -> None:
@@ -154,17 +168,17 @@ def test_add_search_and_delete_documents(sluice: Any) -> None:
         sluice.rag.add(b"%PDF-1.4 no", namespace=ns, media_type="application/pdf")
 
 
-def test_key_scopes_are_enforced(connect: Connect, feature_site: Site, sluice: Any) -> None:
+def test_key_scopes_are_enforced(connect_to_site: Connect, site: Site, sluice: Any) -> None:
     created = sluice.request("POST", "/v1/keys", body={"name": "r", "scopes": ["jobs:read"]})
-    reader = connect(feature_site.url, created["key"])
+    reader = connect_to_site(site.url, created["key"])
     me = reader.whoami()
     assert (me.name, list(me.scopes), me.key_id) == ("r", ["jobs:read"], created["key_id"])
     with pytest.raises(NotAllowed) as raised:
         reader.submit("chat", {"text": "a"})
     assert raised.value.code == "insufficient_scope"
     with pytest.raises(NotAllowed) as raised:
-        connect(feature_site.url, "sluice_nonsense").whoami()
+        connect_to_site(site.url, "sluice_nonsense").whoami()
     assert raised.value.status == 401
     # A refused stream is not retried.
     with pytest.raises(NotAllowed):
-        list(connect(feature_site.url, "sluice_nonsense").job("x").stream())
+        list(connect_to_site(site.url, "sluice_nonsense").job("x").stream())

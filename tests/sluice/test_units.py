@@ -7,16 +7,14 @@ import inspect
 import subprocess
 import sys
 from datetime import datetime, timezone
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import sluice
-from sluice import AsyncJobHandle, AsyncSluice, JobHandle, Sluice
-from sluice.aio.documents import Documents as AsyncDocuments
-from sluice.aio.images import Images as AsyncImages
-from sluice.aio.workflows import Workflows as AsyncWorkflows
+from sluice import worker
 from sluice.api import jobs
 from sluice.api.jobs import Event, Job
 from sluice.api.parsing import read_nothing
@@ -30,9 +28,6 @@ from sluice.errors import (
     SluiceError,
     Unreachable,
 )
-from sluice.sync.documents import Documents
-from sluice.sync.images import Images
-from sluice.sync.workflows import Workflows
 from sluice.transport import sse
 from sluice.transport.event_stream import EventStream, TextJoiner
 from sluice.transport.request import build_request, path_segment, query_string, retry_after_s
@@ -178,37 +173,20 @@ def test_result_of() -> None:
 # -- both clients -------------------------------------------------------------------------
 
 
-CLIENT_PAIRS = [
-    (Sluice, AsyncSluice),
-    (JobHandle, AsyncJobHandle),
-    (Workflows, AsyncWorkflows),
-    (Images, AsyncImages),
-    (Documents, AsyncDocuments),
-]
+def test_blocking_client_is_generated_from_the_asyncio_client() -> None:
+    done = subprocess.run(
+        [sys.executable, "tools/generate_sync_client.py", "--check"],
+        cwd=ROOT, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize(("plain", "awaited"), CLIENT_PAIRS)
-def test_both_clients_have_the_same_methods(plain: type, awaited: type) -> None:
-    def public(kind: type) -> dict[str, list[str]]:
-        return {
-            name: [str(each).partition(":")[0] for each in signature(kind, name)]
-            for name in dir(kind)
-            if not name.startswith("_") and inspect.isfunction(getattr(kind, name))
-        }
-
-    def signature(kind: type, name: str) -> list[inspect.Parameter]:
-        return list(inspect.signature(getattr(kind, name)).parameters.values())
-
-    assert public(plain) == public(awaited)
-    for name in public(plain):
-        assert getattr(plain, name).__doc__ == getattr(awaited, name).__doc__, name
-
-
-def test_every_public_name_is_importable() -> None:
-    for name in sluice.__all__:
-        assert getattr(sluice, name).__name__ == name
+@pytest.mark.parametrize("module", [sluice, worker], ids=lambda module: module.__name__)
+def test_every_public_name_is_importable(module: Any) -> None:
+    for name in module.__all__:
+        assert getattr(module, name).__name__ == name
     with pytest.raises(AttributeError, match="Nonsense"):
-        sluice.Nonsense  # noqa: B018
+        module.Nonsense  # noqa: B018
 
 
 def test_every_error_is_a_sluice_error() -> None:
@@ -220,21 +198,35 @@ def test_every_error_is_a_sluice_error() -> None:
     assert all(issubclass(kind, SluiceError) for kind in defined if kind is not ExitCode)
 
 
-def imported_modules(code: str, names: str) -> str:
-    program = f"import sys\n{code}\nprint(*sorted(set({names.split()}) & set(sys.modules)))"
+COMMAND = """
+from sluice.cli import main
+sys.argv = ["sluice", "{}"]
+try:
+    main()
+except SystemExit:
+    pass
+"""
+HEAVY = "asyncio httpx2 pydantic logging redis fastapi"
+SERVER_SIDE = "worker common gateway ops redis pydantic"
+
+
+@pytest.mark.parametrize(
+    ("code", "heavy"),
+    [
+        ("import sluice", f"{HEAVY} {SERVER_SIDE} http.client dataclasses typing"),
+        ("import sluice.worker", f"{SERVER_SIDE} fastapi asyncio"),
+        ("from sluice import Sluice; Sluice('http://x')", HEAVY),
+        ("from sluice import AsyncSluice; AsyncSluice('http://x')", "httpx2"),
+        (COMMAND.format("--help"), SERVER_SIDE),
+        (COMMAND.format("--version"), SERVER_SIDE),
+    ],
+)
+def test_heavy_modules_are_imported_late(code: str, heavy: str) -> None:
+    program = f"import sys\n{code}\nprint(sorted(set({heavy.split()}) & set(sys.modules)))"
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    return done.stdout.strip()
-
-
-def test_heavy_modules_are_imported_late() -> None:
-    heavy = "asyncio httpx2 pydantic logging redis fastapi"
-    assert imported_modules("import sluice", f"{heavy} http.client dataclasses typing") == ""
-    assert imported_modules("from sluice import Sluice; Sluice('http://x')", heavy) == ""
-    assert (
-        imported_modules("from sluice import AsyncSluice; AsyncSluice('http://x')", "httpx2") == ""
-    )
+    assert done.stdout.splitlines()[-1] == "[]"
 
 
 @pytest.mark.parametrize("package", ["aio", "api", "sync", "transport"])

@@ -444,13 +444,16 @@ def test_wait_survives_errors(connect: Connect, script: ScriptedGateway) -> None
     assert script.requests[-1].headers["prefer"].startswith("wait=")
 
 
-def test_wait_polls_at_a_limited_rate(client: Any, script: ScriptedGateway) -> None:
+def test_wait_polls_at_a_limited_rate(
+    client: Any, script: ScriptedGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sluice.api.jobs.POLL_S", 0.2)
     script.respond(*[answer(200, job("running"))] * 50)
     started = time.monotonic()
     with pytest.raises(WaitTimeout, match="running") as raised:
-        client.job("j1").wait(1.5)
+        client.job("j1").wait(0.3)
     assert raised.value.exit_code == ExitCode.TIMEOUT
-    assert 1.4 < time.monotonic() - started < 10
+    assert 0.28 < time.monotonic() - started < 10
     assert len(script.requests) <= 4
 
 

@@ -2,42 +2,29 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from sluice import cli
+from tests.support.client.scripted_gateway import ScriptedGateway
 from tests.support.files.gguf import HEAD, build_gguf
 from tests.support.model.served import FAKE_ENGINE, Served
-from tests.support.processes.commands import CommandResult
-from tests.support.processes.gateway import environment
+from tests.support.processes.commands import CommandResult, run_here
 
 
 @pytest.fixture
-def command(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> Callable[..., CommandResult]:
+def command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., CommandResult]:
     """Runs `sluice` with these words, in an empty directory and with these settings only."""
     monkeypatch.chdir(tmp_path)
+    return run_here
 
-    def run(*words: str, **settings: str) -> CommandResult:
-        with monkeypatch.context() as patch:
-            given = environment(**settings)
-            for name in os.environ.keys() - given.keys():
-                patch.delenv(name)
-            for name, value in given.items():
-                patch.setenv(name, value)
-            capsys.readouterr()
-            try:
-                code = cli.run(words)
-            except SystemExit as ended:
-                code = ended.code if isinstance(ended.code, int) else 1
-        out, err = capsys.readouterr()
-        return CommandResult(code, out, err)
 
-    return run
+@pytest.fixture
+def script() -> Iterator[ScriptedGateway]:
+    script = ScriptedGateway()
+    yield script
+    script.close()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The private Redis: the first process starts it, the last one stops it."""
+"""The private Redis or Valkey: the first process starts it, the last one stops it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -18,8 +19,9 @@ from redis.retry import Retry
 from common.errors import NoRedisServer
 from common.process import embedded_redis
 from common.process.embedded_redis import EmbeddedRedis
+from deploy import ensure_redis
 from tests.support.processes.worker import Process, wait_until
-from tests.support.servers import BUNDLED, SYSTEM, require_binary
+from tests.support.servers import BUNDLED, SYSTEM, VALKEY_9, require_binary
 
 pytestmark = pytest.mark.process
 
@@ -139,43 +141,74 @@ def test_an_invalid_data_directory_is_a_clear_error(
 # -- which server -----------------------------------------------------------------------------
 
 
-@pytest.fixture
-def fake_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
-    """Puts a fake `redis-server` on an otherwise empty PATH."""
-    monkeypatch.setenv("PATH", str(tmp_path))
+PutServer = Callable[..., Path]
 
-    def write(script: str) -> Path:
-        binary = tmp_path / "redis-server"
-        binary.write_text(f"#!/bin/sh\n{script}\n")
-        binary.chmod(0o755)
-        return binary
+
+@pytest.fixture
+def put_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PutServer:
+    """Puts a fake server on an otherwise empty PATH."""
+    path = tmp_path / "bin"
+    path.mkdir()
+    monkeypatch.setenv("PATH", str(path))
+
+    def write(script: str, name: str = "redis-server") -> Path:
+        (path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (path / name).chmod(0o755)
+        return path / name
 
     return write
 
 
-def test_a_supported_server_on_the_path_is_used(fake_path: Callable[[str], Path]) -> None:
-    binary = fake_path("echo 'Redis server v=10.2.0 sha=0'")
-    assert embedded_redis.find_server() == binary
+REDIS_5, REDIS_6_0 = "echo 'Redis server v=5.0.7 sha=0'", "echo 'Redis server v=6.0.16 sha=0'"
+REDIS_10, VALKEY_7 = "echo 'Redis server v=10.2.0 sha=0'", "echo 'Valkey server v=7.2.5 sha=0'"
 
 
 @pytest.mark.parametrize(
-    "script", ["", "echo 'Redis server v=6.0.16 sha=0'", "exit 1", "echo hello", "kill -9 $$"]
+    ("redis_server", "valkey_server", "used"),
+    [
+        (REDIS_10, "", "redis-server"),
+        (REDIS_10, VALKEY_7, "redis-server"),
+        ("", VALKEY_7, "valkey-server"),
+        (REDIS_6_0, VALKEY_7, "valkey-server"),
+        *((script, "", None) for script in ("", REDIS_6_0, "exit 1", "echo hi", "kill -9 $$")),
+    ],
 )
-def test_an_unusable_server_on_the_path_is_skipped(
-    fake_path: Callable[[str], Path], script: str
+def test_the_first_supported_server_is_used(
+    put_server: PutServer, redis_server: str, valkey_server: str, used: str | None
 ) -> None:
-    if script:  # otherwise there is none
-        fake_path(script)
-    assert str(embedded_redis.find_server()) == require_binary(BUNDLED)
+    """One on the PATH, or the bundled one."""
+    scripts = {"redis-server": redis_server, "valkey-server": valkey_server}
+    put = {name: put_server(script, name) for name, script in scripts.items() if script}
+    found = embedded_redis.find_server()
+    assert found == (put[used] if used else Path(require_binary(BUNDLED)))
+
+
+def test_setup_downloads_no_redis_if_valkey_is_installed(
+    put_server: PutServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_server(VALKEY_7, "valkey-server")
+    monkeypatch.setattr(embedded_redis.importlib.util, "find_spec", lambda name: None)
+    run, downloads = embedded_redis.subprocess.run, []
+
+    def run_or_record(command: list[str], **options: Any) -> object:
+        """Executes only the version query."""
+        if "--version" in command:
+            return run(command, **options)
+        downloads.append(command)
+        return None
+
+    monkeypatch.setattr(ensure_redis.subprocess, "run", run_or_record)
+    assert ensure_redis.main() == 0
+    assert downloads == []
 
 
 def test_the_error_without_any_server_has_a_remedy(
-    fake_path: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, data_dir: Path
+    put_server: PutServer, monkeypatch: pytest.MonkeyPatch, data_dir: Path
 ) -> None:
     monkeypatch.setattr(embedded_redis.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(NoRedisServer, match=r"redis-server >= 6\.2 found; install one.*REDIS_URL"):
         embedded_redis.find_server()
-    binary = fake_path("echo 'Redis server v=5.0.7 sha=0'")
+    binary = put_server(REDIS_5)
     server = EmbeddedRedis(data_dir)
     with pytest.raises(NoRedisServer, match=f"{binary} is Redis 5.0.7"):
         server.acquire()
@@ -183,18 +216,45 @@ def test_the_error_without_any_server_has_a_remedy(
 
 
 def test_a_server_that_does_not_start_is_a_clear_error(
-    fake_path: Callable[[str], Path], data_dir: Path
+    put_server: PutServer, data_dir: Path
 ) -> None:
-    fake_path('[ "$1" = --version ] && echo "Redis server v=7.0.0" || exit 3')
+    put_server('[ "$1" = --version ] && echo "Redis server v=7.0.0" || exit 3')
     server = EmbeddedRedis(data_dir)
     with pytest.raises(NoRedisServer, match=r"did not start.*redis\.log"):
         server.acquire()
     server.release()
 
 
+@pytest.mark.slow("needs Valkey 9")
+def test_workers_use_a_private_valkey(
+    put_server: PutServer, data_dir: Path, spawn: Callable[..., Process]
+) -> None:
+    binary = put_server("", "valkey-server")
+    binary.unlink()
+    binary.symlink_to(require_binary(VALKEY_9))
+    worker = spawn("worker.echo_worker", sluice_data_dir=data_dir, path=binary.parent, block_ms=50)
+    worker.wait_for_line("takes jobs")
+    assert f"starting a private redis: {binary}" in worker.log
+    server = EmbeddedRedis(data_dir)
+    server.acquire()
+    with client(server) as connection:
+        assert connection.info("server")["valkey_version"].startswith("9.")
+        connection.set("key", "value")
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait() == 0
+    assert pid_of(server) is not None  # this process still uses it
+    server.release()
+    assert pid_of(server) is None
+    server.acquire()
+    with client(server) as connection:
+        assert connection.get("key") == b"value"
+    server.release()
+
+
 # -- processes --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow("starts three workers")
 def test_workers_share_one_server_and_the_last_stops_it(
     data_dir: Path, spawn: Callable[..., Process]
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -139,52 +140,44 @@ def test_a_missing_engine(serve: Serve, gguf: Path, tmp_path: Path) -> None:
     assert "sluice model install" in output
 
 
+VALID, HUGE = build_gguf(HEAD), build_gguf({**HEAD, "llama.block_count": 1_000_000})
+
+
 @SLOW
 @pytest.mark.parametrize(
-    ("name", "content"),
+    ("name", "content", "words", "settings", "code", "remedy"),
     [
-        ("bad", b""),
-        ("bad", b"nonsense"),
-        ("bad", build_gguf(HEAD)[:300]),
-        ("refused", build_gguf(HEAD)),  # the fake engine cannot load it
+        *(("bad", content, [], {}, CONFIG, "--gguf") for content in (b"", b"noise", VALID[:300])),
+        ("refused", VALID, [], {}, CONFIG, "--gguf"),  # the fake engine cannot load it
+        ("huge", HUGE, [], {}, UNAVAILABLE, "MB.*--context"),
+        ("good", VALID, ["--host", "0.0.0.0"], {}, CONFIG, "MODEL_API_KEY"),
+        ("good", VALID, ["--context", "9000"], {}, CONFIG, "--context"),
+        ("good", VALID, [], {"LOG_LEVEL": "loud"}, CONFIG, "LOG_LEVEL"),
+        ("good", VALID, [], {"SLUICE_DATA_DIR": "/proc/none"}, CONFIG, "SLUICE_DATA_DIR"),
     ],
 )
-def test_a_file_that_is_not_a_model(
-    serve: Serve, tmp_path: Path, name: str, content: bytes
+def test_an_invalid_model_or_option_has_a_remedy(
+    serve: Serve,
+    tmp_path: Path,
+    name: str,
+    content: bytes,
+    words: list[str],
+    settings: dict[str, str],
+    code: int,
+    remedy: str,
 ) -> None:
     path = tmp_path / f"{name}.gguf"
     path.write_bytes(content)
-    assert "--gguf" in refusal(serve("--gguf", path), CONFIG)
+    assert re.search(remedy, refusal(serve("--gguf", path, *words, **settings), code))
 
 
 @SLOW
-def test_not_enough_memory_or_a_port_in_use(serve: Serve, gguf: Path, tmp_path: Path) -> None:
-    huge = tmp_path / "huge.gguf"
-    huge.write_bytes(build_gguf({**HEAD, "llama.block_count": 1_000_000}))
-    output = refusal(serve("--gguf", huge), UNAVAILABLE)
-    assert "MB" in output
-    assert "--context" in output
+def test_a_port_in_use(serve: Serve, gguf: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         output = refusal(serve("--gguf", gguf, "--port", port), UNAVAILABLE)
     assert str(port) in output
     assert "--port" in output
-
-
-@SLOW
-@pytest.mark.parametrize(
-    ("words", "settings", "word"),
-    [
-        (["--host", "0.0.0.0"], {}, "MODEL_API_KEY"),
-        (["--context", "9000"], {}, "--context"),
-        ([], {"LOG_LEVEL": "loud"}, "LOG_LEVEL"),
-        ([], {"SLUICE_DATA_DIR": "/proc/none"}, "SLUICE_DATA_DIR"),
-    ],
-)
-def test_invalid_options_exit_with_78(
-    serve: Serve, gguf: Path, words: list[str], settings: dict[str, str], word: str
-) -> None:
-    assert word in refusal(serve("--gguf", gguf, *words, **settings), CONFIG)
 
 
 @pytest.mark.parametrize("words", [[], ["serve", "--port", "x"], ["serve", "--slots", "0"]])

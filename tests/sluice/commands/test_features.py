@@ -5,12 +5,11 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from sluice.errors import ExitCode
-from tests.support.processes.commands import Stack
+from tests.support.client.site import Site
 
 pytestmark = pytest.mark.process
 TEXT = (
@@ -19,94 +18,89 @@ TEXT = (
 )
 
 
-def run_json(stack: Stack, *words: str) -> Any:
-    ran = stack.run(*words, "-o", "json")
-    assert ran.code == 0, ran
-    return json.loads(ran.out)
-
-
-def test_rag_commands(stack: Stack, tmp_path: Path) -> None:
+def test_rag_commands(site: Site, tmp_path: Path) -> None:
     file = tmp_path / "hours.md"
     file.write_text("# Hours\n\nThe shop is closed on sundays.\n")
-    added = run_json(stack, "rag", "add", str(file))
+    added = site.run_json("rag", "add", str(file))
     assert [each["document_id"] for each in added] == ["hours.md"]
-    stdin = stack.run("rag", "add", "-", "--id", "x", stdin=b"open on mondays")
+    stdin = site.run("rag", "add", "-", "--id", "x", stdin=b"open on mondays")
     assert stdin.code == 0
-    found = run_json(stack, "rag", "search", "closed sundays")
+    found = site.run_json("rag", "search", "closed sundays")
     assert found["hits"][0]["document_id"] == "hours.md"
-    shown = stack.run("rag", "search", "closed sundays")
+    shown = site.run("rag", "search", "closed sundays")
     assert "closed on sundays" in shown.out
-    assert {each["id"] for each in run_json(stack, "rag", "ls")} == {"hours.md", "x"}
-    assert "default" in stack.run("rag", "namespaces").out
-    assert stack.run("rag", "rm", "hours.md", "x").code == 0
-    assert run_json(stack, "rag", "ls") == []
-    assert stack.run("rag", "add", str(tmp_path / "none")).code == ExitCode.IO_ERROR
+    assert {each["id"] for each in site.run_json("rag", "ls")} == {"hours.md", "x"}
+    assert "default" in site.run("rag", "namespaces").out
+    assert site.run("rag", "rm", "hours.md", "x").code == 0
+    assert site.run_json("rag", "ls") == []
+    assert site.run("rag", "add", str(tmp_path / "none")).code == ExitCode.IO_ERROR
 
 
-def test_image_commands(stack: Stack, tmp_path: Path) -> None:
+@pytest.mark.slow("processes two images")
+def test_image_commands(site: Site, tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image")
     buffer = io.BytesIO()
     image.new("RGB", (40, 30), "red").save(buffer, "PNG")
     (tmp_path / "red.png").write_bytes(buffer.getvalue())
-    [done] = run_json(stack, "image", "upload", str(tmp_path / "red.png"), "--wait")
+    [done] = site.run_json("image", "upload", str(tmp_path / "red.png"), "--wait")
     assert done["status"] == "processed", done
     image_id = done["image_id"]
-    [piped] = stack.run("image", "upload", str(tmp_path / "red.png")).out.split()
-    assert stack.run("image", "watch", piped).code == 0
+    [piped] = site.run("image", "upload", str(tmp_path / "red.png")).out.split()
+    assert site.run("image", "watch", piped).code == 0
     target = tmp_path / "small.webp"
-    assert stack.run("image", "get", image_id, "--to", str(target)).code == 0
+    assert site.run("image", "get", image_id, "--to", str(target)).code == 0
     assert target.read_bytes()[8:12] == b"WEBP"
-    assert {image_id, piped} <= {each["image_id"] for each in run_json(stack, "image", "ls")}
-    assert "red.png" in stack.run("image", "show", image_id).out
-    assert stack.run("image", "rm", image_id, piped).code == 0
-    assert stack.run("image", "show", image_id).code == ExitCode.NOT_FOUND
+    assert {image_id, piped} <= {each["image_id"] for each in site.run_json("image", "ls")}
+    assert "red.png" in site.run("image", "show", image_id).out
+    assert site.run("image", "rm", image_id, piped).code == 0
+    assert site.run("image", "show", image_id).code == ExitCode.NOT_FOUND
 
 
 @pytest.mark.slow("processes an image")
-def test_broken_image_exits_1(stack: Stack, tmp_path: Path) -> None:
+def test_broken_image_exits_1(site: Site, tmp_path: Path) -> None:
     pytest.importorskip("PIL.Image")
     (tmp_path / "no.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"x" * 100)
-    ran = stack.run("image", "upload", str(tmp_path / "no.png"), "--wait")
+    ran = site.run("image", "upload", str(tmp_path / "no.png"), "--wait")
     assert ran.code == ExitCode.FAILED
     assert "failed" in ran.out
 
 
-def test_workflow_from_start_to_undo(stack: Stack, tmp_path: Path) -> None:
+def test_workflow_from_start_to_undo(site: Site, tmp_path: Path) -> None:
     (tmp_path / "queues.txt").write_text(TEXT)
-    started = stack.run("workflow", "start", "--source", str(tmp_path / "queues.txt"))
+    started = site.run("workflow", "start", "--source", str(tmp_path / "queues.txt"))
     assert started.code == 0, started
     [job_id] = started.out.split()
-    watched = stack.run("workflow", "watch", job_id, "--until-input")
+    watched = site.run("workflow", "watch", job_id, "--until-input")
     assert watched.code == ExitCode.INPUT_REQUIRED, watched
-    assert run_json(stack, "workflow", "show", job_id)["status"] == "waiting_input"
-    assert job_id in {each["job_id"] for each in run_json(stack, "workflow", "ls")}
-    proposed = run_json(stack, "workflow", "results", job_id, "--status", "proposed")
+    assert site.run_json("workflow", "show", job_id)["status"] == "waiting_input"
+    assert job_id in {each["job_id"] for each in site.run_json("workflow", "ls")}
+    proposed = site.run_json("workflow", "results", job_id, "--status", "proposed")
     assert proposed
-    assert proposed[0]["id"] in stack.run("workflow", "results", job_id).out
+    assert proposed[0]["id"] in site.run("workflow", "results", job_id).out
 
-    assert stack.run("workflow", "approve", job_id).code == ExitCode.USAGE
+    assert site.run("workflow", "approve", job_id).code == ExitCode.USAGE
     assert (
-        stack.run("workflow", "approve", job_id, "--all").code == ExitCode.USAGE
+        site.run("workflow", "approve", job_id, "--all").code == ExitCode.USAGE
     )  # no terminal to ask on
-    decided = stack.run("workflow", "approve", job_id, "--min-confidence", "0", "-y")
+    decided = site.run("workflow", "approve", job_id, "--min-confidence", "0", "-y")
     assert decided.code == 0, decided
-    assert stack.run("workflow", "watch", job_id).code == 0
-    undone = stack.run("workflow", "undo", job_id)
+    assert site.run("workflow", "watch", job_id).code == 0
+    undone = site.run("workflow", "undo", job_id)
     assert undone.code == 0, undone
     assert undone.out.startswith("undone: undo_")
-    late = stack.run("workflow", "reject", job_id, "--all", "-y")
+    late = site.run("workflow", "reject", job_id, "--all", "-y")
     assert late.code == ExitCode.FAILED
     assert "409" in late.err
 
 
 @pytest.mark.slow("runs a workflow")
-def test_workflow_from_a_file_and_cancel(stack: Stack, tmp_path: Path) -> None:
+def test_workflow_from_a_file_and_cancel(site: Site, tmp_path: Path) -> None:
     request = {"auto_advance": False, "sources": [{"type": "text", "title": "t", "text": TEXT}]}
     file = tmp_path / "request.json"
     file.write_text(json.dumps(request))
-    first = run_json(stack, "workflow", "start", "-f", str(file), "--key", "one")
-    again = run_json(stack, "workflow", "start", "-f", str(file), "--key", "one")
+    first = site.run_json("workflow", "start", "-f", str(file), "--key", "one")
+    again = site.run_json("workflow", "start", "-f", str(file), "--key", "one")
     assert first["job_id"] == again["job_id"]
-    canceled = run_json(stack, "workflow", "cancel", first["job_id"], "--reason", "enough")
+    canceled = site.run_json("workflow", "cancel", first["job_id"], "--reason", "enough")
     assert canceled["status"] == "cancelled"
-    assert stack.run("workflow", "watch", first["job_id"]).code == ExitCode.CANCELED
+    assert site.run("workflow", "watch", first["job_id"]).code == ExitCode.CANCELED

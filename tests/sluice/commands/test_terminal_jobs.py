@@ -8,7 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from sluice.errors import ExitCode
-from tests.support.processes.commands import Stack, Terminal
+from tests.support.client.site import Site
+from tests.support.processes.commands import Terminal
 
 pytestmark = pytest.mark.process
 Start = Callable[..., Terminal]
@@ -20,7 +21,7 @@ def test_submit_prints_the_watch_command(terminal: Start) -> None:
     assert "sluice watch" in shown.shown
 
 
-def test_stream_then_ctrl_c_and_cancel(terminal: Start, stack: Stack) -> None:
+def test_stream_then_ctrl_c_and_cancel(terminal: Start, site: Site) -> None:
     shown = terminal("submit", "chat", "forever", "--stream")
     shown.wait_for("well …")
     shown.ctrl_c()
@@ -30,8 +31,8 @@ def test_stream_then_ctrl_c_and_cancel(terminal: Start, stack: Stack) -> None:
     assert "canceled" in shown.shown
 
 
-def test_ctrl_c_and_no_leaves_the_job_running(terminal: Start, stack: Stack) -> None:
-    job_id = stack.submit("forever")
+def test_ctrl_c_and_no_leaves_the_job_running(terminal: Start, site: Site) -> None:
+    job_id = site.submit("forever")
     shown = terminal("watch", job_id)
     shown.wait_for("well …")
     shown.ctrl_c()
@@ -39,39 +40,39 @@ def test_ctrl_c_and_no_leaves_the_job_running(terminal: Start, stack: Stack) -> 
     shown.press("n\n")
     assert shown.end() == ExitCode.INTERRUPTED
     assert f"sluice watch {job_id}" in shown.shown
-    assert stack.run("get", job_id, "--field", "status").out == "running\n"
-    stack.cancel(job_id)
+    assert site.run("get", job_id, "--field", "status").out == "running\n"
+    site.cancel(job_id)
 
 
 @pytest.mark.slow("runs commands on a terminal")
-def test_second_ctrl_c_exits(terminal: Start, stack: Stack) -> None:
-    job_id = stack.submit("forever")
+def test_second_ctrl_c_exits(terminal: Start, site: Site) -> None:
+    job_id = site.submit("forever")
     shown = terminal("watch", job_id)
     shown.wait_for("well …")
     shown.ctrl_c()
     shown.wait_for(r"cancel the job\?")
     shown.ctrl_c()
     assert shown.end() == ExitCode.INTERRUPTED
-    assert stack.run("get", job_id, "--field", "status").out == "running\n"
-    stack.cancel(job_id)
+    assert site.run("get", job_id, "--field", "status").out == "running\n"
+    site.cancel(job_id)
 
 
 @pytest.mark.slow("waits for the progress of a job")
-def test_ctrl_c_while_waiting_leaves_the_job_running(terminal: Start, stack: Stack) -> None:
+def test_ctrl_c_while_waiting_leaves_the_job_running(terminal: Start, site: Site) -> None:
     shown = terminal("submit", "chat", "forever", "--wait")
     shown.wait_for(r"running for \d")  # progress after two seconds
     shown.ctrl_c()
     assert shown.end() == ExitCode.INTERRUPTED
     followed = re.search("the job keeps running; to follow it: sluice watch (\\S+)", shown.shown)
     assert followed is not None, shown.shown
-    stack.cancel(followed[1])
+    site.cancel(followed[1])
 
 
 @pytest.mark.parametrize(
     "words", [("--stream",), ("--wait",), ("--wait", "--text"), ("--wait", "-o", "json")]
 )
 def test_control_characters_are_not_printed(
-    terminal: Start, stack: Stack, words: tuple[str, ...]
+    terminal: Start, site: Site, words: tuple[str, ...]
 ) -> None:
     shown = terminal("submit", "chat", "hostile", *words)
     assert shown.end() == 0
@@ -79,33 +80,33 @@ def test_control_characters_are_not_printed(
         assert sequence not in shown.shown
 
 
-def test_colours_depend_on_terminal_and_environment(terminal: Start, stack: Stack) -> None:
-    job_id = stack.submit("hi")
-    stack.wait_for(job_id, "done")
+def test_colours_depend_on_terminal_and_environment(terminal: Start, site: Site) -> None:
+    job_id = site.submit("hi")
+    site.wait_for(job_id, "done")
     coloured = terminal("get", job_id)
     assert coloured.end() == 0
     assert "\x1b[32mdone\x1b[0m" in coloured.shown
     for plain in (terminal("get", job_id, NO_COLOR="1"), terminal("get", job_id, TERM="dumb")):
         assert plain.end() == 0
         assert "\x1b" not in plain.shown
-    assert "\x1b" not in stack.run("get", job_id).out
+    assert "\x1b" not in site.run("get", job_id).out
 
 
-def test_cancel_all_matching_asks_first(terminal: Start, stack: Stack) -> None:
-    jobs = [stack.submit("forever") for _ in range(3)]
+def test_cancel_all_matching_asks_first(terminal: Start, site: Site) -> None:
+    jobs = [site.submit("forever") for _ in range(3)]
     for job_id in jobs:
-        stack.wait_for(job_id, "running")
-    piped = stack.run("cancel", "--all-matching", "--task", "chat")
+        site.wait_for(job_id, "running")
+    piped = site.run("cancel", "--all-matching", "--task", "chat")
     assert piped.code == ExitCode.USAGE
     assert "-y" in piped.err
     shown = terminal("cancel", "--all-matching", "--task", "chat")
     shown.wait_for(r"cancel 3 jobs\? \[y/N\]")
     shown.press("\n")
     assert shown.end() == ExitCode.FAILED
-    assert stack.run("get", jobs[0], "--field", "status").out == "running\n"
+    assert site.run("get", jobs[0], "--field", "status").out == "running\n"
     shown = terminal("cancel", "--all-matching", "--task", "chat")
     shown.wait_for(r"\[y/N\]")
     shown.press("yes\n")
     assert shown.end() == ExitCode.OK
     for job_id in jobs:
-        stack.wait_for(job_id, "canceled")
+        site.wait_for(job_id, "canceled")

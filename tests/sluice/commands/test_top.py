@@ -10,7 +10,8 @@ import pytest
 from sluice.commands.admin.top import Snapshot, screen_lines
 from sluice.errors import ExitCode
 from sluice.terminal.render import Colors
-from tests.support.processes.commands import Stack, Terminal
+from tests.support.client.site import Site
+from tests.support.processes.commands import Terminal
 
 ENTER, LEAVE = "\x1b[?1049h", "\x1b[?1049l"
 STATS = {
@@ -56,8 +57,8 @@ def test_snapshot_without_statistics() -> None:
 
 
 @pytest.mark.process
-def test_full_screen_is_entered_and_left(stack: Stack, terminal: Callable[..., Terminal]) -> None:
-    stack.submit("hi there")
+def test_full_screen_is_entered_and_left(site: Site, terminal: Callable[..., Terminal]) -> None:
+    site.submit("hi there")
     shown = terminal("top", "--every", "0.2s")
     shown.wait_for("space pauses")
     assert ENTER in shown.shown
@@ -72,7 +73,7 @@ def test_full_screen_is_entered_and_left(stack: Stack, terminal: Callable[..., T
 @pytest.mark.process
 @pytest.mark.parametrize("how", ["ctrl-c", "terminate"])
 def test_screen_is_restored_on_signals(
-    stack: Stack, terminal: Callable[..., Terminal], how: str
+    site: Site, terminal: Callable[..., Terminal], how: str
 ) -> None:
     shown = terminal("top")
     shown.wait_for("space pauses")
@@ -85,10 +86,10 @@ def test_screen_is_restored_on_signals(
 
 
 @pytest.mark.process
-def test_in_a_pipe_it_prints_one_line_per_refresh(stack: Stack) -> None:
-    ran = stack.run("top", "-n", "2", "--every", "0.2s")
+def test_in_a_pipe_it_prints_one_line_per_refresh(site: Site) -> None:
+    ran = site.run("top", "-n", "2", "--every", "0.2s")
     assert ran.code == 0
     assert len(ran.out.splitlines()) == 2
     assert "\x1b" not in ran.out
-    ran = stack.run("top", "-n", "1", "-o", "jsonl")
+    ran = site.run("top", "-n", "1", "-o", "jsonl")
     assert "running" in json.loads(ran.out)

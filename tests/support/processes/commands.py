@@ -1,4 +1,4 @@
-"""Runs the `sluice` command in a pipe or on a pseudo-terminal, and a stack to run it against."""
+"""Runs the `sluice` command in this process, in a pipe or on a pseudo-terminal."""
 
 from __future__ import annotations
 
@@ -17,84 +17,10 @@ from pathlib import Path
 from unittest.mock import patch
 
 from sluice import cli
-from tests.support.processes.gateway import PYTHON_M, GatewayProcess, environment, free_port
-from tests.support.processes.worker import Process, wait_until
-from tests.support.servers import RealServer
+from tests.support.processes.gateway import environment, free_port
 
 TIMEOUT_S = 60.0
 SLUICE = (sys.executable, "-m", "sluice")
-#: A chat handler whose behaviour depends on the text of the payload.
-HANDLERS = """
-import asyncio
-
-from sluice.worker import JobError
-
-
-async def chat(context, payload):
-    text = payload.get("text", "")
-    if text == "fail":
-        raise JobError("no \\x1b[31mspace")
-    if text == "forever":
-        await context.emit("message", {"delta": "well … ", "n": 1, "attempt": context.attempt})
-        await asyncio.sleep(3600)
-    if text == "hostile":
-        text = "a\\x1b[2Jb\\x07c\\u202ed"
-    for n, word in enumerate(text.split(" "), 1):
-        await context.emit("message", {"delta": word + " ", "n": n, "attempt": context.attempt})
-    return {"text": text, "words": n}
-
-
-def register(registry):
-    registry.add("chat", chat)
-"""
-
-
-class Stack:
-    """A Redis, a gateway and a worker with test handlers."""
-
-    def __init__(self, server: RealServer, directory: Path, **settings: str) -> None:
-        self.server = server
-        (directory / "clihandlers.py").write_text(HANDLERS)
-        self.gateway = GatewayProcess(
-            PYTHON_M, directory / "gateway.log", PORT="0", REDIS_URL=server.url, **settings
-        )
-        self.worker = Process(
-            "worker",
-            directory / "worker.log",
-            redis_url=server.url,
-            worker_handlers="clihandlers",
-            PYTHONPATH=str(directory),
-            heartbeat_s=0.5,
-            embedder="off",
-        )
-        self.gateway.wait_until_listening()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.gateway.port}"
-
-    def run(self, *words: str, stdin: bytes = b"", **more: str) -> CommandResult:
-        """Run a command in this process, which is faster; on terminals it is a real process."""
-        return run_here(*words, stdin=stdin, SLUICE_URL=self.url, **more)
-
-    def submit(self, text: str) -> str:
-        ran = self.run("submit", "chat", text)
-        assert ran.code == 0, ran
-        return ran.out.strip()
-
-    def wait_for(self, job_id: str, status: str) -> None:
-        wait_until(
-            lambda: self.run("get", job_id, "--field", "status").out.strip() == status, TIMEOUT_S
-        )
-
-    def cancel(self, job_id: str) -> None:
-        """Cancel a running job and wait for its end, so that it is not counted by later tests."""
-        self.run("cancel", job_id)
-        self.wait_for(job_id, "canceled")
-
-    def close(self) -> None:
-        self.worker.kill()
-        self.gateway.close()
 
 
 @dataclass(frozen=True)
