@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -30,6 +29,7 @@ def images(
     images.close()
 
 
+@SLOW
 def test_the_job_has_progress_events_and_the_result(images: ImageProcesses) -> None:
     images.worker()
     image_id = images.upload(photo())
@@ -42,22 +42,6 @@ def test_the_job_has_progress_events_and_the_result(images: ImageProcesses) -> N
     job = images.request("GET", path).json()
     assert job["result"]["sha256"] == image["sha256"]
     assert job["result"]["details"]["source_format"] == "jpeg"
-
-
-@SLOW
-def test_twenty_uploads_at_once(images: ImageProcesses) -> None:
-    """Of one image: one is accepted. Of twenty images: two workers process them."""
-    images.worker("w1")
-    images.worker("w2")
-    image_id = images.create()
-    photos = [photo(seed=seed) for seed in range(20)]
-    with ThreadPoolExecutor(20) as threads:
-        statuses = list(threads.map(lambda data: images.put(image_id, data), photos))
-        assert sorted(statuses) == [202] + [409] * 19
-        images.check_complete(image_id)
-        assert images.put(image_id, photos[0]) == 409
-        ids = list(threads.map(images.upload, photos))
-    assert len({images.check_complete(image_id)["sha256"] for image_id in ids}) == 20
 
 
 # -- killed processes --------------------------------------------------------------------------
@@ -108,16 +92,3 @@ def test_images_survive_a_killed_redis(durable: ImageProcesses, aof: AofRedis) -
     wait_until(lambda: durable.request("GET", f"/v1/images/{ids[0]}").status_code == 200)
     for image_id in ids:
         durable.check_complete(image_id)
-
-
-@SLOW
-def test_a_lost_job_fails_its_image(durable: ImageProcesses) -> None:
-    """Redis has lost the job, so it would never be run again."""
-    image_id, client = durable.upload(photo()), durable.client
-    job_id = client.hget(f"image:record:{image_id}", "job_id").decode()
-    client.delete(f"job:{job_id}", f"job:{job_id}:lease")
-    client.xtrim("jobs:stream", maxlen=0, approximate=False)
-    durable.worker()
-    image = durable.ended(image_id)
-    assert (image["status"], image["error_code"]) == ("failed", "INTERNAL_ERROR")
-    wait_until(lambda: durable.spooled() == [])

@@ -9,7 +9,6 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import redirect_stdout
-from pathlib import Path
 from typing import Any
 
 import openai
@@ -202,27 +201,6 @@ def test_errors_of_the_sdk(client: OpenAI) -> None:
         assert "asked to fail" in error.value.message
 
 
-@SLOW
-def test_a_model_that_fails_during_the_answer(processes: OpenAIProcesses, client: OpenAI) -> None:
-    """By default the SDK would retry; events of a stream before the error are kept."""
-    before = len(processes.jobs())
-    with pytest.raises(openai.InternalServerError) as error:
-        client.with_options(max_retries=2).chat.completions.create(
-            model=MODEL, messages=user("die after 3")
-        )
-    assert (error.value.status_code, error.value.code) == (502, "model_stream_broken")
-    assert len(processes.jobs()) == before + 1
-    stream = client.chat.completions.create(
-        model=MODEL, messages=user("die after 30 slowly"), stream=True
-    )
-    chunks: list[Any] = []
-    with pytest.raises(openai.APIError) as broken:
-        chunks.extend(stream)
-    assert broken.value.code == "model_stream_broken"
-    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
-    assert text.startswith("1 2 3")
-
-
 # -- disconnects -----------------------------------------------------------------------------
 
 
@@ -250,44 +228,6 @@ async def test_a_disconnect_during_the_stream_cancels_the_job(processes: OpenAIP
 
 
 @SLOW
-async def test_a_disconnect_while_waiting_cancels_the_job(processes: OpenAIProcesses) -> None:
-    """By a client timeout and by cancellation; also while the job is queued."""
-    before = set(processes.jobs())
-    async with AsyncOpenAI(
-        base_url=processes.url, api_key="x", timeout=30, max_retries=0
-    ) as client:
-        asking = [
-            asyncio.create_task(
-                client.chat.completions.create(model=MODEL, messages=user("count to 5000 slowly"))
-            )
-            for _ in range(6)
-        ]
-
-        def all_there() -> bool:
-            return len(set(processes.jobs()) - before) == len(asking)
-
-        await asyncio.to_thread(wait_until, all_there)
-        for task in asking:
-            task.cancel()
-        await asyncio.gather(*asking, return_exceptions=True)
-        with pytest.raises(openai.APITimeoutError):
-            await client.with_options(timeout=5).chat.completions.create(
-                model=MODEL, messages=user("count to 5000 slowly")
-            )
-    jobs = set(processes.jobs()) - before
-    assert len(jobs) == len(asking) + 1
-    for job_id in jobs:
-        assert await asyncio.to_thread(processes.ended, job_id) == "canceled"
-    reasons = [
-        fields[b"data"]
-        for job_id in jobs
-        for _, fields in processes.redis.client.xrange(f"job:{job_id}:events")  # type: ignore[union-attr]
-        if fields[b"type"] in (b"canceling", b"canceled")
-    ]
-    assert any(b"the client has left" in reason for reason in reasons)
-
-
-@SLOW
 def test_a_worker_dies_during_an_answer(processes: OpenAIProcesses, client: OpenAI) -> None:
     """Another worker takes over; the client notices only a pause."""
     stream = client.chat.completions.create(
@@ -303,39 +243,3 @@ def test_a_worker_dies_during_an_answer(processes: OpenAIProcesses, client: Open
     assert chunks == " ".join(map(str, range(1, 61)))
     events: Any = processes.redis.client.xrange(f"job:{job_id}:events")
     assert [fields[b"type"] for _, fields in events].count(b"running") == 2
-
-
-@pytest.mark.slow("waits for limits")
-def test_the_sdk_waits_for_limits(tmp_path: Path) -> None:
-    """The SDK retries after the given time and succeeds."""
-    with run_processes(tmp_path, BACKPRESSURE_MAX_BACKLOG="3") as processes:
-        spec = {"name": "test", "rate_per_min": 6, "burst": 1}
-        key = processes.gateway.http.post("/v1/keys", json=spec).json()["key"]
-        with OpenAI(base_url=processes.url, api_key=key, timeout=30, max_retries=0) as client:
-            client.chat.completions.create(model=MODEL, messages=user("hi"))
-            with pytest.raises(openai.RateLimitError) as error:
-                client.chat.completions.create(model=MODEL, messages=user("hi"))
-            assert error.value.code == "rate_limit_exceeded"
-            assert int(error.value.response.headers["retry-after-ms"]) <= 10_000
-            started = time.monotonic()
-            client.with_options(max_retries=5).chat.completions.create(
-                model=MODEL, messages=user("hi")
-            )
-            assert time.monotonic() - started < 60
-        with OpenAI(base_url=processes.url, api_key="none", timeout=30, max_retries=0) as client:
-            slow = [
-                client.chat.completions.create(
-                    model=MODEL, messages=user("count to 5000 slowly"), stream=True
-                )
-                for _ in range(3)
-            ]
-            with pytest.raises(openai.RateLimitError) as error:
-                client.chat.completions.create(model=MODEL, messages=user("hi"))
-            assert error.value.code == "queue_full"
-            assert int(error.value.response.headers["retry-after"]) >= 1
-            for stream in slow:
-                stream.close()
-            answer = client.with_options(max_retries=20).chat.completions.create(
-                model=MODEL, messages=user("say exactly: at last")
-            )
-            assert answer.choices[0].message.content == "at last"

@@ -104,6 +104,7 @@ def chat_job(name: str) -> str:
     return json.dumps({"text": f'call {name} with {{"line": "x"}}', "tools": [name]})
 
 
+@SLOW
 def test_a_tool_that_is_not_repeatable_is_called_once(tool_workers: ToolWorkers) -> None:
     tool_workers.hold()
     first = tool_workers.worker("first")

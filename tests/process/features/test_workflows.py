@@ -19,8 +19,7 @@ from tests.support.processes.worker import TIMEOUT_S, Process, wait_until
 from tests.support.processes.workflows import WorkflowProcesses
 from tests.support.servers import RealServer
 
-pytestmark = pytest.mark.process
-SLOW = pytest.mark.slow("starts a gateway and workers")
+pytestmark = [pytest.mark.process, pytest.mark.slow("starts a gateway and workers")]
 
 ALL_EVENTS = [
     "job.created",
@@ -81,7 +80,6 @@ def test_a_worker_is_killed_during_a_step(processes: WorkflowProcesses, aof: Aof
     wait_until(lambda: aof.client.xpending("jobs:stream", "workers")["pending"] == 0)
 
 
-@SLOW
 def test_a_gateway_is_killed_during_a_step(processes: WorkflowProcesses) -> None:
     processes.worker("one")
     job_id = processes.create("slow_v1")
@@ -92,7 +90,6 @@ def test_a_gateway_is_killed_during_a_step(processes: WorkflowProcesses) -> None
     ended_well(processes, job_id)
 
 
-@SLOW
 @pytest.mark.parametrize("status", ["running", "waiting_input"], ids=["step", "review"])
 def test_redis_restarts(processes: WorkflowProcesses, aof: AofRedis, status: str) -> None:
     """During a step, which ends while Redis is down, or during a review."""
@@ -108,7 +105,6 @@ def test_redis_restarts(processes: WorkflowProcesses, aof: AofRedis, status: str
     ended_well(processes, job_id)
 
 
-@SLOW
 def test_redis_is_emptied_during_a_step(processes: WorkflowProcesses, aof: AofRedis) -> None:
     worker = processes.worker("one")
     job_id = processes.create("slow_v1")
@@ -123,27 +119,6 @@ def test_redis_is_emptied_during_a_step(processes: WorkflowProcesses, aof: AofRe
     assert worker.popen.poll() is None
     assert "Traceback" not in worker.log
     assert "Traceback" not in processes.gateway.log
-
-
-@SLOW
-def test_a_lost_job_fails_its_step(processes: WorkflowProcesses, aof: AofRedis) -> None:
-    worker = processes.worker("one")
-    job_id = processes.create("slow_v1")
-    processes.wait_for_note("slow 1")
-    worker.kill()
-    [core_job] = aof.client.keys("job:*-*:lease")
-    for key in aof.client.keys(core_job.removesuffix(b":lease") + b"*"):
-        aof.client.delete(key)
-    processes.worker("other")
-    job = processes.wait_for_status(job_id, "failed")
-    [slow] = [step for step in job["stepper"] if step["name"] == "slow"]
-    assert slow["status"] == "failed"
-    assert "step_lost" in str(slow["error"])
-    # It can be resumed.
-    processes.open_gate()
-    status, answer = processes.ask("POST", f"/{job_id}/steps/slow/execute", {"wait_s": 20})
-    assert (status, answer["success"]) == (200, True), answer
-    processes.wait_for_status(job_id, "waiting_input")
 
 
 # -- a gateway that dies between a change and its response ---------------------------------------
@@ -194,7 +169,6 @@ def records(server: RealServer) -> list[str]:
     return sorted(parts[2] for parts in keys if len(parts) == 3)
 
 
-@SLOW
 def test_a_crash_while_creating_a_job(one_server: RealServer, start: Start) -> None:
     body = {"auto_advance": True, "sources": [TEXT]}
     dies(start(1), "", body)
@@ -207,7 +181,6 @@ def test_a_crash_while_creating_a_job(one_server: RealServer, start: Start) -> N
     assert one_server.client.xlen("jobs:stream") == 1  # its first step
 
 
-@SLOW
 def test_a_crash_while_executing_a_step(
     one_server: RealServer, start: Start, spawn: Callable[..., Process]
 ) -> None:
@@ -240,7 +213,6 @@ def test_a_crash_while_executing_a_step(
     assert kinds.count("step.started") == kinds.count("step.completed") == 1
 
 
-@SLOW
 def test_a_crash_while_canceling(one_server: RealServer, start: Start) -> None:
     """The repeated request cancels the job if the first one did not."""
     client, killed = one_server.client, start(3)

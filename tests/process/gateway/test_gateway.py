@@ -34,7 +34,6 @@ pytestmark = pytest.mark.process
 #: Usually one second, but tests share the machine. A gateway that had to wait for a client logs it.
 END_S = 20.0
 SLOW = pytest.mark.slow("starts another gateway")
-COMMANDS = pytest.mark.parametrize("command", [PYTHON_M, UVICORN], ids=["python -m", "uvicorn"])
 DONE: Any = {"type": "done", "ts": "1", "step": "s", "data": "{}"}
 
 #: Sends a signal after the event loop was created and before anything runs on it.
@@ -155,6 +154,7 @@ async def test_a_waiting_request_is_answered_on_sigterm(
     assert complaints(gateway.log) == []
 
 
+@SLOW
 async def test_a_stream_is_resumed_after_a_restart(
     start_gateway: StartGateway, one_server: RealServer
 ) -> None:
@@ -259,47 +259,52 @@ def test_every_bad_setting_is_named_on_one_line(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-@SLOW
-def test_under_uvicorn_a_bad_setting_is_named_too(tmp_path: Path) -> None:
-    code, output = run_to_end(UVICORN, tmp_path, BACKPRESSURE_MAX_BACKLOG="abc")
-    assert code != 0
-    assert "BACKPRESSURE_MAX_BACKLOG" in output.splitlines()[-1]
+WRONG = {"BACKPRESSURE_MAX_BACKLOG": "abc"}
+OPEN = {"AUTH": "off", "HOST": "0.0.0.0"}
 
 
 @SLOW
-@COMMANDS
-def test_auth_off_is_refused_on_other_addresses(tmp_path: Path, command: tuple[str, ...]) -> None:
-    settings = {"AUTH": "off", "HOST": "0.0.0.0", "REDIS_URL": f"unix://{tmp_path}/none"}
-    code, output = run_to_end(command, tmp_path, PORT="0", **settings)
-    last = output.splitlines()[-1]
-    assert "AUTH=off" in last
-    assert "HOST=0.0.0.0" in last
+@pytest.mark.parametrize(
+    ("command", "settings", "named"),
+    [
+        (UVICORN, WRONG, ["BACKPRESSURE_MAX_BACKLOG"]),
+        (PYTHON_M, OPEN, ["sluice: ", "AUTH=off", "HOST=0.0.0.0"]),
+        (UVICORN, OPEN, ["AUTH=off", "HOST=0.0.0.0"]),
+    ],
+)
+def test_a_start_with_wrong_settings_fails(
+    tmp_path: Path, command: tuple[str, ...], settings: dict[str, str], named: list[str]
+) -> None:
+    usual = {"PORT": "0", "REDIS_URL": f"unix://{tmp_path}/none"}
+    code, output = run_to_end(command, tmp_path, **{**usual, **settings})
+    assert all(word in output.splitlines()[-1] for word in named), output
     if command == PYTHON_M:
         assert code == EXIT_CONFIG
         assert "Traceback" not in output
-        assert last.startswith("sluice: ")
     else:
         assert code != 0
 
 
 @SLOW
-@COMMANDS
-def test_a_port_in_use(tmp_path: Path, command: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("command", "host", "reason"),
+    [
+        (PYTHON_M, "127.0.0.1", "address already in use"),
+        (UVICORN, "127.0.0.1", "address already in use"),
+        (PYTHON_M, "192.0.2.1", "cannot assign requested address"),  # of another host
+    ],
+)
+def test_an_address_that_cannot_be_used(
+    tmp_path: Path, command: tuple[str, ...], host: str, reason: str
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         if command == UVICORN:
             command = (*command, "--port", port)
-        code, output = run_to_end(command, tmp_path, PORT=port, REDIS_URL=f"unix://{tmp_path}/none")
+        settings = {"HOST": host, "PORT": port, "REDIS_URL": f"unix://{tmp_path}/none"}
+        code, output = run_to_end(command, tmp_path, **settings)
     assert code != 0
-    assert "address already in use" in output.lower()
+    assert reason in output.lower()
+    assert host in output
     assert port in output
-    assert "Traceback" not in output
-
-
-@SLOW
-def test_an_address_of_another_host(tmp_path: Path) -> None:
-    settings = {"HOST": "192.0.2.1", "PORT": "0", "REDIS_URL": f"unix://{tmp_path}/none"}
-    code, output = run_to_end(PYTHON_M, tmp_path, **settings)
-    assert code != 0
-    assert "192.0.2.1" in output
     assert "Traceback" not in output

@@ -109,6 +109,7 @@ Start = Callable[..., ObservedProcesses]
 # -- metrics and status ------------------------------------------------------------------------
 
 
+@SLOW
 def test_metrics_of_a_run_add_up(start: Start, server: RealServer) -> None:
     processes = start(server)
     worker = processes.worker("w1", max_inflight=16)
@@ -159,29 +160,6 @@ def test_metrics_of_a_run_add_up(start: Start, server: RealServer) -> None:
     reported = {name for name, _ in now} | {"up"}
     missing = {name for name in names_used() - reported if not name.startswith(SENSOR_METRICS)}
     assert missing == set()
-
-
-@SLOW
-def test_stopped_and_dead_workers_disappear(start: Start, server: RealServer) -> None:
-    processes = start(server)
-    stopping = processes.worker("stopping", shutdown_grace_s=60)
-    killed = processes.worker("killed", max_inflight=1)
-
-    def names() -> set[str]:
-        series = processes.scrape()
-        return {dict(labels)["worker"] for name, labels in series if name == "gw_worker_up"}
-
-    wait_until(lambda: names() == {"stopping", "killed"})
-    killed.send_signal(signal.SIGKILL)
-    wait_until(lambda: names() == {"stopping"}, 20)
-    # A draining worker sends heartbeats until it ends.
-    processes.gateway.submit("tool")
-    wait_until(lambda: processes.metric("gw_worker_busy", worker="stopping") == 1)
-    stopping.send_signal(signal.SIGTERM)
-    wait_until(lambda: processes.metric("gw_worker_draining", worker="stopping") == 1)
-    stopping.send_signal(signal.SIGTERM)
-    assert stopping.wait(30) == 0
-    assert names() == set()
 
 
 @SLOW

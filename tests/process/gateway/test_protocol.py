@@ -49,7 +49,9 @@ def padded(length: int, **headers: str) -> bytes:
     return get(X_Padding="x" * (length - len(bare)), **headers)
 
 
-# -- long heads --------------------------------------------------------------------------------
+CHUNKED_HEAD = post(CHAT, Transfer_Encoding="chunked").partition(b"\r\n\r\n")[0] + b"\r\n\r\n"
+
+# -- long and malformed heads ------------------------------------------------------------------
 
 
 async def test_a_head_may_be_as_long_as_the_limit(gateway: GatewayProcess) -> None:
@@ -59,25 +61,44 @@ async def test_a_head_may_be_as_long_as_the_limit(gateway: GatewayProcess) -> No
             assert (await connection.answer()).status == 200
 
 
+TOO_LONG = (431, "headers_too_large")
+MALFORMED = (400, "malformed_request")
+
+
 @pytest.mark.parametrize(
-    "head",
+    ("pieces", "refusal"),
     [
-        pytest.param([padded(LIMIT + 1)], id="by one byte"),
-        pytest.param([padded(40 * LIMIT)], id="by far"),
-        pytest.param([padded(400 * LIMIT)], id="by very far"),
-        pytest.param([get("/" + "x" * 2 * LIMIT)], id="target"),
-        pytest.param([get(**{f"X_{n}": "y" for n in range(500)})], id="many headers"),
-        pytest.param([get()[:-2] + b"X" * 2 * LIMIT], id="unfinished name"),
-        pytest.param([padded(LIMIT + 1)[at : at + 100] for at in range(0, LIMIT, 100)], id="parts"),
+        pytest.param([padded(LIMIT + 1)], TOO_LONG, id="too long by one byte"),
+        pytest.param([padded(400 * LIMIT)], TOO_LONG, id="by far"),
+        pytest.param([get("/" + "x" * 2 * LIMIT)], TOO_LONG, id="long target"),
+        pytest.param([get(**{f"X_{n}": "y" for n in range(500)})], TOO_LONG, id="many headers"),
+        pytest.param([get()[:-2] + b"X" * 2 * LIMIT], TOO_LONG, id="unfinished name"),
+        pytest.param(
+            [padded(LIMIT + 1)[at : at + 100] for at in range(0, LIMIT, 100)], TOO_LONG, id="parts"
+        ),
+        pytest.param([b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"], MALFORMED, id="TLS"),
+        pytest.param([b"hello\r\n\r\n"], MALFORMED, id="a word"),
+        pytest.param([b"GET /healthz HTTP/9.9\r\n\r\n"], MALFORMED, id="version"),
+        pytest.param([b"GET\r\n\r\n"], MALFORMED, id="no target"),
+        pytest.param([get().replace(b"Host", b"Ho st")], MALFORMED, id="space in name"),
+        pytest.param([post(CHAT, Content_Length="1, 2")], MALFORMED, id="two lengths"),
+        pytest.param(
+            [post(CHAT, Content_Length="5", Transfer_Encoding="chunked")], MALFORMED, id="both"
+        ),
+        pytest.param([post(CHAT, Transfer_Encoding="chunked")], MALFORMED, id="no chunks"),
+        pytest.param([CHUNKED_HEAD + b"5\r\n", b'{"tas\r\n', b"what?\r\n"], MALFORMED, id="chunk"),
+        pytest.param([b"CONNECT localhost:1 HTTP/1.1\r\n\r\n"], MALFORMED, id="CONNECT"),
     ],
 )
-async def test_a_longer_head_gets_431(gateway: GatewayProcess, head: list[bytes]) -> None:
+async def test_a_malformed_request_is_refused_once(
+    gateway: GatewayProcess, pieces: list[bytes], refusal: tuple[int, str]
+) -> None:
     async with raw(gateway.port) as connection:
-        for piece in head:
+        for piece in pieces:
             connection.send(piece)
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.01 if len(pieces) > 1 else 0)
         answer = await connection.answer()
-        check_problem(answer, 431, "headers_too_large")
+        check_problem(answer, *refusal)
         assert answer.header("connection") == "close"
         assert answer.header("x-content-type-options") == "nosniff"
         assert answer.header("server") is None
@@ -85,15 +106,14 @@ async def test_a_longer_head_gets_431(gateway: GatewayProcess, head: list[bytes]
 
 
 async def test_a_trailer_is_bounded_too(gateway: GatewayProcess) -> None:
-    head = post(CHAT, Transfer_Encoding="chunked").partition(b"\r\n\r\n")[0] + b"\r\n\r\n"
     body = b'{"task":"chat","payload":{}}'
     chunks = b"%x\r\n%b\r\n0\r\n" % (len(body), body)
     async with raw(gateway.port) as connection:
-        connection.send(head + chunks + b"X-Request-Id: from-the-trailer\r\n\r\n")
+        connection.send(CHUNKED_HEAD + chunks + b"X-Request-Id: from-the-trailer\r\n\r\n")
         answer = await connection.answer()
         assert answer.status == 202
         assert answer.header("x-request-id") != "from-the-trailer"
-        connection.send(head + chunks)
+        connection.send(CHUNKED_HEAD + chunks)
         await connection.drip(b"X-Long: ")
         connection.send(b"x" * 4 * LIMIT)
         check_problem(await connection.answer(), 431, "headers_too_large")
@@ -198,42 +218,7 @@ async def test_too_many_connections_get_503(
     assert gateway.log.count("connections are in use") == 1, "one line for all of them"
 
 
-# -- invalid and unusual requests ------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        pytest.param(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", id="TLS"),
-        pytest.param(b"hello\r\n\r\n", id="a word"),
-        pytest.param(b"GET /healthz HTTP/9.9\r\n\r\n", id="version"),
-        pytest.param(b"GET\r\n\r\n", id="no target"),
-        pytest.param(get().replace(b"Host", b"Ho st"), id="space in name"),
-        pytest.param(post(CHAT, Content_Length="1, 2"), id="two lengths"),
-        pytest.param(
-            post(CHAT, Content_Length="5", Transfer_Encoding="chunked"), id="length and chunks"
-        ),
-        pytest.param(post(CHAT, Transfer_Encoding="chunked"), id="no chunks"),
-        pytest.param(b"CONNECT localhost:1 HTTP/1.1\r\nHost: localhost\r\n\r\n", id="CONNECT"),
-    ],
-)
-async def test_an_invalid_request_gets_400(gateway: GatewayProcess, data: bytes) -> None:
-    async with raw(gateway.port) as connection:
-        connection.send(data)
-        answer = await connection.answer()
-        check_problem(answer, 400, "malformed_request")
-        assert answer.header("connection") == "close"
-        assert await connection.end() == b""
-
-
-async def test_an_invalid_chunk_gets_one_400(gateway: GatewayProcess) -> None:
-    async with raw(gateway.port) as connection:
-        connection.send(post(CHAT, Transfer_Encoding="chunked").partition(b"\r\n\r\n")[0])
-        connection.send(b"\r\n\r\n5\r\n", b'{"tas\r\n')
-        await asyncio.sleep(0.05)
-        connection.send(b"what?\r\n")
-        check_problem(await connection.answer(), 400, "malformed_request")
-        assert await connection.end() == b""
+# -- unusual requests --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -310,23 +295,21 @@ async def test_pipelined_requests_are_answered_in_order(gateway: GatewayProcess)
         assert [*statuses, (await connection.answer()).status] == [200, 404, 202, 200]
 
 
-@pytest.mark.parametrize("behind", [b"what?\r\n\r\n", padded(10 * LIMIT)], ids=["broken", "long"])
-async def test_data_after_a_request_does_not_change_its_response(
-    gateway: GatewayProcess, behind: bytes
-) -> None:
-    """The first response is slow; an earlier refusal would be taken for it."""
-    async with raw(gateway.port) as connection:
-        connection.send(post(CHAT, Prefer="wait=1") + behind)
-        assert (await connection.answer()).status == 202
-        assert await connection.end() == b""
+async def test_data_after_a_request_does_not_change_its_response(gateway: GatewayProcess) -> None:
+    """The first response is slow; an earlier refusal would be taken for it. Endless pipelining is
+    not read ahead.
+    """
 
+    async def send(behind: bytes) -> bytes:
+        async with raw(gateway.port) as connection:
+            connection.send(post(CHAT, Prefer="wait=1") + behind)
+            assert (await connection.answer()).status == 202
+            return await connection.end()
 
-async def test_endless_pipelining_is_not_read_ahead(gateway: GatewayProcess) -> None:
-    async with raw(gateway.port) as connection:
-        connection.send(post(CHAT, Prefer="wait=1") + get() * 500)
-        assert (await connection.answer()).status == 202
-        answered = (await connection.end()).count(b"HTTP/1.1 200 OK")
-        assert 50 < answered < 100
+    broken, long = b"what?\r\n\r\n", padded(10 * LIMIT)
+    *ends, endless = await asyncio.gather(*map(send, (broken, long, get() * 500)))
+    assert ends == [b"", b""]
+    assert 50 < endless.count(b"HTTP/1.1 200 OK") < 100
 
 
 async def test_a_stream_ends_with_its_client_despite_pipelining(gateway: GatewayProcess) -> None:
@@ -380,31 +363,6 @@ async def test_shutdown_answers_requests_in_progress(
             assert answer.header("connection") == "close"
             assert await connection.end() == b""
         assert await silent.end() == b""
-    await has_ended(gateway)
-
-
-@SLOW
-async def test_shutdown_closes_keep_alive_connections_cleanly(
-    start_gateway: StartGateway, module_server: RealServer
-) -> None:
-    gateway = start_gateway(module_server.url)
-    counts = [0] * 20
-
-    async def keep_requesting(number: int) -> None:
-        async with raw(gateway.port) as connection:
-            closing = False
-            while not closing:
-                connection.send(get())
-                answer = await connection.answer()  # fails if the connection was just closed
-                assert answer.status == 200
-                closing = answer.header("connection") == "close"
-                counts[number] += 1
-
-    requesting = [asyncio.create_task(keep_requesting(number)) for number in range(len(counts))]
-    # Connections that are not accepted yet will not be accepted any more.
-    await eventually(lambda: min(counts) >= 3, TIMEOUT_S)
-    gateway.process.send_signal(signal.SIGTERM)
-    await asyncio.wait_for(asyncio.gather(*requesting), TIMEOUT_S)
     await has_ended(gateway)
 
 

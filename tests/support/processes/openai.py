@@ -41,10 +41,6 @@ class OpenAIProcesses:
         """Sends a GET request without the SDK."""
         return self.gateway.http.get(path).json()
 
-    def jobs(self) -> list[str]:
-        keys: Any = self.redis.client.keys("job:*")
-        return [key.decode()[4:] for key in keys if key.count(b":") == 1]
-
     def ended(self, job_id: str, timeout_s: float = 20.0) -> str:
         """Waits until a job has ended; returns its status."""
 
@@ -56,8 +52,8 @@ class OpenAIProcesses:
 
 
 @contextmanager
-def run_processes(directory: Path, **settings: str) -> Iterator[OpenAIProcesses]:
-    """Starts everything; the gateway gets these settings."""
+def run_processes(directory: Path) -> Iterator[OpenAIProcesses]:
+    """Starts everything."""
     with ExitStack() as stack:
         redis = RealServer(require_binary(BUNDLED))
         stack.callback(redis.close)
@@ -81,8 +77,8 @@ def run_processes(directory: Path, **settings: str) -> Iterator[OpenAIProcesses]
             return worker
 
         worker = start_worker()
-        named = {"PORT": "0", "REDIS_URL": redis.url, **settings}
-        gateway = GatewayProcess(PYTHON_M, directory / "gateway.log", **named)
+        settings = {"PORT": "0", "REDIS_URL": redis.url}
+        gateway = GatewayProcess(PYTHON_M, directory / "gateway.log", **settings)
         stack.callback(gateway.close)
         gateway.wait_until_listening()
         processes = OpenAIProcesses(redis, model, gateway, worker, start_worker)
