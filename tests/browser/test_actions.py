@@ -1,7 +1,8 @@
-"""Actions of an operator on jobs, queues and keys."""
+"""Actions on jobs, dead letters, queues and keys, and the playground."""
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from playwright.sync_api import Route, expect
 
 from tests.browser.support.dashboard_page import DashboardPage, wait_for
 from tests.browser.support.live_server import LiveServer
+from tests.support.processes.worker import wait_until
 
 BIG = 2**70
 
@@ -124,3 +126,95 @@ def test_create_and_revoke_a_key(dashboard: DashboardPage, server: LiveServer) -
     page.get_by_role("dialog").get_by_role("button", name=re.compile("Revoke")).click()
     expect(page.locator("main tr").filter(has_text="shop front")).to_have_count(0)
     assert server.request("GET", "/v1/whoami", key=secret)[0] == 401
+
+
+def test_redrive_a_group(dashboard: DashboardPage, server: LiveServer, tmp_path: Path) -> None:
+    fixed = tmp_path / "fixed"
+    payload = {"fail": "printer 10.0.0.7 is out of paper", "fixed_by": str(fixed)}
+    failed = [server.submit("code", {**payload, "page": number}) for number in range(3)]
+    other = server.submit("code", {"fail": "the lid is open"})
+    server.wait_until_ended(*failed, other)
+    page = dashboard.open("/ui/dead", "Dead letters")
+    group = page.locator("details.group").filter(has_text="out of paper")
+    expect(group.locator(".count")).to_have_text("3")
+    group.locator("summary").first.click()
+    expect(group.locator("tbody tr")).to_have_count(3)
+
+    fixed.touch()
+    group.get_by_role("button", name="Redrive all 3").click()
+    dialog = page.get_by_role("dialog")
+    confirm = dialog.get_by_role("button", name="Redrive", exact=True)
+    expect(confirm).to_be_disabled()  # until the count is typed
+    dialog.get_by_label(re.compile("Type 3")).fill("3")
+    confirm.click()
+    expect(page.locator(".toasts")).to_contain_text("3 redriven")
+    expect(group).to_have_count(0)
+    expect(page.locator("details.group").filter(has_text="the lid is open")).to_have_count(1)
+    assert server.request("GET", "/v1/dlq")[1]["items"][0]["job_id"] == other
+
+    def done() -> bool:
+        jobs = server.request("GET", "/v1/jobs?task=code&status=done&q=out+of+paper")[1]["jobs"]
+        return len(jobs) == 3
+
+    wait_until(done)
+
+
+# -- the playground -------------------------------------------------------------------------------
+
+
+def fill_form(dashboard: DashboardPage, task: str, payload: dict[str, object]) -> None:
+    """Open the playground and enter a payload."""
+    page = dashboard.open(f"/ui/playground?task={task}", "Playground")
+    page.get_by_label("Payload").fill(json.dumps(payload))
+
+
+def submit(dashboard: DashboardPage) -> str:
+    """Submit the form; returns the id of the job."""
+    dashboard.page.get_by_role("button", name="Submit").click()
+    link = dashboard.page.locator("main a[href^='/ui/jobs/']").first
+    expect(link).to_be_visible()
+    return str(link.get_attribute("href")).rpartition("/")[2]
+
+
+def test_output_and_result_of_a_job(dashboard: DashboardPage, server: LiveServer) -> None:
+    fill_form(dashboard, "chat", {"text": "hello from the page"})
+    job_id = submit(dashboard)
+    echo = "echo(task=chat): {'text': 'hello from the page'}"
+    expect(dashboard.page.locator(".output")).to_contain_text(echo)
+    expect(dashboard.page.locator("main .badge").first).to_have_text("done")
+    assert server.get_job(job_id)["payload"] == {"text": "hello from the page"}
+
+
+def test_tokens_appear_as_they_arrive(dashboard: DashboardPage, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    gate.touch()
+    fill_form(dashboard, "plan", {"text": "one two three four", "gate": str(gate)})
+    submit(dashboard)
+    output = dashboard.page.locator(".output .text-pane").last
+    for text in ("one", "one two", "one two three"):
+        expect(output).to_have_text(re.compile(rf"^{text}$"))  # the next word waits for the gate
+        expect(dashboard.page.locator("main .badge").first).to_have_text("running")
+        with gate.open("a") as file:
+            file.write("\n")
+    with gate.open("a") as file:
+        file.write("\n")
+    expect(output).to_have_text("one two three four")
+    expect(dashboard.page.locator("main .badge").first).to_have_text("done")
+
+
+def test_cancel_a_running_job(dashboard: DashboardPage, server: LiveServer, tmp_path: Path) -> None:
+    fill_form(dashboard, "code", {"wait": str(tmp_path / "never")})
+    job_id = submit(dashboard)
+    expect(dashboard.page.locator(".output")).to_contain_text("waiting")
+    dashboard.page.get_by_role("button", name="Cancel", exact=True).click()
+    expect(dashboard.page.locator("main .badge").first).to_have_text("canceled")
+    assert server.get_job(job_id)["status"] == "canceled"
+
+
+def test_invalid_payload_cannot_be_submitted(dashboard: DashboardPage) -> None:
+    page = dashboard.open("/ui/playground", "Playground")
+    for invalid in ('{"text": ', "[1, 2]", "null"):
+        page.get_by_label("Payload").fill(invalid)
+        expect(page.get_by_role("button", name="Submit")).to_be_disabled()
+    page.get_by_label("Payload").fill('{"text": "x"}')
+    expect(page.get_by_role("button", name="Submit")).to_be_enabled()

@@ -45,7 +45,7 @@ def test_accessible_and_free_of_injection(
     assert axe.violations(page) == [], "on a phone"
     # The size of all loaded files; they are neither minified nor compressed.
     files = [path for path in loaded if path.startswith("/ui/static/")]
-    sizes = {path: len(server.get_bytes(path)) for path in ("/ui", *files)}
+    sizes = {path: len(server.gateway.http.get(path).content) for path in ("/ui", *files)}
     assert len(sizes) > 10
     assert sum(sizes.values()) <= BUDGET_BYTES, sorted(sizes.items(), key=lambda each: -each[1])
 

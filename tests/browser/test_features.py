@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +11,8 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.browser.support.dashboard_page import DashboardPage, wait_for
-from tests.browser.support.live_server import QUEUE, LiveServer, run_server
+from tests.browser.support.live_server import HANDLERS, QUEUE, LiveServer, run_server
+from tests.browser.support.sample_data import COMMIT_LOG
 from tests.support.files import photos
 from tests.support.processes.webhooks import ReceiverProcess
 
@@ -19,9 +21,10 @@ BIG = 12345678901234567890
 
 @pytest.fixture(scope="module")
 def server(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
-    """A server that allows webhooks to this host and dead-letters them after one attempt."""
+    """Webhooks to this host are dead-lettered after one attempt; images wait for the file `go`."""
     with run_server(
         tmp_path_factory.mktemp("server"),
+        worker_handlers=f"{HANDLERS},tests.browser.support.slow_images",
         WORKFLOW_WEBHOOK_ALLOWED_HOSTS="127.0.0.1",
         WORKFLOW_WEBHOOK_MAX_RETRIES="0",
     ) as server:
@@ -49,16 +52,41 @@ def test_start_a_workflow_and_cancel_it_at_its_review(
     assert server.workflow_status(job_id) == "cancelled"
 
 
+def test_start_and_approve_a_workflow_with_options(
+    dashboard: DashboardPage, server: LiveServer
+) -> None:
+    page = dashboard.open("/ui/workflows", "Workflows")
+    page.get_by_role("button", name="Start workflow").click()
+    page.get_by_label("Workflow", exact=True).select_option("release_notes_v1")
+    page.get_by_text("More", exact=True).click()
+    steps = {"collect": {"log": COMMIT_LOG}, "publish": {"version": "1.3"}}
+    page.get_by_label(re.compile("Step options")).fill(json.dumps(steps))
+    page.get_by_role("button", name="Start", exact=True).click()
+    dashboard.wait_for_page(re.compile("^wf_"))
+    job_id = page.url.rpartition("/")[2]
+    rows = page.locator("ol.review > li")
+    expect(rows).to_have_count(7)  # advanced to the review automatically
+    page.get_by_role("button", name=re.compile("^Approve 7")).click()
+    page.get_by_role("dialog").get_by_role("button", name="Approve", exact=True).click()
+    # With nothing left to decide the workflow continues, and the approved proposals are applied.
+    expect(page.locator("main .badge").first).to_have_text("completed")
+    expect(page.locator("ol.review > li[data-status=applied]")).to_have_count(7)
+    path = f"/api/workflow/jobs/{job_id}/results?step=publish"
+    [notes] = server.request("GET", path)[1]["result"]["items"]
+    assert notes["payload"]["lines"] == 7
+
+
 def test_invalid_step_options_show_an_error(dashboard: DashboardPage) -> None:
     dashboard.allow_errors("422")
     page = dashboard.open("/ui/workflows?new=1", "Workflows")
     page.get_by_text("More", exact=True).click()
-    page.get_by_label("Step options").fill('{"proposals": {"limit": -1}}')
-    page.get_by_role("button", name="Start", exact=True).click()
-    expect(page.locator("form .box.error")).to_contain_text("steps.proposals.limit")
-    page.get_by_label("Step options").fill("{")
-    page.get_by_role("button", name="Start", exact=True).click()
-    expect(page.locator("form .box.error")).to_contain_text("JSON")
+    for options, error in (
+        ('{"proposals": {"limit": -1}}', "steps.proposals.limit"),
+        ("{", "JSON"),
+    ):
+        page.get_by_label("Step options").fill(options)
+        page.get_by_role("button", name="Start", exact=True).click()
+        expect(page.locator("form .box.error")).to_contain_text(error)
 
 
 def test_workflow_list_is_updated_live(dashboard: DashboardPage, server: LiveServer) -> None:
@@ -95,12 +123,18 @@ def test_upload_retry_and_delete_images(
     page = dashboard.open("/ui/images", "Images")
     page.get_by_label("Images to upload").set_input_files([good, bad])
     harbour, torn = (page.locator(".image-card", has_text=name) for name in ("harbour", "torn"))
+    expect(harbour.locator(".badge")).to_have_text("validating")  # the worker waits at this stage
+    (server.directory / "data" / "images" / "go").touch()
     expect(harbour.locator(".badge")).to_have_text("processed")
     expect(torn.locator(".badge")).to_have_text("failed")
     expect(torn).to_contain_text("DECODE_FAILED")
     shown = harbour.locator("img")
     wait_for(page, lambda: shown.evaluate("image => image.complete && image.naturalWidth > 0"))
 
+    harbour.click()
+    dashboard.wait_for_page("harbour.jpg")
+    expect(dashboard.main()).to_contain_text("640 × 480")
+    page.go_back()
     torn.click()
     dashboard.wait_for_page("torn.png")
     expect(page.locator(".box.error")).to_contain_text("damaged")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -97,25 +95,13 @@ class LiveServer:
         self, method: str, path: str, body: Any = None, key: str | None = None, **headers: str
     ) -> tuple[int, Any]:
         """Status and parsed body of the response. A `body` of bytes is sent as is, else as JSON."""
-        all_headers = {name.replace("_", "-"): value for name, value in headers.items()}
-        if body is not None and not isinstance(body, bytes):
-            body = json.dumps(body).encode()
-            all_headers["Content-Type"] = "application/json"
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
         if key is not None:
-            all_headers["Authorization"] = f"Bearer {key}"
-        request = urllib.request.Request(self.url + path, body, all_headers, method=method)
-        try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
-                return response.status, _parse_json(response.read())
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, _parse_json(error.read())
-
-    def get_bytes(self, path: str) -> bytes:
-        """The unparsed body of a response."""
-        with urllib.request.urlopen(self.url + path, timeout=TIMEOUT_S) as response:
-            body: bytes = response.read()
-        return body
+            sent["Authorization"] = f"Bearer {key}"
+        kind = "content" if isinstance(body, bytes) else "json"
+        given = {} if body is None else {kind: body}
+        answer = self.gateway.http.request(method, path, headers=sent, **given)
+        return answer.status_code, _parse_json(answer.content)
 
     def submit(self, task: str, payload: dict[str, Any], **options: Any) -> str:
         """Submit a job; returns its id."""
@@ -151,9 +137,8 @@ class LiveServer:
 
         def create() -> str | None:
             status, response = self.request("POST", "/api/workflow/jobs", body)
-            assert status in (200, 422, 503), (
-                response
-            )  # refused until the worker has registered the workflow
+            # Refused until the worker has registered the workflow.
+            assert status in (200, 422, 503), response
             return str(response["job"]["job_id"]) if status == 200 else None
 
         workflow_id = str(wait_until(create, TIMEOUT_S))

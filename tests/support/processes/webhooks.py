@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 from tests.support.processes.base import Processes, Spawn
 from tests.support.processes.worker import ROOT
 
-SECRET = "a secret of the receiver's"
 #: Timeout of one attempt: longer than a stall of the machine.
 ATTEMPT_TIMEOUT_S = 5
 
@@ -67,7 +66,6 @@ class WebhookProcesses(Processes):
     """A gateway, workers and receivers."""
 
     WORKER: ClassVar[dict[str, object]] = {
-        "workflow_webhook_secret": SECRET,
         "workflow_webhook_timeout_seconds": ATTEMPT_TIMEOUT_S,
         "workflow_webhook_retry_backoff_seconds": 0.1,
         "workflow_webhook_max_retries": 2,
@@ -98,10 +96,6 @@ class WebhookProcesses(Processes):
 
     def webhook(self, job_id: str) -> Any:
         return self.call("GET", f"/jobs/{job_id}/status")["job"]["webhook"]
-
-    def dead_letters(self) -> dict[str, Any]:
-        items = self.call("GET", "/webhooks/dlq?limit=500")["items"]
-        return {item["job_id"]: item for item in items}
 
     def lines(self) -> list[dict[str, Any]]:
         if not self.file.exists():
