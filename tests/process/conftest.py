@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 
 from tests.support.model.served import Served, require_model
 from tests.support.processes.aof import AofRedis
+from tests.support.processes.base import Processes
 from tests.support.processes.gateway import StartGateway, gateway_starter
 from tests.support.processes.worker import Process, handler_module, spawner
 from tests.support.servers import (
@@ -29,6 +31,24 @@ def spawn(tmp_path: Path) -> Iterator[Callable[..., Process]]:
 @pytest.fixture
 def start_gateway(tmp_path: Path) -> Iterator[StartGateway]:
     yield from gateway_starter(tmp_path)
+
+
+P = TypeVar("P", bound=Processes)
+
+
+@pytest.fixture
+def start_processes(spawn: Callable[..., Process], tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """Starts a gateway of a kind of `Processes`, which can start workers; all end with the test."""
+    started: list[Processes] = []
+
+    def start(kind: type[P], redis_url: str, **settings: str) -> P:
+        processes = kind(redis_url, spawn, tmp_path, **settings)
+        started.append(processes)
+        return processes
+
+    yield start
+    for processes in started:
+        processes.close()
 
 
 @pytest.fixture(params=IN_PROCESSES)

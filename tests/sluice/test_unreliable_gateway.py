@@ -273,6 +273,8 @@ def test_url_and_key_from_the_environment(
 ) -> None:
     monkeypatch.setenv("SLUICE_URL", f"{script.url}/below/")
     monkeypatch.setenv("SLUICE_API_KEY", " sluice_key \n")
+    for name in ("http_proxy", "HTTP_PROXY"):  # ignored
+        monkeypatch.setenv(name, f"http://127.0.0.1:{free_port()}")
     script.respond(answer(200, job()))
     connect(None).job("../x y?").get()
     [request] = script.requests

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 import socket
@@ -183,17 +182,3 @@ def test_a_port_in_use(serve: Serve, gguf: Path) -> None:
 @pytest.mark.parametrize("words", [[], ["serve", "--port", "x"], ["serve", "--slots", "0"]])
 def test_an_invalid_command(command: Callable[..., CommandResult], words: list[str]) -> None:
     assert command("model", *words).code == 2
-
-
-@SLOW
-def test_status_shows_the_served_model(
-    serve: Serve, gguf: Path, tmp_path: Path, command: Callable[..., CommandResult]
-) -> None:
-    served = serve("--gguf", gguf).ready()
-    env = {"SLUICE_DATA_DIR": str(served.data), "SLUICE_MODELS_DIR": str(tmp_path)}
-    ran = command("model", "status", **env)
-    assert ran.code == 0
-    assert f"served   small at {served.url}, 0 of 2 slots busy" in ran.out
-    found = json.loads(command("model", "status", "-o", "json", **env).out)
-    assert found["served"]["seen"]["state"] == "up"
-    assert {each["what"]: each["place"] for each in found["installed"]}["chat"] is None

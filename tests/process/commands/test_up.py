@@ -179,17 +179,6 @@ def test_the_worker_follows_the_model(
 
 
 @SLOW
-def test_a_stale_announcement_is_ignored(
-    up: Callable[..., Up], serve_fake_model: ServeFakeModel
-) -> None:
-    """For example after a power cut."""
-    serve_fake_model().end(signal.SIGKILL)
-    running = up()
-    running.wait_for_line("The echo worker answers all jobs")
-    assert "worker.echo" in steps(running.run_script())
-
-
-@SLOW
 def test_the_real_handlers_on_request(up: Callable[..., Up]) -> None:
     running = up("--worker", "real")
     running.wait_for_line("chat, plan and code are answered by")

@@ -131,12 +131,11 @@ NOTES = """\
 
 @pytest.fixture
 def workflows(
-    one_server: RealServer, spawn: Callable[..., Process], tmp_path: Path
-) -> Iterator[WorkflowProcesses]:
-    workflows = WorkflowProcesses(one_server.url, spawn, tmp_path)
+    one_server: RealServer, start_processes: Callable[..., WorkflowProcesses]
+) -> WorkflowProcesses:
+    workflows = start_processes(WorkflowProcesses, one_server.url)
     workflows.worker(worker_handlers="release_notes", pythonpath=EXAMPLES / "workflow")
-    yield workflows
-    workflows.close()
+    return workflows
 
 
 @pytest.mark.slow("starts a gateway and a worker")

@@ -4,32 +4,24 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
 from common.process.crashpoints import CRASH_VARIABLE, CrashPoint
 from tests.support.processes.aof import AofRedis
 from tests.support.processes.images import STAGES, ImageProcesses
-from tests.support.processes.worker import Process, wait_until
-from tests.support.servers import RealServer
+from tests.support.processes.worker import wait_until
 from tests.support.worker.images import photo
 
-pytestmark = pytest.mark.process
-SLOW = pytest.mark.slow("starts a gateway and workers")
+pytestmark = [pytest.mark.process, pytest.mark.slow("starts a gateway and workers")]
 
 
 @pytest.fixture
-def images(
-    server: RealServer, spawn: Callable[..., Process], tmp_path: Path
-) -> Iterator[ImageProcesses]:
-    images = ImageProcesses(server.url, spawn, tmp_path)
-    yield images
-    images.close()
+def images(aof: AofRedis, start_processes: Callable[..., ImageProcesses]) -> ImageProcesses:
+    return start_processes(ImageProcesses, aof.url)
 
 
-@SLOW
 def test_the_job_has_progress_events_and_the_result(images: ImageProcesses) -> None:
     images.worker()
     image_id = images.upload(photo())
@@ -56,19 +48,8 @@ CRASH_POINTS = {
 }
 
 
-@pytest.fixture
-def durable(
-    aof: AofRedis, spawn: Callable[..., Process], tmp_path: Path
-) -> Iterator[ImageProcesses]:
-    images = ImageProcesses(aof.url, spawn, tmp_path)
-    yield images
-    images.close()
-
-
-@SLOW
 @pytest.mark.parametrize("point", CRASH_POINTS)
-def test_kill_9_of_the_worker(durable: ImageProcesses, point: str) -> None:
-    images = durable
+def test_kill_9_of_the_worker(images: ImageProcesses, point: str) -> None:
     killed = images.worker("killed", **{CRASH_VARIABLE: CRASH_POINTS[point]})
     image_id = images.upload(photo(size=(3000, 2000)))
     assert killed.wait() == -signal.SIGKILL
@@ -81,14 +62,13 @@ def test_kill_9_of_the_worker(durable: ImageProcesses, point: str) -> None:
     assert images.client.hget(f"job:{image['job_id']}", "status") == b"done"
 
 
-@SLOW
-def test_images_survive_a_killed_redis(durable: ImageProcesses, aof: AofRedis) -> None:
-    durable.worker(worker_handlers="slow_images")
-    ids = [durable.upload(photo(seed=seed)) for seed in range(3)]
-    durable.wait_for_starts(2)
+def test_images_survive_a_killed_redis(images: ImageProcesses, aof: AofRedis) -> None:
+    images.worker(worker_handlers="slow_images")
+    ids = [images.upload(photo(seed=seed)) for seed in range(3)]
+    images.wait_for_starts(2)
     aof.kill()
-    durable.go()
+    images.go()
     aof.start()
-    wait_until(lambda: durable.request("GET", f"/v1/images/{ids[0]}").status_code == 200)
+    wait_until(lambda: images.request("GET", f"/v1/images/{ids[0]}").status_code == 200)
     for image_id in ids:
-        durable.check_complete(image_id)
+        images.check_complete(image_id)

@@ -17,7 +17,7 @@ from tests.deploy.test_alerts import NAME, names_used
 from tests.support.model.served import Served, require_model
 from tests.support.processes.jobs import field, status, wait_for
 from tests.support.processes.model import ModelProcesses, ScriptedModel, deltas, until_delta
-from tests.support.processes.worker import Process, wait_until
+from tests.support.processes.worker import wait_until
 from tests.support.servers import RealServer, missing
 
 pytestmark = pytest.mark.process
@@ -31,18 +31,9 @@ Start = Callable[..., ModelProcesses]
 
 
 @pytest.fixture
-def start(one_server: RealServer, spawn: Callable[..., Process], tmp_path: Path) -> Iterator[Start]:
-    started: list[ModelProcesses] = []
-
-    def start(data: Path) -> ModelProcesses:
-        """The workers find the model by its announcement file in `data`."""
-        settings = {"sluice_data_dir": str(data)}
-        started.append(ModelProcesses(one_server.url, spawn, tmp_path, **settings))
-        return started[-1]
-
-    yield start
-    for processes in started:
-        processes.close()
+def start(one_server: RealServer, start_processes: Callable[..., ModelProcesses]) -> Start:
+    """The workers find the model by its announcement file in `data`."""
+    return lambda data: start_processes(ModelProcesses, one_server.url, sluice_data_dir=str(data))
 
 
 @pytest.fixture

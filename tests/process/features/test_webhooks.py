@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
 from common.process.crashpoints import CRASH_VARIABLE, CrashPoint
 from tests.support.processes.webhooks import WebhookProcesses, unreachable_url
-from tests.support.processes.worker import Process, wait_until
+from tests.support.processes.worker import wait_until
 from tests.support.servers import RealServer
 
 pytestmark = [pytest.mark.process, pytest.mark.slow("starts a gateway and workers")]
@@ -17,11 +16,9 @@ pytestmark = [pytest.mark.process, pytest.mark.slow("starts a gateway and worker
 
 @pytest.fixture
 def processes(
-    server: RealServer, tmp_path: Path, spawn: Callable[..., Process]
-) -> Iterator[WebhookProcesses]:
-    processes = WebhookProcesses(server.url, spawn, tmp_path)
-    yield processes
-    processes.close()
+    server: RealServer, start_processes: Callable[..., WebhookProcesses]
+) -> WebhookProcesses:
+    return start_processes(WebhookProcesses, server.url)
 
 
 def test_a_crash_after_sending_loses_nothing(processes: WebhookProcesses) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -34,11 +33,9 @@ ALL_EVENTS = [
 
 @pytest.fixture
 def processes(
-    aof: AofRedis, spawn: Callable[..., Process], tmp_path: Path
-) -> Iterator[WorkflowProcesses]:
-    processes = WorkflowProcesses(aof.url, spawn, tmp_path)
-    yield processes
-    processes.close()
+    aof: AofRedis, start_processes: Callable[..., WorkflowProcesses]
+) -> WorkflowProcesses:
+    return start_processes(WorkflowProcesses, aof.url)
 
 
 def all_approved(processes: WorkflowProcesses, job_id: str) -> dict[str, Any]:

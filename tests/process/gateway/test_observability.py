@@ -6,8 +6,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import pytest
@@ -85,26 +84,17 @@ class ObservedProcesses(Processes):
         assert (self.gateway.process.returncode, worker.wait()) == (0, 0)
 
 
+Start = Callable[..., ObservedProcesses]
+
+
 def value(series: Series, name: str, **labels: str) -> float:
     return series.get((name, frozenset(labels.items())), 0.0)
 
 
 @pytest.fixture
-def start(
-    spawn: Callable[..., Process], tmp_path: Path
-) -> Iterator[Callable[..., ObservedProcesses]]:
-    started: list[ObservedProcesses] = []
+def start(start_processes: Callable[..., ObservedProcesses]) -> Start:
+    return lambda server, **more: start_processes(ObservedProcesses, server.url, **more)
 
-    def start(server: RealServer, **settings: str) -> ObservedProcesses:
-        started.append(ObservedProcesses(server.url, spawn, tmp_path, **settings))
-        return started[-1]
-
-    yield start
-    for processes in started:
-        processes.close()
-
-
-Start = Callable[..., ObservedProcesses]
 
 # -- metrics and status ------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""History and live page with real processes: restarts, crashes, two gateways, many pages."""
+"""The history with real processes: restarts, crashes, two gateways."""
 
 from __future__ import annotations
 
@@ -23,19 +23,14 @@ HANDOVER_S = 30.0
 
 
 @pytest.fixture
-def server(aof: AofRedis) -> AofRedis:
-    return aof
+def start(aof: AofRedis, start_gateway: StartGateway) -> Callable[[], GatewayProcess]:
+    return lambda: start_gateway(aof.url)
 
 
 @pytest.fixture
-def start(server: AofRedis, start_gateway: StartGateway) -> Callable[[], GatewayProcess]:
-    return lambda: start_gateway(server.url)
-
-
-@pytest.fixture
-def work(server: AofRedis, spawn: Callable[..., Process]) -> Callable[[], Process]:
+def work(aof: AofRedis, spawn: Callable[..., Process]) -> Callable[[], Process]:
     """Starts echo workers."""
-    return lambda: spawn("worker.echo_worker", redis_url=server.url, heartbeat_s=1)
+    return lambda: spawn("worker.echo_worker", redis_url=aof.url, heartbeat_s=1)
 
 
 Start = Callable[[], GatewayProcess]
@@ -47,16 +42,14 @@ def samples(server: AofRedis) -> list[tuple[int, dict[bytes, bytes]]]:
     return [(int(entry_id.split(b"-")[0]), fields) for entry_id, fields in found]
 
 
-def counted(server: AofRedis, name: bytes = b"done") -> int:
-    return sum(int(fields[name] or 0) for _, fields in samples(server))
+def counted(server: AofRedis) -> int:
+    """Finished jobs."""
+    return sum(int(fields[b"done"] or 0) for _, fields in samples(server))
 
 
-def post(gateway: GatewayProcess, count: int = 1) -> list[str]:
-    return [gateway.submit() for _ in range(count)]
-
-
-def stats(gateway: GatewayProcess) -> Any:
-    return gateway.http.get("/v1/stats").json()
+def post(gateway: GatewayProcess, count: int) -> None:
+    for _ in range(count):
+        gateway.submit()
 
 
 def sampled(server: AofRedis, count: int = 2) -> None:
@@ -76,72 +69,45 @@ def keeper_and_other(gateways: list[GatewayProcess]) -> list[GatewayProcess]:
 
 
 def test_the_history_survives_restarts_of_all_processes(
-    server: AofRedis, start: Start, work: Work
+    aof: AofRedis, start: Start, work: Work
 ) -> None:
     gateway, worker = start(), work()
-    sampled(server)
+    sampled(aof)
     post(gateway, 20)
-    wait_until(lambda: counted(server) == 20, 30)
-    wait_until(lambda: any(fields[b"end_to_end"] for _, fields in samples(server)), 30)
+    wait_until(lambda: counted(aof) == 20, 30)
+    wait_until(lambda: any(fields[b"end_to_end"] for _, fields in samples(aof)), 30)
     gateway.stop()
-    before = samples(server)
+    before = samples(aof)
     worker.send_signal(signal.SIGTERM)
     worker.wait()
-    server.restart()
-    assert samples(server) == before
+    aof.restart()
+    assert samples(aof) == before
     gateway, worker = start(), work()
-    sampled(server)
-    body = stats(gateway)
+    sampled(aof)
+    body = gateway.http.get("/v1/stats").json()
     assert sum(value or 0 for value in body["series"]["done"]) == 20
     assert body["series"]["ts"][0] == before[0][0]
     assert body["now"]["totals"]["done"] == 20
-    times = [ts for ts, _ in samples(server)]
+    times = [ts for ts, _ in samples(aof)]
     assert times == sorted(set(times))
     # Again, with all processes running.
-    server.restart()
-    sampled(server)
+    aof.restart()
+    sampled(aof)
     post(gateway, 5)
-    wait_until(lambda: counted(server) == 25, 30)
+    wait_until(lambda: counted(aof) == 25, 30)
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_another_gateway_takes_over_from_an_ended_one(
-    server: AofRedis, start: Start, work: Work, how: signal.Signals
+    aof: AofRedis, start: Start, work: Work, how: signal.Signals
 ) -> None:
     work()
     gateways = [start(), start()]
-    sampled(server)
+    sampled(aof)
     keeper, other = keeper_and_other(gateways)
     keeper.stop(how)
     post(other, 10)
     wait_until(lambda: keeps(other), HANDOVER_S)
-    wait_until(lambda: counted(server) == 10, 30)
+    wait_until(lambda: counted(aof) == 10, 30)
     if how is signal.SIGTERM:
-        assert server.client.hlen(StatsKeys("jobs:stream").gateways) == 1
-
-
-def test_a_pause_survives_restarts(server: AofRedis, start: Start, work: Work) -> None:
-    gateway, worker = start(), work()
-    worker.wait_for_line("takes jobs")
-    paused = gateway.http.post("/v1/queues/jobs:stream/pause", json={"why": "tea"})
-    assert paused.status_code == 200
-    worker.wait_for_line("no new jobs are taken: the queue is paused: tea")
-    gateway.stop()
-    worker.send_signal(signal.SIGTERM)
-    worker.wait()
-    server.restart()
-    gateway, worker = start(), work()
-    worker.wait_for_line("no new jobs are taken: the queue is paused: tea")
-    job_id = gateway.submit()
-
-    def held() -> bool:
-        workers = gateway.http.get("/v1/workers").json()["workers"]
-        return any(each["holding"] and each["paused"] for each in workers)
-
-    def status() -> str:
-        return str(gateway.http.get(f"/v1/jobs/{job_id}").json()["status"])
-
-    wait_until(held, 30)
-    assert status() == "queued"
-    assert gateway.http.post("/v1/queues/jobs:stream/resume").status_code == 200
-    wait_until(lambda: status() == "done", 30)
+        assert aof.client.hlen(StatsKeys("jobs:stream").gateways) == 1

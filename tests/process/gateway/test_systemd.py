@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import random
-import re
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -18,7 +16,8 @@ import pytest
 from common.errors import EXIT_CONFIG
 from gateway.http.connection_limits import ConnectionLimits
 from tests.support.gateway.harness import CHAT
-from tests.support.processes.jobs import post, wait_for
+from tests.support.gateway.raw import post, raw
+from tests.support.processes import jobs
 from tests.support.processes.systemd import Service, Systemd, systemd_in
 from tests.support.processes.worker import ROOT, wait_until
 from tests.support.servers import BUNDLED, RealServer, require_binary
@@ -94,8 +93,8 @@ def test_a_worker_reports_status_and_extends_the_stop(
     more = {"ECHO_DELAY_MS": "60000", "MAX_INFLIGHT": "1", "SHUTDOWN_GRACE_S": "1.5"}
     worker = systemd.echo_worker(**settings, **more)
     assert worker.receive_until(ready)["STATUS"] == "0 running, 0 waiting"
-    jobs = [post(server.client) for _ in range(3)]
-    wait_for(server.client, jobs[0], b"running")
+    submitted = [jobs.post(server.client) for _ in range(3)]
+    jobs.wait_for(server.client, submitted[0], b"running")
     worker.receive_until(
         lambda message: message["STATUS"].startswith("1 running, ") and is_watchdog(message)
     )
@@ -124,7 +123,7 @@ def test_a_blocked_event_loop_sends_no_watchdog(
     path = {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
     worker = systemd.worker(**settings, **path, WORKER_HANDLERS="stuck")
     worker.receive_until(is_watchdog)
-    post(server.client)
+    jobs.post(server.client)
     wait_until((tmp_path / "is_stuck").exists)
     worker.forget()
     assert worker.receive(2 * PERIOD_S) is None
@@ -203,7 +202,6 @@ class Clients:
     def __init__(self, port: int, keep: bool = False) -> None:
         self._port = port
         self._keep = keep
-        self._body = json.dumps(CHAT).encode()
         self.answers: list[int] = []
         self.faults: list[str] = []
         self.enough = asyncio.Event()
@@ -224,32 +222,23 @@ class Clients:
         """Sends requests on one connection until the server closes it."""
         clock = asyncio.get_running_loop().time
         came = clock()
-        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
-        open_still = True
-        while open_still:
-            # Long enough to be accepted by a gateway that is stopping.
-            await asyncio.sleep(random.uniform(0, 0.2))
-            kept = self._keep and not self.enough.is_set()
-            head = (
-                f"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-                f"Content-Length: {len(self._body)}\r\n"
-                f"Connection: {'keep-alive' if kept else 'close'}\r\n\r\n"
-            )
-            writer.write(head.encode() + self._body)
-            silent_s = clock() - came
-            try:
-                answer = (await reader.readuntil(b"\r\n\r\n")).lower()
-            except (OSError, EOFError):
-                if silent_s > ConnectionLimits.shutdown_grace_s / 2:
-                    raise _Stalled from None
-                raise
-            length = re.search(rb"content-length: (\d+)", answer)
-            assert length is not None
-            await reader.readexactly(int(length[1]))
-            self.answers.append(int(answer.split(b" ", 2)[1]))
-            open_still = b"connection: close" not in answer
-            came = clock()
-        writer.close()
+        async with raw(self._port) as connection:
+            closed = False
+            while not closed:
+                # Long enough to be accepted by a gateway that is stopping.
+                await asyncio.sleep(random.uniform(0, 0.2))
+                kept = self._keep and not self.enough.is_set()
+                connection.send(post(CHAT, Connection="keep-alive" if kept else "close"))
+                silent_s = clock() - came
+                try:
+                    answer = await connection.answer()
+                except (OSError, EOFError):
+                    if silent_s > ConnectionLimits.shutdown_grace_s / 2:
+                        raise _Stalled from None
+                    raise
+                self.answers.append(answer.status)
+                closed = answer.header("connection") == "close"
+                came = clock()
 
 
 @SLOW
@@ -281,14 +270,3 @@ async def test_a_restart_under_load_refuses_no_request(
     assert clients.faults == []
     assert set(clients.answers) == {202}
     assert server.client.xlen("jobs:stream") == len(clients.answers)
-
-
-@SLOW
-async def test_a_connection_during_a_restart_waits(
-    systemd: Systemd, settings: dict[str, str]
-) -> None:
-    clients = Clients(systemd.port)
-    waiting = asyncio.create_task(clients.use_connection())
-    systemd.gateway(**settings)
-    await waiting
-    assert clients.answers == [202]

@@ -7,23 +7,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import signal
 import time
-import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-import httpx
 import pytest
 
-from common.contracts.jobs import JobKeys
-from common.redis.partitions import Partitions
-from tests.support.gateway.harness import CHAT
 from tests.support.processes.cluster import PARTITIONS, ClusterProcesses, Load
-from tests.support.processes.gateway import RawStream, StartGateway
-from tests.support.processes.jobs import post, status
-from tests.support.processes.worker import Process, spawner, wait_until
+from tests.support.processes.gateway import RawStream
+from tests.support.processes.worker import Process, spawner
 from tests.support.topologies import LONG_TIMEOUT_MS, RedisCluster, cluster
 from tests.support.waiting import eventually
 
@@ -117,7 +109,10 @@ async def test_one_key_makes_one_job(processes: ClusterProcesses) -> None:
     await processes.check_history([jobs[0] for jobs in made])
 
 
-async def test_waiting_and_running_jobs_are_canceled(processes: ClusterProcesses) -> None:
+async def test_scheduled_jobs_wait_and_jobs_are_canceled(processes: ClusterProcesses) -> None:
+    scheduled = [await processes.post(delay_s=5.0) for _ in range(8)]
+    assert len(partitions_of(scheduled)) > 1
+    assert await processes.status(scheduled[-1]) == "queued"
     running = [await processes.post(ms=60_000) for _ in range(4)]
     later = [await processes.post(delay_s=600.0) for _ in range(4)]
 
@@ -131,13 +126,7 @@ async def test_waiting_and_running_jobs_are_canceled(processes: ClusterProcesses
     for job_id in (*running, *later):
         await is_ended(processes, job_id, "canceled")
         assert (await watched(processes, job_id))[-1] == "canceled"
-
-
-async def test_scheduled_jobs_wait(processes: ClusterProcesses) -> None:
-    jobs = [await processes.post(delay_s=5.0) for _ in range(8)]
-    assert len(partitions_of(jobs)) > 1
-    assert await processes.status(jobs[-1]) == "queued"
-    await processes.check_history(jobs)
+    await processes.check_history(scheduled)
 
 
 async def test_dead_letters_of_all_partitions_are_redriven(processes: ClusterProcesses) -> None:
@@ -260,102 +249,3 @@ async def test_moving_slots_loses_no_acknowledged_job(own_processes: ClusterProc
             servers.move_slot(own_processes.slot(number), servers.nodes[number % 3])
 
     await under_load(own_processes, "back", back)
-
-
-# -- a dead master delays only its partitions ----------------------------------------------------
-
-MANY = Partitions.create(JobKeys(), 6)
-
-
-def finish(client: Any, job_id: str) -> None:
-    """Ends a job as the contract requires, without hints."""
-    keys = MANY.keys_for_job(job_id)
-    client.hset(keys.job(job_id), mapping={"status": "done", "result": "{}"})
-    client.xadd(keys.events(job_id), {"type": "done", "ts": "1", "step": "s", "data": "{}"})
-
-
-async def accepted(client: httpx.AsyncClient) -> str:
-    """Posts a job until it is accepted: requests in progress when a server dies get 503."""
-    for _ in range(20):
-        answer = await client.post("/v1/jobs", json=CHAT)
-        if answer.status_code == 202:
-            return str(answer.json()["job_id"])
-        assert answer.status_code == 503, answer.text
-    raise AssertionError("the job was never accepted")
-
-
-async def test_a_gateway_serves_the_other_partitions(
-    servers: RedisCluster, start_gateway: StartGateway
-) -> None:
-    """Jobs of other partitions are accepted, read and watched meanwhile; jobs of the dead master's
-    partitions are available again after the failover.
-    """
-    slots = [servers.slot_of(keys.queue) for keys in MANY.keys]
-    home = servers.owner(slots[0])
-    away = next(number for number, slot in enumerate(slots) if servers.owner(slot) is not home)
-    dying = servers.owner(slots[away])
-    lost = {number for number, slot in enumerate(slots) if servers.owner(slot) is dying}
-    settings = {"QUEUE_PARTITIONS": str(MANY.count), "BACKPRESSURE_MAX_BACKLOG": "5000"}
-    gateway = start_gateway(servers.url, **settings)
-    async with gateway.http_async() as client:
-        jobs = [gateway.submit() for _ in range(60)]
-        for job_id in jobs:
-            owner = servers.owner(slots[MANY.number(job_id)])
-            assert owner.client.exists(MANY.keys_for_job(job_id).job(job_id)), job_id
-        kept = next(job_id for job_id in jobs if MANY.number(job_id) == 0)
-        gone = next(job_id for job_id in jobs if MANY.number(job_id) in lost)
-        targets = [f"/v1/jobs/{job_id}/events" for job_id in (kept, gone)]
-        streams = [await RawStream.open(gateway.port, target) for target in targets]
-        for stream in streams:
-            await stream.wait_for("queued")
-        dying.kill()
-        finish(home.client, kept)
-        assert [block.event for block in await streams[0].rest()] == ["done"]
-        made = [await accepted(client) for _ in range(60)]
-        taker = servers.wait_failover(dying, slots[away])
-
-        async def read_again() -> bool:
-            return (await client.get(f"/v1/jobs/{gone}")).status_code == 200
-
-        await eventually(read_again, TIMEOUT_S)
-        finish(taker.client, gone)
-        assert [block.event for block in await streams[1].rest()] == ["done"]
-        for job_id in made:
-            assert (await client.get(f"/v1/jobs/{job_id}")).status_code == 200
-        after = {MANY.number(await accepted(client)) for _ in range(200)}
-        assert after & lost  # used again
-    for stream in streams:
-        await stream.close()
-
-
-def test_a_worker_serves_the_other_partitions(
-    servers: RedisCluster, spawn: Callable[..., Process]
-) -> None:
-    slots = [servers.slot_of(keys.queue) for keys in MANY.keys]
-    owners = [servers.owner(slot) for slot in slots]
-    dying = next(owner for owner in owners if owner is not owners[0])
-    kept = [number for number, owner in enumerate(owners) if owner is not dying]
-    lost = [number for number, owner in enumerate(owners) if owner is dying]
-
-    def run(client: Any, *numbers: int) -> None:
-        """Enqueues a job into each of these partitions, and waits for their end."""
-        jobs = []
-        for number in numbers:
-            job_id = MANY.draw_id(number, lambda: str(uuid.uuid4()))
-            keys = MANY.keys[number]
-            target = client or owners[number].client
-            jobs.append((target, post(target, keys=keys, job_id=job_id), keys))
-        for target, job_id, keys in jobs:
-            wait_until(lambda t=target, j=job_id, k=keys: status(t, j, k) == b"done")
-
-    worker = spawn("worker.echo_worker", redis_url=servers.url, queue_partitions=6, lease_ms=3000)
-    worker.wait_for_line("takes jobs")
-    run(None, *list(range(6)) * 20)
-    dying.kill()
-    for _ in range(5):
-        run(None, *kept)
-    for number in lost:
-        run(servers.wait_failover(dying, slots[number]).client, number)
-    worker.send_signal(signal.SIGTERM)
-    assert worker.wait() == 0
-    assert "Traceback" not in worker.log

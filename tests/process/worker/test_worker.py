@@ -37,41 +37,6 @@ def test_the_echo_worker_drains_the_queue(server: RealServer, spawn: Spawn) -> N
     assert all(client.ttl(key) > 0 for key in client.keys("job:*"))
 
 
-HANDLERS = """
-from pydantic import BaseModel
-
-class Sum(BaseModel):
-    numbers: list[int]
-
-async def add(context, payload: Sum):
-    await context.emit("progress", {"part": 1})
-    return {"sum": sum(payload.numbers)}
-
-def crash(context, payload):
-    raise KeyError("oops")
-
-def register(registry):
-    registry.add("tool", add)
-    registry.handler("code")(crash)
-"""
-
-
-def test_custom_handlers_next_to_the_built_in_ones(
-    one_server: RealServer, start_worker: Callable[..., Process]
-) -> None:
-    client = one_server.client
-    start_worker(one_server)
-    good, bad = post(client, '{"numbers":[1,2]}', "tool"), post(client, "{}", "tool")
-    crashed, built_in = post(client, "{}", "code"), post(client, "{}", "chat")
-    wait_for(client, [good, bad, crashed, built_in], b"done", b"error")
-    assert field(client, good, "result") == {"sum": 3}
-    assert types(client, good) == [b"queued", b"running", b"progress", b"done"]
-    assert field(client, bad, "error")["kind"] == "invalid_payload"
-    assert field(client, crashed, "error")["kind"] == "KeyError"
-    refused = field(client, built_in, "error")
-    assert (refused["kind"], refused["message"][:7]) == ("invalid_payload", "payload")
-
-
 AGAIN = pytest.mark.slow("starts another worker")
 
 

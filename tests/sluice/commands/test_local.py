@@ -174,6 +174,12 @@ def test_crashed_model_is_reported_once(model_file: Path) -> None:
     assert list(choice.warnings()) == []
 
 
+def test_stale_announcement_is_ignored(model_file: Path) -> None:
+    """For example after a power cut."""
+    announce(model_file)
+    assert WorkerChoice("auto").initial() is WorkerKind.ECHO
+
+
 def test_normal_model_exit_is_not_reported(model_file: Path) -> None:
     choice = WorkerChoice("auto")
     choice.initial()

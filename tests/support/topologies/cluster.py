@@ -42,10 +42,6 @@ class NodeInfo:
     slots: tuple[str, ...]
 
     @property
-    def is_master(self) -> bool:
-        return "master" in self.flags
-
-    @property
     def failed(self) -> bool:
         return bool(self.flags & {"fail", "fail?", "noaddr", "handshake"})
 
