@@ -205,7 +205,7 @@ def test_undone_proposals_return_to_a_list_opened_meanwhile(
     review.press("aa")
     review.wait_for_statuses({1: "approved", 2: "approved"})
     held: list[Route] = []
-    page.route("**/undo", held.append)
+    page.route("**/undo", lambda route: held.append(route))
     page.locator(".bulk-bar").get_by_role("button", name="Undo").click()
     wait_for(page, lambda: bool(held))
     page.get_by_label("Filter by text").fill("number")  # opens the list again

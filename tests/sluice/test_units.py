@@ -16,22 +16,19 @@ from hypothesis import strategies as st
 import sluice
 from sluice import worker
 from sluice.api import jobs
-from sluice.api.jobs import Event, Job
-from sluice.api.parsing import read_nothing
+from sluice.api.jobs import Event
 from sluice.errors import (
     BadAnswer,
     Broken,
     ExitCode,
-    JobCanceled,
-    JobFailed,
     NotFound,
     SluiceError,
     Unreachable,
 )
 from sluice.transport import sse
 from sluice.transport.event_stream import EventStream, TextJoiner
-from sluice.transport.request import build_request, path_segment, query_string, retry_after_s
-from sluice.transport.retry import LONGEST_RETRY_AFTER_S, RetryBudget
+from sluice.transport.request import path_segment, query_string, retry_after_s
+from sluice.transport.retry import RetryBudget
 from sluice.transport.sse import Message, SseParser
 from tests.support.processes.gateway import ROOT
 
@@ -86,14 +83,6 @@ class Clock:
         return self.now
 
 
-def test_retry_budget_by_number() -> None:
-    budget = RetryBudget(2)
-    error = Unreachable("away")
-    assert budget.pause_s(error) is not None
-    assert budget.pause_s(error) is not None
-    assert budget.pause_s(error) is None
-
-
 def test_retry_budget_by_time() -> None:
     clock = Clock()
     budget = RetryBudget(total_s=10, clock=clock)
@@ -101,22 +90,6 @@ def test_retry_budget_by_time() -> None:
         assert budget.pause_s(Unreachable("away")) is not None
     clock.now = 11
     assert budget.pause_s(Unreachable("away")) is None
-
-
-def test_permanent_errors_are_not_retried() -> None:
-    assert RetryBudget().pause_s(NotFound("no", 404)) is None
-    late = Unreachable("away")
-    late.retry_after_s = LONGEST_RETRY_AFTER_S + 1
-    assert RetryBudget().pause_s(late) is None
-
-
-def test_only_safe_requests_are_retried() -> None:
-    request = build_request("POST", "/x", read_nothing)
-    keyed = build_request("POST", "/x", read_nothing, key="k")
-    assert not request.idempotent
-    assert RetryBudget().pause_s(Broken("?"), request) is None
-    assert RetryBudget().pause_s(Unreachable("refused"), request) is not None
-    assert RetryBudget().pause_s(Broken("?"), keyed) is not None
 
 
 def test_reconnection_pauses_grow_without_events() -> None:
@@ -156,18 +129,6 @@ def test_text_is_that_of_the_last_round() -> None:
     joiner.add(message("w", attempt=2, round=2))
     joiner.add(Event("", "reasoning", 0, "", {"delta": "hm"}))
     assert joiner.text == "new"
-
-
-def test_result_of() -> None:
-    job = Job("j", "chat", "done", 1, 2, 3, result={"a": 1})
-    assert jobs.result_of(job) == {"a": 1}
-    failed = Job("j", "chat", "error", 1, 2, 3, error={"kind": "timeout", "message": "too long"})
-    with pytest.raises(JobFailed, match="timeout: too long") as raised:
-        jobs.result_of(failed)
-    assert (raised.value.exit_code, raised.value.job) == (ExitCode.FAILED, failed)
-    with pytest.raises(JobCanceled) as canceled:
-        jobs.result_of(Job("j", "chat", "canceled", 1, 2, 3))
-    assert canceled.value.exit_code == ExitCode.CANCELED
 
 
 # -- both clients -------------------------------------------------------------------------

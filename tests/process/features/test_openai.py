@@ -8,7 +8,7 @@ import json
 import re
 import time
 from collections.abc import Iterator
-from contextlib import redirect_stdout
+from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
 import openai
@@ -16,8 +16,9 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 from pydantic import BaseModel
 
-from tests.support.processes.openai import MODEL, OpenAIProcesses, run_processes, user
-from tests.support.processes.worker import ROOT, wait_until
+from tests.support.processes.model import ModelProcesses, ScriptedModel
+from tests.support.processes.worker import ROOT, spawner, wait_until
+from tests.support.servers import RealServer
 
 pytestmark = pytest.mark.process
 SLOW = pytest.mark.slow("waits for the answers of a slow model")
@@ -27,6 +28,7 @@ CANCELED_WITHIN_S = 0.25
 #: The fastest of this many attempts counts, because the machine may be busy.
 TRIES = 3
 
+MODEL = "scripted-1"
 CLOCK: Any = {
     "type": "function",
     "function": {
@@ -41,29 +43,58 @@ CLOCK: Any = {
 }
 
 
+#: Settings of the workers.
+WITH_VECTORS = {"embedder": "server"}
+
+
+def user(text: str) -> Any:
+    """The messages of a chat with one question."""
+    return [{"role": "user", "content": text}]
+
+
 @pytest.fixture(scope="module")
-def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAIProcesses]:
-    with run_processes(tmp_path_factory.mktemp("openai")) as processes:
+def model() -> Iterator[ScriptedModel]:
+    model = ScriptedModel()
+    yield model
+    model.kill()
+
+
+@pytest.fixture(scope="module")
+def processes(
+    model: ScriptedModel, module_server: RealServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ModelProcesses]:
+    folder = tmp_path_factory.mktemp("openai")
+
+    def model_is_reported() -> bool:
+        beats = map(module_server.client.get, module_server.client.keys("jobs:stream:worker:*"))
+        return any(MODEL in json.loads(beat).get("embedder", "") for beat in beats if beat)
+
+    with contextmanager(spawner)(folder) as spawn:
+        processes = ModelProcesses(module_server.url, spawn, folder, model_url=model.url)
+        processes.worker(**WITH_VECTORS)
+        wait_until(model_is_reported)
         yield processes
+        processes.close()
+    assert "Traceback" not in processes.gateway.log
 
 
 @pytest.fixture(scope="module")
-def client(processes: OpenAIProcesses) -> Iterator[OpenAI]:
-    with OpenAI(base_url=processes.url, api_key="none", timeout=30, max_retries=0) as made:
+def client(processes: ModelProcesses) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{processes.url}/v1", api_key="none", timeout=30, max_retries=0) as made:
         yield made
 
 
-def test_the_example_of_the_documentation(processes: OpenAIProcesses) -> None:
+def test_the_example_of_the_documentation(processes: ModelProcesses) -> None:
     text = (ROOT / "docs" / "openai.md").read_text()
     [example] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert "http://127.0.0.1:8080/v1" in example
     printed = io.StringIO()
     with redirect_stdout(printed):
-        exec(example.replace("http://127.0.0.1:8080/v1", processes.url), {})
+        exec(example.replace("http://127.0.0.1:8080", processes.url), {})
     assert printed.getvalue() == "good morning\n1 2 3 4 5"
 
 
-def test_chat(processes: OpenAIProcesses, client: OpenAI) -> None:
+def test_chat(processes: ModelProcesses, client: OpenAI) -> None:
     raw = client.chat.completions.with_raw_response.create(
         model=MODEL,
         messages=[
@@ -205,8 +236,10 @@ def test_errors_of_the_sdk(client: OpenAI) -> None:
 
 
 @SLOW
-async def test_a_disconnect_during_the_stream_cancels_the_job(processes: OpenAIProcesses) -> None:
-    async with AsyncOpenAI(base_url=processes.url, api_key="x", timeout=30) as client:
+async def test_a_disconnect_during_the_stream_cancels_the_job(
+    processes: ModelProcesses, model: ScriptedModel
+) -> None:
+    async with AsyncOpenAI(base_url=f"{processes.url}/v1", api_key="x", timeout=30) as client:
         took_s = []
         for _ in range(TRIES):
             raw = await client.chat.completions.with_raw_response.create(
@@ -219,16 +252,18 @@ async def test_a_disconnect_during_the_stream_cancels_the_job(processes: OpenAIP
                     break
             left = time.monotonic()
             await stream.close()
-            assert await asyncio.to_thread(processes.ended, job_id) == "canceled"
+            assert (await asyncio.to_thread(processes.ended, job_id))["status"] == "canceled"
             took_s.append(time.monotonic() - left)
     assert min(took_s) < CANCELED_WITHIN_S
     # The request to the model server has ended, too.
-    assert wait_until(lambda: all(asked["over"] for asked in processes.model.requests))
-    assert processes.model.requests[-1]["hung_up"]
+    assert wait_until(lambda: all(asked["over"] for asked in model.requests))
+    assert model.requests[-1]["hung_up"]
 
 
 @SLOW
-def test_a_worker_dies_during_an_answer(processes: OpenAIProcesses, client: OpenAI) -> None:
+def test_a_worker_dies_during_an_answer(
+    processes: ModelProcesses, client: OpenAI, module_server: RealServer
+) -> None:
     """Another worker takes over; the client notices only a pause."""
     stream = client.chat.completions.create(
         model=MODEL, messages=user("count to 60 slowly"), stream=True
@@ -237,9 +272,9 @@ def test_a_worker_dies_during_an_answer(processes: OpenAIProcesses, client: Open
     for chunk in stream:
         chunks += chunk.choices[0].delta.content or ""
         if "20" in chunks and not job_id:
-            processes.worker.kill()
-            processes.worker = processes.start_worker()
+            processes.workers[-1].kill()
+            processes.start_worker("other", **WITH_VECTORS)
             job_id = chunk.id.removeprefix("chatcmpl-")
     assert chunks == " ".join(map(str, range(1, 61)))
-    events: Any = processes.redis.client.xrange(f"job:{job_id}:events")
+    events: Any = module_server.client.xrange(f"job:{job_id}:events")
     assert [fields[b"type"] for _, fields in events].count(b"running") == 2

@@ -87,6 +87,7 @@ def test_a_gateway_serves_on_the_passed_socket(systemd: Systemd, settings: dict[
     assert gateway.wait() == 0
 
 
+@SLOW
 def test_a_worker_reports_status_and_extends_the_stop(
     systemd: Systemd, server: RealServer, settings: dict[str, str]
 ) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import signal
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,7 +32,7 @@ from tests.support.processes.jobs import (
 from tests.support.processes.worker import Process, wait_until
 from tests.support.servers import Backend, RealServer
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.slow("kills processes at many points")]
 #: Longer than a stall of the machine, so that only a dead worker loses its job. Tests do not wait
 #: for it.
 LEASE_MS = 9000
@@ -56,7 +56,6 @@ def register(registry):
 """
 
 StartWorker = Callable[..., Process]
-SLOW = pytest.mark.slow("kills processes at many points")
 
 
 @dataclass(frozen=True)
@@ -112,10 +111,8 @@ FEATURES = (
 )
 
 
-def points(*among: CrashPoint, fast: CrashPoint | None = None) -> list[Any]:
-    """Crash points as test parameters; only one of them runs in the fast tier."""
-    marks = {point: () if point is fast else SLOW for point in among}
-    return [pytest.param(point, marks=marks[point], id=point.value) for point in among]
+def points(among: Iterable[CrashPoint]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("point", among, ids=lambda point: point.value)
 
 
 def test_every_crash_point_has_a_test() -> None:
@@ -136,7 +133,7 @@ def start(one_server: RealServer, start_worker: Callable[..., Process]) -> Start
 # -- workers -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("point", points(*WORKER_CASES, fast=CrashPoint.AFTER_HANDLER))
+@points(WORKER_CASES)
 def test_another_worker_ends_the_job_of_a_killed_one_once(
     one_server: RealServer, start: StartWorker, point: CrashPoint
 ) -> None:
@@ -161,7 +158,7 @@ def test_another_worker_ends_the_job_of_a_killed_one_once(
     assert client.hget(KEYS.job(job_id), "result") == b"%d" % (case.result or case.attempts)
 
 
-@pytest.mark.parametrize("point", points(*PROMOTE))
+@points(PROMOTE)
 def test_a_crash_while_promoting_runs_the_job_once(
     one_server: RealServer, spawn: Callable[..., Process], start: StartWorker, point: CrashPoint
 ) -> None:
@@ -181,7 +178,7 @@ def dies(gateway: GatewayProcess, path: str, **request: Any) -> None:
         gateway.http.post(path, **request)
 
 
-@pytest.mark.parametrize("point", points(*ENQUEUE))
+@points(ENQUEUE)
 def test_a_crash_while_accepting_leaves_one_job_or_none(
     one_server: RealServer, start_gateway: StartGateway, start: StartWorker, point: CrashPoint
 ) -> None:
@@ -211,7 +208,7 @@ def test_a_crash_while_accepting_leaves_one_job_or_none(
 
 
 @pytest.mark.parametrize("runs", [False, True], ids=["queued", "running"])
-@pytest.mark.parametrize("point", points(*CANCEL))
+@points(CANCEL)
 def test_a_crash_while_canceling_can_be_repeated(
     one_server: RealServer,
     start_gateway: StartGateway,

@@ -81,6 +81,7 @@ def test_a_signal_lets_running_jobs_finish(
     assert pending(client) == 0
 
 
+@SLOW
 def test_unfinished_jobs_continue_elsewhere_at_once(
     one_server: RealServer, start_worker: StartWorker
 ) -> None:

@@ -61,14 +61,6 @@ def test_only_the_requested_command_is_imported() -> None:
     }
 
 
-def test_every_command_has_help() -> None:
-    for name in COMMANDS:
-        if name != "install":  # its help is that of the installer
-            shown = run_here(name, "--help")
-            assert shown.code == 0
-            assert shown.out.startswith(f"usage: sluice {name}")
-
-
 def all_parsers() -> Iterator[tuple[str, argparse.ArgumentParser]]:
     """The parsers of all commands and their actions, by name."""
     for name in COMMANDS:

@@ -30,6 +30,7 @@ class Processes:
         data = str(directory / "data")
         self._settings = {"redis_url": redis_url, "sluice_data_dir": data, **settings}
         self.gateways: list[GatewayProcess] = []
+        self.workers: list[Process] = []
         self.open_gateway()
 
     @property
@@ -51,7 +52,9 @@ class Processes:
     ) -> Process:
         """A worker that may exit before it takes jobs."""
         given = {"consumer": name, "pythonpath": self.directory, **settings}
-        return self._spawn(module, **{**self._USUAL, **self.WORKER, **self._settings, **given})
+        settings = {**self._USUAL, **self.WORKER, **self._settings, **given}
+        self.workers.append(self._spawn(module, **settings))
+        return self.workers[-1]
 
     def worker(self, name: str = "one", module: str = "worker", **settings: object) -> Process:
         worker = self.start_worker(name, module, **settings)
