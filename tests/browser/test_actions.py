@@ -116,7 +116,7 @@ def test_create_and_revoke_a_key(dashboard: DashboardPage, server: LiveServer) -
     shown = page.get_by_role("dialog").locator("pre")
     expect(shown).to_be_visible()
     secret = shown.text_content() or ""
-    assert server.request("GET", "/v1/whoami", key=secret)[0] == 200
+    assert server.ask("GET", "/v1/whoami", key=secret)[0] == 200
     page.keyboard.press("Escape")
     page.reload(wait_until="domcontentloaded")
     dashboard.wait_for_page("Keys")
@@ -125,7 +125,7 @@ def test_create_and_revoke_a_key(dashboard: DashboardPage, server: LiveServer) -
     page.get_by_role("button", name="Revoke shop front").click()
     page.get_by_role("dialog").get_by_role("button", name=re.compile("Revoke")).click()
     expect(page.locator("main tr").filter(has_text="shop front")).to_have_count(0)
-    assert server.request("GET", "/v1/whoami", key=secret)[0] == 401
+    assert server.ask("GET", "/v1/whoami", key=secret)[0] == 401
 
 
 def test_redrive_a_group(dashboard: DashboardPage, server: LiveServer, tmp_path: Path) -> None:
@@ -150,10 +150,10 @@ def test_redrive_a_group(dashboard: DashboardPage, server: LiveServer, tmp_path:
     expect(page.locator(".toasts")).to_contain_text("3 redriven")
     expect(group).to_have_count(0)
     expect(page.locator("details.group").filter(has_text="the lid is open")).to_have_count(1)
-    assert server.request("GET", "/v1/dlq")[1]["items"][0]["job_id"] == other
+    assert server.ask("GET", "/v1/dlq")[1]["items"][0]["job_id"] == other
 
     def done() -> bool:
-        jobs = server.request("GET", "/v1/jobs?task=code&status=done&q=out+of+paper")[1]["jobs"]
+        jobs = server.ask("GET", "/v1/jobs?task=code&status=done&q=out+of+paper")[1]["jobs"]
         return len(jobs) == 3
 
     wait_until(done)

@@ -72,7 +72,7 @@ def test_start_and_approve_a_workflow_with_options(
     expect(page.locator("main .badge").first).to_have_text("completed")
     expect(page.locator("ol.review > li[data-status=applied]")).to_have_count(7)
     path = f"/api/workflow/jobs/{job_id}/results?step=publish"
-    [notes] = server.request("GET", path)[1]["result"]["items"]
+    [notes] = server.ask("GET", path)[1]["result"]["items"]
     assert notes["payload"]["lines"] == 7
 
 
@@ -102,7 +102,7 @@ def test_workflow_list_is_updated_live(dashboard: DashboardPage, server: LiveSer
 
 def test_run_a_failed_step_again(dashboard: DashboardPage, server: LiveServer) -> None:
     body = {"sources": [{"type": "file", "path": "nowhere.txt"}]}
-    _, answer = server.request("POST", "/api/workflow/jobs", body)
+    _, answer = server.ask("POST", "/api/workflow/jobs", body)
     page = dashboard.open(f"/ui/workflows/{answer['job']['job_id']}")
     page.get_by_role("button", name="Run sources", exact=True).click()
     expect(page.locator("main .box.error")).to_contain_text("source_failed")
@@ -147,7 +147,7 @@ def test_upload_retry_and_delete_images(
     page.get_by_role("button", name="Delete").click()
     page.locator("dialog").get_by_role("button", name="Delete").click()
     dashboard.wait_for_page("Images")
-    assert server.request("GET", f"/v1/images/{image_id}")[0] == 404
+    assert server.ask("GET", f"/v1/images/{image_id}")[0] == 404
 
 
 # -- BullMQ ----------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ def test_add_find_and_remove_a_bullmq_job(dashboard: DashboardPage, server: Live
     found = page.locator("section.card").first
     expect(found.locator(".badge")).to_be_visible()
     job_id = re.search(r"job=(\w+)", page.url)[1]  # type: ignore[index]
-    assert server.request("GET", f"/v1/bullmq/{QUEUE}/jobs/{job_id}")[1]["data"]["number"] == BIG
+    assert server.ask("GET", f"/v1/bullmq/{QUEUE}/jobs/{job_id}")[1]["data"]["number"] == BIG
     found.get_by_role("button", name="Refresh").click()
     expect(found.locator(".badge")).to_have_text("completed")
     expect(page.locator(".queue")).to_contain_text(re.compile("[1-9] completed"))
@@ -173,7 +173,7 @@ def test_add_find_and_remove_a_bullmq_job(dashboard: DashboardPage, server: Live
     found.get_by_role("button", name="Remove").click()
     page.locator("dialog").get_by_role("button", name="Remove").click()
     expect(found).to_contain_text("removed")
-    assert server.request("GET", f"/v1/bullmq/{QUEUE}/jobs/{job_id}")[0] == 404
+    assert server.ask("GET", f"/v1/bullmq/{QUEUE}/jobs/{job_id}")[0] == 404
 
 
 def test_unknown_bullmq_job_shows_an_error(dashboard: DashboardPage) -> None:
@@ -191,7 +191,7 @@ def test_redrive_a_dead_lettered_webhook(
     receiver = ReceiverProcess(tmp_path, {"/hook": [500, 200]})
     try:
         body = {"webhook": {"url": receiver.url("/hook")}}
-        _, answer = server.request("POST", "/api/workflow/jobs", body)
+        _, answer = server.ask("POST", "/api/workflow/jobs", body)
         page = dashboard.open("/ui/webhooks", "Webhooks")
         dead_letter = page.locator("details.item", has_text=answer["job"]["job_id"])
         expect(dead_letter).to_have_count(1)
@@ -224,7 +224,7 @@ def test_integrity_check_is_recorded_in_the_audit_log(
 ) -> None:
     page = dashboard.open("/ui/doctor", "Health")
     page.get_by_role("button", name="Check now").click()
-    wait_for(page, lambda: server.request("GET", "/v1/audit")[1]["last"]["ts"] > 0)
+    wait_for(page, lambda: server.ask("GET", "/v1/audit")[1]["last"]["ts"] > 0)
     expect(page.locator("section", has_text="Integrity check of all jobs").last).to_contain_text(
         re.compile(r"\d+ jobs? checked in")
     )

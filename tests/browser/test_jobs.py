@@ -38,7 +38,7 @@ def server(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 @pytest.fixture(scope="module")
 def needle(server: LiveServer) -> str:
     """Submit five thousand jobs, three of which fail; returns the id of the needle."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", server.gateway.port, timeout=60)
 
     def submit(task: str, payload: dict[str, object]) -> str:
         body = json.dumps({"task": task, "payload": payload})
@@ -55,7 +55,7 @@ def needle(server: LiveServer) -> str:
         submit("chat", {"number": number})
     connection.close()
     unfinished = "/v1/jobs?status=queued&status=running&limit=1"
-    wait_until(lambda: not server.request("GET", unfinished)[1]["jobs"], 120)
+    wait_until(lambda: not server.ask("GET", unfinished)[1]["jobs"], 120)
     return needle_id
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 from playwright.sync_api import expect
@@ -65,12 +66,12 @@ def test_pages_reconnect_after_a_gateway_crash(
 
     for dashboard in (job_page, overview):
         dashboard.allow_errors(CONNECTION_ERRORS)
-    server.kill_gateway()
+    server.gateway.stop(signal.SIGKILL)
     live = overview.page.locator("button.live")
     expect(live).to_contain_text("Reconnecting")
     gate.open(2)  # the worker emits while the gateway is down, and ends the other job
     (tmp_path / "go").touch()
-    server.start_gateway()
+    server.open_gateway(server.gateway.port)
 
     expect(output).to_have_text("one two three four")
     expect(live).to_contain_text("Live")

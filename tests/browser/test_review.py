@@ -39,7 +39,7 @@ class ReviewPage:
             self.page.keyboard.press(key)
 
     def items(self) -> dict[str, Any]:
-        _, answer = self.server.request("GET", f"{self.path}/results?step=draft&limit=500")
+        _, answer = self.server.ask("GET", f"{self.path}/results?step=draft&limit=500")
         return {item["id"]: item for item in answer["result"]["items"]}
 
     def statuses(self, *numbers: int) -> list[str]:
@@ -54,7 +54,7 @@ class ReviewPage:
         """Decide through the API, as another reviewer would."""
         ids = [f"d_{number:03d}" for number in numbers]
         body = {"action": action, "proposal_ids": ids}
-        status, answer = self.server.request("POST", f"{self.path}/proposals/bulk", body)
+        status, answer = self.server.ask("POST", f"{self.path}/proposals/bulk", body)
         assert status == 200, answer
 
     def open_edit_form(self, number: int, to: str) -> Locator:

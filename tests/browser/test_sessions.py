@@ -43,7 +43,7 @@ def admin(server: LiveServer) -> str:
 
 def create_key(server: LiveServer, admin: str, *scopes: str) -> str:
     request = {"name": "-".join(scopes), "scopes": list(scopes)}
-    status, answer = server.request("POST", "/v1/keys", request, admin)
+    status, answer = server.ask("POST", "/v1/keys", request, admin)
     assert status == 201, answer
     return str(answer["key"])
 
@@ -91,7 +91,7 @@ def test_session_without_actions_is_read_only(
         assert page.locator("main").get_by_role("button", name=action_buttons).count() == 0, path
     assert fetch_status(dashboard, "POST", f"/v1/jobs/{job_id}/cancel") == 403
     assert fetch_status(dashboard, "POST", "/v1/jobs") == 403
-    status, job = server.request("GET", f"/v1/jobs/{job_id}", key=admin)
+    status, job = server.ask("GET", f"/v1/jobs/{job_id}", key=admin)
     assert (status, job["status"]) == (200, "running")
 
 

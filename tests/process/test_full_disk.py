@@ -13,9 +13,9 @@ from typing import Any
 import httpx
 import pytest
 
-from common.contracts.jobs import TERMINAL, WORKER_GROUP, JobKeys
 from tests.support.processes import commands
-from tests.support.processes.gateway import PYTHON_M, TIMEOUT_S, GatewayProcess
+from tests.support.processes.gateway import TIMEOUT_S, StartGateway
+from tests.support.processes.jobs import KEYS, pending, statuses, terminal_events
 from tests.support.processes.retrying_clients import RetryingClients
 from tests.support.processes.worker import Process
 from tests.support.small_disk import SmallDisk, small_disk
@@ -24,7 +24,6 @@ from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.process, pytest.mark.slow("fills a disk under real processes")]
 
-KEYS = JobKeys()
 RECOVERY_S = 90.0
 #: Jobs that run while the disk is full.
 HELD = 3
@@ -75,35 +74,23 @@ def start_node(disk: SmallDisk) -> Iterator[Callable[[str], Node]]:
         yield start
 
 
-@pytest.fixture
-def start_gateway(tmp_path: Path) -> Iterator[Callable[[Node], GatewayProcess]]:
-    with contextlib.ExitStack() as stack:
-
-        def start(node: Node) -> GatewayProcess:
-            settings = {"REDIS_URL": f"redis://{node.address}/0", "PORT": "0"}
-            gateway = GatewayProcess(PYTHON_M, tmp_path / "gateway.log", **settings)
-            stack.callback(gateway.close)
-            return gateway.wait_until_listening()
-
-        yield start
-
-
 @pytest.mark.parametrize("fsync", ["everysec", "always"])
 async def test_a_full_disk_loses_no_job(
     fsync: str,
     disk: SmallDisk,
     start_node: Callable[[str], Node],
-    start_gateway: Callable[[Node], GatewayProcess],
+    start_gateway: StartGateway,
     spawn: Callable[..., Process],
     tmp_path: Path,
 ) -> None:
     (tmp_path / "disk_handlers.py").write_text(HANDLERS)
     node = start_node(fsync)
-    gateway = start_gateway(node)
+    redis_url = f"redis://{node.address}/0"
+    gateway = start_gateway(redis_url)
     workers = [
         spawn(
             "worker",
-            redis_url=f"redis://{node.address}/0",
+            redis_url=redis_url,
             consumer=name,
             lease_ms=LEASE_MS,
             block_ms=200,
@@ -114,9 +101,8 @@ async def test_a_full_disk_loses_no_job(
         )
         for name in ("one", "two")
     ]
-    url = f"http://127.0.0.1:{gateway.port}"
-    async with httpx.AsyncClient(base_url=url, timeout=TIMEOUT_S) as client:
-        held = [await submit_held(client) for _ in range(HELD)]
+    async with gateway.http_async() as client:
+        held = [gateway.submit(payload={"held": True}) for _ in range(HELD)]
         await eventually(lambda: len(noted(tmp_path, "attempts")) == HELD, TIMEOUT_S)
         load = RetryingClients(client, "load", {}, 0.02, RECOVERY_S)
         running = asyncio.create_task(load.run())
@@ -127,7 +113,7 @@ async def test_a_full_disk_loses_no_job(
         (tmp_path / "go").touch()
         await eventually(lambda: len(noted(tmp_path, "results")) == HELD, TIMEOUT_S)
         if fsync == "everysec":  # their results cannot be stored yet
-            assert states(node, held) == {"running"}
+            assert statuses(node.client, held) == {"running"}
         freed_at = time.monotonic()
         disk.free()
         if fsync == "always":
@@ -141,24 +127,17 @@ async def test_a_full_disk_loses_no_job(
         assert (await client.get("/readyz")).status_code == 200
     assert set(load.refused) == {"store_unavailable"}
     job_ids = [*held, *load.acknowledged.values()]
-    await eventually(lambda: states(node, job_ids) == {"done"}, RECOVERY_S)
+    await eventually(lambda: statuses(node.client, job_ids) == {"done"}, RECOVERY_S)
     for job_id in job_ids:
-        ends = [fields[b"type"] for _, fields in node.client.xrange(KEYS.events(job_id))]
-        assert [kind for kind in ends if kind.decode() in TERMINAL] == [b"done"], job_id
-    await eventually(lambda: not pending(node), RECOVERY_S)
+        assert terminal_events(node.client, job_id) == ["done"], job_id
+    await eventually(lambda: not pending(node.client), RECOVERY_S)
     stored = {key.decode() for key in node.client.scan_iter(KEYS.job("*"), count=1000)}
     assert {key for key in stored if key.count(":") == 1} == {KEYS.job(each) for each in job_ids}
     assert sorted(noted(tmp_path, "attempts")) == sorted(job_ids)
-    audit = commands.run("audit", "--local", REDIS_URL=f"redis://{node.address}/0")
+    audit = commands.run("audit", "--local", REDIS_URL=redis_url)
     assert audit.code == 0, audit
     for log in (gateway.log, *(worker.log for worker in workers)):
         assert "Traceback" not in log, log
-
-
-async def submit_held(client: httpx.AsyncClient) -> str:
-    answer = await client.post("/v1/jobs", json={"task": "chat", "payload": {"held": True}})
-    assert answer.status_code == 202, answer.text
-    return str(answer.json()["job_id"])
 
 
 async def check_refusal(client: httpx.AsyncClient, fsync: str, node: Node, job_id: str) -> None:
@@ -190,14 +169,3 @@ def noted(folder: Path, name: str) -> list[str]:
     """Job ids that handlers have written to a file."""
     path = folder / name
     return path.read_text().split() if path.exists() else []
-
-
-def states(node: Node, job_ids: list[str]) -> set[str]:
-    pipe = node.client.pipeline(transaction=False)
-    for job_id in job_ids:
-        pipe.hget(KEYS.job(job_id), "status")
-    return {"lost" if each is None else each.decode() for each in pipe.execute()}
-
-
-def pending(node: Node) -> int:
-    return int(node.client.xpending(KEYS.queue, WORKER_GROUP)["pending"])

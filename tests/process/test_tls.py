@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,9 @@ import pytest
 from common.errors import EXIT_CONFIG
 from tests.support.processes import commands
 from tests.support.processes.cluster import PARTITIONS, ClusterProcesses
-from tests.support.processes.gateway import PYTHON_M, TIMEOUT_S, GatewayProcess, RawStream
+from tests.support.processes.gateway import TIMEOUT_S, RawStream, StartGateway
 from tests.support.processes.retrying_clients import RetryingClients
-from tests.support.processes.worker import Process, wait_until
+from tests.support.processes.worker import Process
 from tests.support.topologies import (
     LONG_TIMEOUT_MS,
     Certificates,
@@ -45,49 +44,16 @@ def certificates(tmp_path: Path) -> Certificates:
     return Certificates(tmp_path / "tls", client_required=True)
 
 
-@pytest.fixture
-def start_gateway(tmp_path: Path) -> Iterator[Callable[..., GatewayProcess]]:
-    with contextlib.ExitStack() as stack:
-
-        def start(**settings: str) -> GatewayProcess:
-            gateway = GatewayProcess(PYTHON_M, tmp_path / "gateway.log", PORT="0", **settings)
-            stack.callback(gateway.close)
-            return gateway
-
-        yield start
-
-
-@contextlib.asynccontextmanager
-async def client_of(gateway: GatewayProcess) -> AsyncIterator[httpx.AsyncClient]:
-    url = f"http://127.0.0.1:{gateway.port}"
-    async with httpx.AsyncClient(base_url=url, timeout=TIMEOUT_S) as client:
-        yield client
-
-
-async def events_of(gateway: GatewayProcess, job_id: str) -> list[str | None]:
-    """Types of a job's events, as the event stream delivers them until the end."""
-    stream = await RawStream.open(gateway.port, f"/v1/jobs/{job_id}/events")
-    kinds = [block.event for block in await stream.rest()]
-    await stream.close()
-    return kinds
-
-
-async def submit(client: httpx.AsyncClient) -> str:
-    answer = await client.post("/v1/jobs", json={"task": "chat", "payload": {"text": "hello"}})
-    assert answer.status_code == 202, answer.text
-    return str(answer.json()["job_id"])
-
-
 async def test_all_processes_on_one_server(
     certificates: Certificates,
-    start_gateway: Callable[..., GatewayProcess],
+    start_gateway: StartGateway,
     spawn: Callable[..., Process],
     tmp_path: Path,
 ) -> None:
     (tmp_path / "tls_handlers.py").write_text(HANDLERS)
     with one_node(tmp_path, certificates) as node:
         url = f"rediss://{node.address}/0{certificates.query}"
-        gateway = start_gateway(REDIS_URL=url, BULLMQ_ADD_QUEUES="video").wait_until_listening()
+        gateway = start_gateway(url, BULLMQ_ADD_QUEUES="video")
         spawn("worker.echo_worker", redis_url=url)
         spawn(
             "worker.bullmq",
@@ -97,8 +63,8 @@ async def test_all_processes_on_one_server(
             pythonpath=tmp_path,
             sluice_data_dir=tmp_path,
         )
-        async with client_of(gateway) as client:
-            kinds = await events_of(gateway, await submit(client))
+        async with gateway.http_async() as client:
+            kinds = await RawStream.event_types(gateway.port, gateway.submit())
             assert (kinds[0], kinds[-1]) == ("hello", "done")
             assert (await client.get("/readyz")).status_code == 200
             await bullmq_job_ends(client)
@@ -128,13 +94,13 @@ def check_commands(url: str) -> None:
 
 async def test_a_failover_of_a_sentinel_set(
     certificates: Certificates,
-    start_gateway: Callable[..., GatewayProcess],
+    start_gateway: StartGateway,
     spawn: Callable[..., Process],
 ) -> None:
     with sentinel_set(certificates=certificates) as servers:
-        gateway = start_gateway(REDIS_URL=servers.url, WAIT_REPLICAS="1").wait_until_listening()
+        gateway = start_gateway(servers.url, WAIT_REPLICAS="1")
         spawn("worker.echo_worker", redis_url=servers.url, lease_ms=2000, block_ms=200)
-        async with client_of(gateway) as client:
+        async with gateway.http_async() as client:
             load = RetryingClients(client, "tls", {"text": "hello"}, 0.02, RECOVERY_S)
             running = asyncio.create_task(load.run())
             await eventually(lambda: len(load.accepted) > 20, TIMEOUT_S)
@@ -148,7 +114,7 @@ async def test_a_failover_of_a_sentinel_set(
             await asyncio.wait_for(running, RECOVERY_S)
             assert servers.master is not old
             for job_id in load.acknowledged.values():
-                kinds = await events_of(gateway, job_id)
+                kinds = await RawStream.event_types(gateway.port, job_id)
                 assert kinds.count("done") == 1, kinds
                 assert kinds[-1] == "done"
 
@@ -163,7 +129,7 @@ async def test_partitions_on_a_cluster(
             async with processes.connected():
                 jobs = await asyncio.gather(*(processes.post(ms=5) for _ in range(24)))
                 assert len({PARTITIONS.number(job_id) for job_id in jobs}) == PARTITIONS.count
-                assert (await events_of(processes.gateway, jobs[0]))[-1] == "done"
+                assert (await RawStream.event_types(processes.gateway.port, jobs[0]))[-1] == "done"
                 source = processes.owner(0)
                 target = next(node for node in servers.masters if node is not source)
                 servers.move_slot(processes.slot(0), target)
@@ -174,18 +140,12 @@ async def test_partitions_on_a_cluster(
 
 
 def test_an_untrusted_server_ends_the_start_with_one_line(
-    certificates: Certificates,
-    start_gateway: Callable[..., GatewayProcess],
-    spawn: Callable[..., Process],
-    tmp_path: Path,
+    certificates: Certificates, spawn: Callable[..., Process], tmp_path: Path
 ) -> None:
     with one_node(tmp_path, certificates) as node:
-        url = f"rediss://{node.address}/0"
-        gateway = start_gateway(REDIS_URL=url)
-        worker = spawn("worker.echo_worker", redis_url=url)
-        assert worker.wait() == EXIT_CONFIG
-        assert wait_until(gateway.process.poll) == EXIT_CONFIG
-        for log in (gateway.log, worker.log):
-            assert "the certificate of Redis is not trusted: self-signed" in log
-            assert "ssl_ca_certs=" in log
-            assert "Traceback" not in log
+        for module in ("gateway", "worker.echo_worker"):
+            process = spawn(module, redis_url=f"rediss://{node.address}/0", port=0)
+            assert process.wait() == EXIT_CONFIG
+            assert "the certificate of Redis is not trusted: self-signed" in process.log
+            assert "ssl_ca_certs=" in process.log
+            assert "Traceback" not in process.log

@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from tests.support.processes.gateway import PYTHON_M, GatewayProcess
-from tests.support.processes.worker import ROOT, Process, wait_until
+from tests.support.processes.base import Processes, Spawn
+from tests.support.processes.worker import ROOT, spawner, wait_until
 from tests.support.servers import SYSTEM, RealServer, require_binary
 
 TIMEOUT_S = 60.0
@@ -18,80 +18,23 @@ QUEUE = "videos"
 HANDLERS = "tests.browser.support.handlers,release_notes"
 
 
-class LiveServer:
-    """A Redis, a gateway and workers that share a data directory."""
+class LiveServer(Processes):
+    """A gateway and a worker for all kinds of jobs."""
 
-    def __init__(self, directory: Path, **settings: str) -> None:
-        self.directory = directory
-        self.settings = settings
-        self.redis = RealServer(require_binary(SYSTEM))
-        self._gateway_count = 0
-        self._workers: list[Process] = []
-        self.gateway = self._launch_gateway("0")
+    WORKER: ClassVar[dict[str, object]] = {
+        "lease_ms": 30_000,
+        "block_ms": 100,
+        "bullmq_queues": QUEUE,
+        "bullmq_name_map": "render=chat",
+    }
 
-    @property
-    def port(self) -> int:
-        return self.gateway.port
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    def _launch_gateway(self, port: str) -> GatewayProcess:
-        self._gateway_count += 1
-        return GatewayProcess(
-            PYTHON_M,
-            self.directory / f"gateway{self._gateway_count}.log",
-            REDIS_URL=self.redis.url,
-            PORT=port,
-            SLUICE_DATA_DIR=str(self.directory / "data"),
-            BULLMQ_ADD_QUEUES=QUEUE,
-            **self.settings,
-        ).wait_until_listening()
-
-    def kill_gateway(self) -> None:
-        """Kill the gateway with SIGKILL."""
-        self.gateway.process.kill()
-        self.gateway.process.wait(TIMEOUT_S)
-
-    def start_gateway(self) -> None:
-        """Start the gateway again on the same port."""
-        self.gateway = self._launch_gateway(str(self.port))
-
-    def start_worker(self, name: str = "w1", **settings: object) -> Process:
-        """Start a worker for all kinds of jobs, and wait until it is ready."""
-        folders = [str(ROOT / "examples" / "workflow"), str(ROOT)]
-        worker = Process(
-            "worker",
-            self.directory / f"worker{len(self._workers)}.log",
-            **{
-                "redis_url": self.redis.url,
-                "consumer": name,
-                "block_ms": 100,
-                "embedder": "off",
-                "sluice_data_dir": str(self.directory / "data"),
-                "worker_handlers": HANDLERS,
-                "pythonpath": ":".join(folders),
-                "image_detector": "none",
-                "bullmq_queues": QUEUE,
-                "bullmq_name_map": "render=chat",
-                **self.settings,
-                **settings,
-            },
-        )
-        self._workers.append(worker)
-        worker.wait_for_line(f"worker {name} takes jobs", TIMEOUT_S)
-        return worker
-
-    def close(self) -> None:
-        self.gateway.close()
-        for worker in self._workers:
-            worker.kill()
-        self.redis.close()
+    def __init__(self, redis: RealServer, spawn: Spawn, directory: Path, **settings: str) -> None:
+        super().__init__(redis.url, spawn, directory, bullmq_add_queues=QUEUE, **settings)
+        self.redis = redis
 
     # -- HTTP client -----------------------------------------------------------------------
 
-    def request(
+    def ask(
         self, method: str, path: str, body: Any = None, key: str | None = None, **headers: str
     ) -> tuple[int, Any]:
         """Status and parsed body of the response. A `body` of bytes is sent as is, else as JSON."""
@@ -106,14 +49,14 @@ class LiveServer:
     def submit(self, task: str, payload: dict[str, Any], **options: Any) -> str:
         """Submit a job; returns its id."""
         key = options.pop("key", None)
-        status, response = self.request(
+        status, response = self.ask(
             "POST", "/v1/jobs", {"task": task, "payload": payload, **options}, key
         )
         assert status in (200, 202), response
         return str(response["job_id"])
 
     def get_job(self, job_id: str) -> dict[str, Any]:
-        status, response = self.request("GET", f"/v1/jobs/{job_id}")
+        status, response = self.ask("GET", f"/v1/jobs/{job_id}")
         assert status == 200, response
         job: dict[str, Any] = response
         return job
@@ -136,7 +79,7 @@ class LiveServer:
         }
 
         def create() -> str | None:
-            status, response = self.request("POST", "/api/workflow/jobs", body)
+            status, response = self.ask("POST", "/api/workflow/jobs", body)
             # Refused until the worker has registered the workflow.
             assert status in (200, 422, 503), response
             return str(response["job"]["job_id"]) if status == 200 else None
@@ -146,20 +89,18 @@ class LiveServer:
         return workflow_id
 
     def workflow_status(self, workflow_id: str) -> str:
-        _, response = self.request("GET", f"/api/workflow/jobs/{workflow_id}/status")
+        _, response = self.ask("GET", f"/api/workflow/jobs/{workflow_id}/status")
         return str(response["job"]["status"])
 
     def upload_image(self, data: bytes, content_type: str = "image/jpeg", **options: Any) -> str:
         """Upload an image and wait until it is processed; returns its id."""
-        status, response = self.request("POST", "/v1/images", options)
+        status, response = self.ask("POST", "/v1/images", options)
         assert status == 201, response
         image_id = str(response["image_id"])
         path = f"/v1/images/{image_id}"
-        status, _ = self.request("PUT", f"{path}/upload", data, Content_Type=content_type)
+        status, _ = self.ask("PUT", f"{path}/upload", data, Content_Type=content_type)
         assert status == 202
-        wait_until(
-            lambda: self.request("GET", path)[1]["status"] in ("processed", "failed"), TIMEOUT_S
-        )
+        wait_until(lambda: self.ask("GET", path)[1]["status"] in ("processed", "failed"), TIMEOUT_S)
         return image_id
 
 
@@ -176,9 +117,13 @@ def run_server(
 ) -> Iterator[LiveServer]:
     """A server with one worker."""
     directory.mkdir(parents=True, exist_ok=True)
-    server = LiveServer(directory, **settings)
-    try:
-        server.start_worker(worker_handlers=worker_handlers)
-        yield server
-    finally:
-        server.close()
+    redis = RealServer(require_binary(SYSTEM))
+    with contextmanager(spawner)(directory) as spawn:
+        server = LiveServer(redis, spawn, directory, **settings)
+        try:
+            path = f"{ROOT / 'examples' / 'workflow'}:{ROOT}"
+            server.worker("w1", worker_handlers=worker_handlers, pythonpath=path)
+            yield server
+        finally:
+            server.close()
+            redis.close()

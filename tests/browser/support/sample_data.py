@@ -73,7 +73,7 @@ def create_sample_data(server: LiveServer, text: str, name: str = "harbour.jpg")
     workflow = server.start_workflow(log)
     server.submit("embed", {"text": text}, delay_s=3600)
     queued = {"name": "render", "data": payload, "opts": {}}
-    status, answer = server.request("POST", f"/v1/bullmq/{QUEUE}/jobs", queued)
+    status, answer = server.ask("POST", f"/v1/bullmq/{QUEUE}/jobs", queued)
     assert status == 202, answer
     return SampleData(
         done=done,

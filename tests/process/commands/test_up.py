@@ -35,68 +35,30 @@ def start(tmp_path: Path, port: int, *words: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def printed_script(process: subprocess.Popen[str]) -> str:
-    """The lines to copy, from the output of the command."""
-    assert process.stdout is not None
-    overdue = threading.Timer(60, process.kill)
-    overdue.start()
-    lines: list[str] = []
-    try:
-        for line in process.stdout:
-            if line.startswith("API:"):
-                return "".join(lines[lines.index("\n", 1) :])
-            lines.append(line)
-    finally:
-        overdue.cancel()
-    raise AssertionError(f"it ended early: {''.join(lines)}")
-
-
-def test_the_printed_lines_run_a_job(tmp_path: Path) -> None:
-    if shutil.which("curl") is None:
-        missing("curl is not installed")
-    process = start(tmp_path, free_port())
-    try:
-        script = printed_script(process)
-        seen = subprocess.run(
-            ["sh", "-c", script], capture_output=True, text=True, timeout=30, check=True
-        ).stdout
-        events = [line[7:] for line in seen.splitlines() if line.startswith("event: ")]
-        assert events == ["hello", "queued", "running", "message", "done"]
-    finally:
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
-    assert process.returncode == 0
-    assert "Traceback" not in errors
-    assert not (tmp_path / "redis" / "redis.sock").exists()
-    assert (tmp_path / "redis" / "appendonlydir").exists() or list(tmp_path.rglob("*.aof"))
-
-
-@SLOW
-def test_a_port_in_use_is_reported_and_everything_stops(tmp_path: Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        process = start(tmp_path, taken.getsockname()[1])
-        _, errors = process.communicate(timeout=60)
-    assert process.returncode != 0
-    assert "address already in use" in errors
-    assert "the gateway exited" in errors
-    assert not (tmp_path / "redis" / "redis.sock").exists()
-
-
-# -- the right worker: echo, or the real handlers if there is a model ----------------------------
-
-
 class Up:
     """`sluice up` and its output."""
 
     def __init__(self, data: Path, *words: str) -> None:
-        self.data = data
         self.process = start(data, free_port(), *words)
-        self.script = printed_script(self.process)
+        #: The lines to copy.
+        self.script = self._read_script()
         self._lines: list[str] = []
         self._listening = threading.Thread(target=self._listen)
         self._listening.start()
+
+    def _read_script(self) -> str:
+        assert self.process.stdout is not None
+        overdue = threading.Timer(60, self.process.kill)
+        overdue.start()
+        lines: list[str] = []
+        try:
+            for line in self.process.stdout:
+                if line.startswith("API:"):
+                    return "".join(lines[lines.index("\n", 1) :])
+                lines.append(line)
+        finally:
+            overdue.cancel()
+        raise AssertionError(f"it ended early: {''.join(lines)}")
 
     def _listen(self) -> None:
         assert self.process.stdout is not None
@@ -114,11 +76,15 @@ class Up:
         return next((line for line in self._lines if text in line), "")
 
     def run_script(self) -> list[dict[str, object]]:
-        """Runs the copied lines; returns the data of the events."""
+        """Runs the copied lines; returns the events with their data."""
+        if shutil.which("curl") is None:
+            missing("curl is not installed")
         stream = subprocess.run(
             ["sh", "-c", self.script], capture_output=True, text=True, timeout=120, check=True
-        ).stdout
-        return [json.loads(line[6:]) for line in stream.splitlines() if line.startswith("data: ")]
+        ).stdout.splitlines()
+        kinds = [line[7:] for line in stream if line.startswith("event: ")]
+        data = [json.loads(line[6:]) for line in stream if line.startswith("data: ")]
+        return [{"event": kind, **each} for kind, each in zip(kinds, data, strict=True)]
 
     def end(self) -> str:
         self.process.send_signal(signal.SIGINT)
@@ -148,6 +114,32 @@ def up(tmp_path: Path) -> Iterator[Callable[..., Up]]:
     yield run
     for each in started:
         each.close()
+
+
+def test_the_printed_lines_run_a_job(up: Callable[..., Up], tmp_path: Path) -> None:
+    running = up()
+    kinds = [each["event"] for each in running.run_script()]
+    assert kinds == ["hello", "queued", "running", "message", "done"]
+    assert "Traceback" not in running.end()
+    redis = tmp_path / "data" / "redis"
+    assert not (redis / "redis.sock").exists()
+    assert (redis / "appendonlydir").exists() or list(redis.rglob("*.aof"))
+
+
+@SLOW
+def test_a_port_in_use_is_reported_and_everything_stops(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        process = start(tmp_path, taken.getsockname()[1])
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert "address already in use" in errors
+    assert "the gateway exited" in errors
+    assert not (tmp_path / "redis" / "redis.sock").exists()
+
+
+# -- the right worker: echo, or the real handlers if there is a model ----------------------------
 
 
 @pytest.fixture

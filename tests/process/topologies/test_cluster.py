@@ -60,11 +60,8 @@ async def is_ended(processes: ClusterProcesses, job_id: str, status: str = "done
     await eventually(ended, TIMEOUT_S)
 
 
-async def watched(processes: ClusterProcesses, job_id: str) -> list[str]:
-    stream = await RawStream.open(processes.gateway.port, f"/v1/jobs/{job_id}/events")
-    kinds = [block.event for block in await stream.rest()]
-    await stream.close()
-    return [kind for kind in kinds if kind is not None]
+async def watched(processes: ClusterProcesses, job_id: str) -> list[str | None]:
+    return await RawStream.event_types(processes.gateway.port, job_id)
 
 
 async def test_jobs_of_every_partition(processes: ClusterProcesses) -> None:

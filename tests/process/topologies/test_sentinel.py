@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import httpx
 import pytest
 
-from common.contracts.jobs import TERMINAL, WORKER_GROUP, JobKeys
+from common.contracts.jobs import TERMINAL
 from tests.support.gateway.harness import CHAT
 from tests.support.processes.gateway import GatewayProcess, StartGateway
+from tests.support.processes.jobs import KEYS, pending, statuses, terminal_events
 from tests.support.processes.retrying_clients import CLIENTS, RetryingClients
 from tests.support.processes.worker import Process
 from tests.support.topologies import LONG_TIMEOUT_MS, SentinelSet, sentinel_set, until
 
 pytestmark = [pytest.mark.process, pytest.mark.slow("starts twelve servers")]
 
-KEYS = JobKeys()
 #: Pause between two jobs of a client, because the machine runs twelve servers.
 PAUSE_S = 0.01
 #: Duration of the load before and after the failover.
@@ -65,13 +63,6 @@ def gateway_over(start_gateway: StartGateway) -> Callable[..., GatewayProcess]:
     return start
 
 
-def ends(client: Any, job_id: str) -> list[str]:
-    """Types of a job's terminal events; they must be last."""
-    events = [fields[b"type"].decode() for _, fields in client.xrange(KEYS.events(job_id))]
-    found = [kind for kind in events if kind in TERMINAL]
-    return found if found == events[-len(found) :] else [*found, "something after it"]
-
-
 def print_measurement(
     capsys: pytest.CaptureFixture[str], what: str, load: Load, recovery_s: float
 ) -> None:
@@ -89,24 +80,14 @@ def check_history(servers: SentinelSet, load: Load) -> None:
     job_ids = list(load.acknowledged.values())
     assert len(set(job_ids)) == len(job_ids)
 
-    def statuses() -> Counter[str]:
-        pipe = client.pipeline(transaction=False)
-        for job_id in job_ids:
-            pipe.hget(KEYS.job(job_id), "status")
-        return Counter("lost" if each is None else each.decode() for each in pipe.execute())
-
     def all_ended() -> bool:
-        return set(statuses()) <= {*TERMINAL, "lost"}
+        return statuses(client, job_ids) <= {*TERMINAL, "lost"}
 
     until(all_ended, ENDED_S, "every job ends")
-    assert statuses() == {"done": len(job_ids)}
+    assert statuses(client, job_ids) == {"done"}
     for job_id in job_ids:
-        assert ends(client, job_id) == ["done"], job_id
+        assert terminal_events(client, job_id) == ["done"], job_id
     until(lambda: pending(client) == 0, ENDED_S, "all are acked")
-
-
-def pending(client: Any) -> int:
-    return int(client.xpending(KEYS.queue, WORKER_GROUP)["pending"])
 
 
 async def fail_over(

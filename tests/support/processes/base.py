@@ -41,10 +41,10 @@ class Processes:
     def url(self) -> str:
         return self.gateway.url
 
-    def open_gateway(self) -> GatewayProcess:
+    def open_gateway(self, port: int = 0) -> GatewayProcess:
         log = self.directory / f"gateway-{len(self.gateways)}.log"
         settings = {name.upper(): value for name, value in self._settings.items()}
-        self.gateways.append(GatewayProcess(PYTHON_M, log, PORT="0", **settings))
+        self.gateways.append(GatewayProcess(PYTHON_M, log, PORT=str(port), **settings))
         return self.gateway.wait_until_listening()
 
     def start_worker(

@@ -137,16 +137,3 @@ def _own_terminal() -> None:
 
     os.setsid()
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-
-
-def read_all(terminal: int) -> bytes:
-    """Everything that is written to a pseudo-terminal until its other end is closed."""
-    output = b""
-    try:
-        while piece := os.read(terminal, 4096):
-            output += piece
-    except OSError:  # EIO: the other end is closed
-        pass
-    finally:
-        os.close(terminal)
-    return output

@@ -154,6 +154,14 @@ class RawStream:
         assert b"transfer-encoding: chunked" in head.lower()
         return stream
 
+    @classmethod
+    async def event_types(cls, port: int, job_id: str) -> list[str | None]:
+        """Types of a job's events until the end of its stream."""
+        stream = await cls.open(port, f"/v1/jobs/{job_id}/events")
+        kinds = [block.event for block in await stream.rest()]
+        await stream.close()
+        return kinds
+
     async def next(self) -> Block | None:
         """The next block; None after a proper end of the chunked body."""
         while not self._parser.blocks:

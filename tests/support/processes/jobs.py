@@ -9,7 +9,7 @@ from typing import Any
 
 import redis
 
-from common.contracts.jobs import WORKER_GROUP, JobKeys
+from common.contracts.jobs import TERMINAL, WORKER_GROUP, JobKeys
 from tests.support.processes.worker import TIMEOUT_S, wait_until
 
 KEYS = JobKeys()
@@ -40,6 +40,21 @@ def post(
 
 def status(client: redis.Redis, job_id: str, keys: JobKeys = KEYS) -> Any:
     return client.hget(keys.job(job_id), "status")
+
+
+def statuses(client: redis.Redis, job_ids: list[str]) -> set[str]:
+    """The statuses of these jobs; `lost` for a job that does not exist."""
+    pipe = client.pipeline(transaction=False)
+    for job_id in job_ids:
+        pipe.hget(KEYS.job(job_id), "status")
+    return {"lost" if each is None else each.decode() for each in pipe.execute()}
+
+
+def terminal_events(client: redis.Redis, job_id: str) -> list[str]:
+    """The types of a job's terminal events; they must be last."""
+    kinds = [kind.decode() for kind in types(client, job_id)]
+    ends = [kind for kind in kinds if kind in TERMINAL]
+    return ends if ends == kinds[-len(ends) :] else [*ends, "something after it"]
 
 
 def field(client: redis.Redis, job_id: str, name: str) -> Any:
