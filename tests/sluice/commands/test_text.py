@@ -57,8 +57,9 @@ def test_truncate_and_pad_respect_the_width(text: str, columns: int) -> None:
     assert display_width(pad(text, columns)) >= columns
 
 
-def test_wide_characters_count_twice() -> None:
+def test_wide_characters_count_twice_and_combining_ones_not() -> None:
     assert display_width("日本") == 4
+    assert display_width("e\u0301") == 1
     assert truncate("日本語", 5) == "日本…"
 
 
