@@ -34,7 +34,7 @@ FAILURE_FIELDS = ["image_id", "status", "error_code", "error_message", "failed_a
 STAGES = ["validating", "decoding", "processing", "encoding", "uploading"]
 
 
-def photo(kind: str = "jpeg", seed: int = 7, size: tuple[int, int] = (640, 480)) -> bytes:
+def photo(kind: str = "jpeg", seed: int = 7, size: tuple[int, int] = (160, 120)) -> bytes:
     """A photograph as from a camera."""
     return photos.encoded(photos.harness(*size, seed=seed), kind)
 

@@ -12,9 +12,11 @@ from common.features.images.storage.base import StorageError
 from tests.support.files import bad_photos
 from tests.support.waiting import eventually
 from tests.support.worker import image_processes
-from tests.support.worker.images import ImageMaker, photo
+from tests.support.worker.images import STAGES, ImageMaker, photo
 from worker.features.images import processor
 from worker.features.images.pixels import process
+
+pytestmark = pytest.mark.fakeredis_only
 
 Instead = Callable[[Any], None]
 
@@ -29,53 +31,41 @@ def instead(monkeypatch: pytest.MonkeyPatch) -> Instead:
     return do
 
 
-@pytest.mark.fakeredis_only
-@pytest.mark.parametrize(
-    ("data", "declared", "code", "reason", "words"),
-    [
-        (b"", "image/jpeg", "VALIDATION_FAILED", "file_empty", "file is empty"),
-        (b"hello", "image/jpeg", "VALIDATION_FAILED", "unsupported_format", "unsupported format"),
-        (photo("png"), "image/jpeg", "VALIDATION_FAILED", "type_mismatch", "magic bytes"),
-        (bad_photos.truncated("jpeg"), "image/jpeg", "DECODE_FAILED", "truncated", "truncated"),
-        (bad_photos.png_bomb_by_header(), "image/png", "DECODE_FAILED",
-         "dimensions_exceed_limit", "dimensions exceed limit"),
-    ],
-    ids=["empty", "text", "mismatch", "truncated", "bomb"],
-)  # fmt: skip
-async def test_a_bad_image_fails_by_its_stage(
-    imagers: ImageMaker, data: bytes, declared: str, code: str, reason: str, words: str
-) -> None:
-    worker = await imagers()
-    image_id = await worker.upload(data, declared)
-    record = await worker.failed(image_id, code)
-    assert record.detail()["reason"] == reason
-    assert words in record.failure.error_message
-    error = await worker.error(record.job_id)
-    assert error["kind"] == "image_failed"
-    assert (error["message"], error["attempt"]) == (f"{code}: {record.failure.error_message}", 1)
+async def test_bad_images_fail_by_their_stage(imagers: ImageMaker) -> None:
+    worker = await imagers(image_max_bytes=100_000)
+    large, stored = bytes(100_001), {"keep_file": True}
+    for data, about, code, reason, words in (
+        (b"", stored, "VALIDATION_FAILED", "file_empty", "file is empty"),
+        (b"hello", stored, "VALIDATION_FAILED", "unsupported_format", "unsupported format"),
+        (large, stored, "VALIDATION_FAILED", "file_too_large", "file too large"),
+        (photo(), {"max_bytes": 1000}, "VALIDATION_FAILED", "file_too_large", "file too large"),
+        (bad_photos.truncated("jpeg"), stored, "DECODE_FAILED", "truncated", "truncated"),
+        (photo(), {"keep_file": False}, "INTERNAL_ERROR", None, "IMAGE_SPOOL_DIR"),
+    ):
+        image_id = await worker.upload(data, "image/jpeg", **about)
+        record = await worker.failed(image_id, code)
+        assert record.detail().get("reason") == reason
+        assert words in record.failure.error_message
+        error = await worker.error(record.job_id)
+        assert (error["kind"], error["attempt"]) == ("image_failed", 1)
+        assert error["message"] == f"{code}: {record.failure.error_message}"
+        assert worker.stored(image_id) is None
     assert await worker.dead_letters() == []
-    assert worker.stored(image_id) is None
-    assert worker.telling["images"]().failed == 1
+    assert worker.telling["images"]().failed == 6
 
 
-@pytest.mark.fakeredis_only
-async def test_a_crash_costs_one_attempt(imagers: ImageMaker, instead: Instead) -> None:
+async def test_a_crash_costs_one_attempt_and_two_fail(
+    imagers: ImageMaker, instead: Instead
+) -> None:
     instead(image_processes.crash_once)
     worker = await imagers()
     record = await worker.process(photo())
     assert record.status.value == "processed"
     stages = await worker.stage_events(record.job_id)
     assert stages[:2] == [("validating", 1), ("decoding", 1)]
-    assert [stage for stage, attempt in stages if attempt == 2] == [
-        *("validating", "decoding", "processing", "encoding", "uploading")
-    ]
+    assert [stage for stage, attempt in stages if attempt == 2] == STAGES
     assert len(await worker.entries(record.image_id)) == 1
-
-
-@pytest.mark.fakeredis_only
-async def test_an_image_that_crashes_again_fails(imagers: ImageMaker, instead: Instead) -> None:
     instead(image_processes.crash)
-    worker = await imagers()
     record = await worker.failed(await worker.upload(photo()), "DECODE_FAILED")
     assert record.detail()["reason"] == "crashed"
     assert (await worker.error(record.job_id))["attempt"] == 2
@@ -83,7 +73,6 @@ async def test_an_image_that_crashes_again_fails(imagers: ImageMaker, instead: I
     assert (await worker.process(photo())).status.value == "processed"
 
 
-@pytest.mark.fakeredis_only
 async def test_one_that_is_canceled(imagers: ImageMaker, instead: Instead) -> None:
     instead(image_processes.hang)
     worker = await imagers()
@@ -100,7 +89,6 @@ async def test_one_that_is_canceled(imagers: ImageMaker, instead: Instead) -> No
     await eventually(lambda: worker.service.pool.pids == [])
 
 
-@pytest.mark.fakeredis_only
 async def test_without_pillow_the_error_names_the_extra(
     imagers: ImageMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,31 +99,15 @@ async def test_without_pillow_the_error_names_the_extra(
     assert record.failure.error_message == words
 
 
-@pytest.mark.fakeredis_only
-@pytest.mark.parametrize("args", [{}, {"image_id": "../x", "upload_id": "1"}, {"image_id": 1}])
-async def test_invalid_arguments_are_refused(imagers: ImageMaker, args: dict[str, Any]) -> None:
+async def test_invalid_arguments_are_refused(imagers: ImageMaker) -> None:
     worker = await imagers()
-    payload = json.dumps({"tool": "image.process", "args": args}).encode()
-    [job_id] = await worker.post(payload=payload, task="tool")
-    assert await worker.settled(job_id) == b"error"
-    assert (await worker.error(job_id))["kind"] == "invalid_payload"
+    for args in ({}, {"image_id": "../x", "upload_id": "1"}, {"image_id": 1}):
+        payload = json.dumps({"tool": "image.process", "args": args}).encode()
+        [job_id] = await worker.post(payload=payload, task="tool")
+        assert await worker.settled(job_id) == b"error"
+        assert (await worker.error(job_id))["kind"] == "invalid_payload"
 
 
-@pytest.mark.fakeredis_only
-@pytest.mark.parametrize(
-    ("settings", "image"), [({"image_max_bytes": 1024}, {}), ({}, {"max_bytes": 1000})]
-)
-async def test_a_file_that_is_too_large_or_missing(
-    imagers: ImageMaker, settings: dict[str, Any], image: dict[str, Any]
-) -> None:
-    worker = await imagers(**settings)
-    record = await worker.failed(await worker.upload(photo(), **image), "VALIDATION_FAILED")
-    assert record.failure.error_message == "file too large"
-    record = await worker.failed(await worker.upload(photo(), keep_file=False), "INTERNAL_ERROR")
-    assert "IMAGE_SPOOL_DIR" in record.failure.error_message
-
-
-@pytest.mark.fakeredis_only
 @pytest.mark.parametrize(
     ("process", "code", "words", "attempts"),
     [
@@ -161,7 +133,6 @@ async def test_each_failure_of_a_process_has_its_code(
         await eventually(lambda: worker.service.pool.pids == [])
 
 
-@pytest.mark.fakeredis_only
 @pytest.mark.parametrize("failures", [2, 99])
 async def test_a_store_that_is_unavailable(
     imagers: ImageMaker, monkeypatch: pytest.MonkeyPatch, failures: int

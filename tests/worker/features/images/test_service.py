@@ -42,7 +42,7 @@ async def test_a_model_for_plates(imagers: ImageMaker, tmp_path: Path) -> None:
     details = record.detail()
     assert (details["detector"], details["blur"]) == ("plates", "pixelate")
     [found] = details["detections"]
-    assert (found["kind"], found["x"], found["y"], found["width"]) == ("plate", 80, 80, 160)
+    assert (found["kind"], found["x"], found["y"], found["width"]) == ("plate", 20, 20, 40)
 
 
 @pytest.mark.fakeredis_only

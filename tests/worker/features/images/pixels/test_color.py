@@ -100,8 +100,9 @@ def test_an_unusable_profile_is_ignored(make: Make, broken: bytes) -> None:
 
 
 def test_a_profile_of_srgb_itself_changes_nothing(make: Make) -> None:
-    plain = make(photos.encoded(photos.harness(), "png"))
-    tagged = make(photos.encoded(photos.harness(), "png", icc_profile=color_profiles.plain_srgb()))
+    image = photos.harness(160, 120)
+    plain = make(photos.encoded(image, "png"))
+    tagged = make(photos.encoded(image, "png", icc_profile=color_profiles.plain_srgb()))
     assert plain.webp == tagged.webp
 
 

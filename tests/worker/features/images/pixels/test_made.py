@@ -8,7 +8,7 @@ import json
 import subprocess
 import sys
 import zipfile
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 from PIL import Image
@@ -19,61 +19,50 @@ from tests.support.files.exif import COMMENT, GPS_AREA, OWNER, SECRETS, SERIAL, 
 from tests.support.files.photos import FORMATS, photograph
 from tests.support.files.pixels import LIMITS, Make, chunks, near
 from tests.support.processes.worker import ROOT
-from worker.execution.process_pool.pool import ProcessPool
-from worker.features.images.pixels import pipeline, process
-from worker.features.images.pixels.types import InvalidImage, ProcessingRequest
-
-
-def test_hashes_and_sizes_are_those_of_the_file(make: Make) -> None:
-    made, webp = make(photograph())
-    assert made.sha256 == hashlib.sha256(webp).hexdigest()
-    assert made.md5 == hashlib.md5(webp).hexdigest()
-    assert made.size_bytes == len(webp)
-    assert (made.width, made.height) == (640, 480)
+from worker.features.images.detect.choice import Detector, DetectorChoice
+from worker.features.images.pixels import pipeline
+from worker.features.images.pixels.types import InvalidImage
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_processing_is_deterministic(make: Make, kind: str) -> None:
-    first, second = make(photograph(kind)), make(photograph(kind))
-    assert first.webp == second.webp
-    for made in (first.made, second.made):
-        assert made.details.pop("timings_ms").keys() == {
-            "validating", "decoding", "processing", "encoding",
-        }  # fmt: skip
-    assert first.made == second.made
-
-
-def test_details_are_json(make: Make) -> None:
-    details = make(photograph("png"), detect=True).made.details
+def test_the_same_file_gives_the_same_result(make: Make, kind: str) -> None:
+    photo = photograph(kind, width=160, height=120)
+    (made, webp), again = make(photo, detect=True), make(photo, detect=True)
+    assert (made.sha256, made.md5) == (
+        hashlib.sha256(webp).hexdigest(),
+        hashlib.md5(webp).hexdigest(),
+    )
+    assert (made.size_bytes, made.width, made.height) == (len(webp), 160, 120)
+    details = made.details
     assert json.loads(json.dumps(details)) == details
     assert set(details) == {
         "source_format", "source_frames", "has_alpha", "detector", "detections", "blur",
         "thumbhash", "dominant_color", "timings_ms",
     }  # fmt: skip
     assert (details["detector"], details["detections"]) == ("none", [])
-
-
-def test_dominant_color(make: Make) -> None:
-    image = Image.new("RGB", (400, 300), (20, 120, 200))
-    image.paste((250, 250, 0), (0, 0, 100, 300))
-    found = make(photos.encoded(image, "png")).made.details["dominant_color"]
-    assert near(tuple(bytes.fromhex(found[1:])), (20, 120, 200), 3)
+    stages = {"validating", "decoding", "processing", "encoding"}
+    for each in (made, again.made):
+        assert each.details.pop("timings_ms").keys() == stages
+    assert again == (made, webp)
 
 
 def test_dominant_color_ignores_transparent_pixels(make: Make) -> None:
+    def dominant(image: Image.Image) -> tuple[int, ...]:
+        found = make(photos.encoded(image, "png")).made.details["dominant_color"]
+        return tuple(bytes.fromhex(found[1:]))
+
+    opaque = Image.new("RGB", (40, 30), (20, 120, 200))
+    opaque.paste((250, 250, 0), (0, 0, 10, 30))
+    assert near(dominant(opaque), (20, 120, 200), 3)
     image = Image.new("RGBA", (100, 100), (255, 0, 0, 0))
+    assert dominant(image) == (0, 0, 0)
     image.paste((0, 0, 250, 255), (0, 0, 20, 20))
-    found = make(photos.encoded(image, "png")).made.details["dominant_color"]
-    assert near(tuple(bytes.fromhex(found[1:])), (0, 0, 250), 3)
-    nothing = Image.new("RGBA", (9, 9), (255, 0, 0, 0))
-    assert make(photos.encoded(nothing, "png")).made.details["dominant_color"] == "#000000"
+    assert near(dominant(image), (0, 0, 250), 3)
 
 
 def test_the_detector_gets_the_final_pixels_and_may_change_them(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from worker.features.images.detect.choice import Detector, DetectorChoice
-
     seen: list[tuple[str, tuple[int, int]]] = []
 
     def blurs(choice: DetectorChoice, image: Image.Image) -> tuple[str, list[dict[str, object]]]:
@@ -83,34 +72,26 @@ def test_the_detector_gets_the_final_pixels_and_may_change_them(
 
     monkeypatch.setattr(pipeline, "find_and_blur", blurs)
     choice = DetectorChoice(Detector.CENTERFACE, "model.onnx")
-    made, _ = result = make(photograph("jpeg", 6, 2400, 1800), detect=True, detector=choice)
-    assert seen == [("RGB", (1920, 1440))]
-    details = made.details
+    smaller = replace(LIMITS, max_width=320)
+    result = make(photograph("jpeg", 6), limits=smaller, detect=True, detector=choice)
+    assert seen == [("RGB", (320, 240))]
+    details = result.made.details
     assert (details["detector"], details["detections"]) == ("centerface", [{"kind": "face"}])
     assert details["blur"] == "pixelate"
     assert near(result.pixel(0.5, 0.5), (255, 0, 255), 8)
     assert near(tuple(bytes.fromhex(details["dominant_color"][1:])), (255, 0, 255), 3)
 
 
-async def test_stages_are_noted_in_a_process(tmp_path: Path) -> None:
-    (tmp_path / "upload").write_bytes(photograph())
-    pool = ProcessPool(1)
-    try:
-        order = ProcessingRequest(
-            str(tmp_path / "upload"), str(tmp_path / "out.webp"), "image/jpeg", LIMITS
-        )
-        heard: list[object] = []
-        made = await pool.run(process, order, on_note=heard.append)
-        stages = [Stage.VALIDATING, Stage.DECODING, Stage.PROCESSING, Stage.ENCODING]
-        assert heard == stages
-        assert made.size_bytes == (tmp_path / "out.webp").stat().st_size
-        heard.clear()
-        (tmp_path / "upload").write_bytes(photograph()[:2000])
-        with pytest.raises(InvalidImage):
-            await pool.run(process, order, on_note=heard.append)
-        assert heard == stages[:2]
-    finally:
-        await pool.close()
+def test_each_stage_is_noted_as_it_begins(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    noted: list[Stage] = []
+    monkeypatch.setattr(pipeline, "note", noted.append)
+    make(photograph())
+    stages = [Stage.VALIDATING, Stage.DECODING, Stage.PROCESSING, Stage.ENCODING]
+    assert noted == stages
+    noted.clear()
+    with pytest.raises(InvalidImage):
+        make(photograph()[:2000])
+    assert noted == stages[:2]
 
 
 def test_requests_can_be_built_without_pillow() -> None:
@@ -142,7 +123,7 @@ METADATA_MARKERS = (
 @pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize("orientation", [1, 6])
 def test_metadata_is_gone(make: Make, kind: str, orientation: int) -> None:
-    source = photograph(kind, orientation, profile=color_profiles.display_p3())
+    source = photograph(kind, orientation, 160, 120, color_profiles.display_p3())
     assert all(secret in source for secret in IN_SOURCE[kind])
     result = make(source, photos.CONTENT_TYPES[kind])
     for sign in (*SECRETS, *METADATA_MARKERS):

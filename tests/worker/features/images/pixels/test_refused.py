@@ -6,6 +6,7 @@ import pickle
 import resource
 import struct
 import time
+import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,8 @@ from common.settings.images import ImageWorkerSettings
 from tests.support.files import bad_photos, photos
 from tests.support.files.photos import CONTENT_TYPES, FORMATS, photograph
 from tests.support.files.pixels import LIMITS, Make, refusal
-from worker.features.images.pixels import process
+from worker.features.images.detect.choice import Detector, DetectorChoice
+from worker.features.images.pixels import formats, pipeline, process
 from worker.features.images.pixels.types import (
     REASON_MESSAGES,
     ImageLimits,
@@ -61,8 +63,6 @@ def test_disabled_formats(make: Make) -> None:
 
 
 def test_heic_without_its_package(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    from worker.features.images.pixels import formats
-
     there = formats.importlib.util.find_spec
 
     def without(name: str) -> object:
@@ -100,7 +100,7 @@ def test_cut_off(make: Make, kind: str) -> None:
 
 def test_trailing_data_is_ignored(make: Make) -> None:
     for kind in ("jpeg", "png", "gif", "webp"):
-        assert make(photograph(kind) + b"and so on" * 100, CONTENT_TYPES[kind])
+        assert make(photograph(kind, width=64, height=48) + b"and so on" * 100, CONTENT_TYPES[kind])
 
 
 def tiff_bomb() -> bytes:
@@ -151,7 +151,7 @@ def test_oversized_images_are_refused_before_the_library_runs(
         assert refusal(make, bomb) == DIMENSIONS
 
 
-def test_the_limit_is_the_limit(make: Make) -> None:
+def test_the_limit_is_the_limit(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     photo = photos.encoded(photos.harness(100, 60), "png")
     assert make(photo, limits=replace(LIMITS, max_pixels=6000))
     # Pillow only warns up to twice the limit.
@@ -161,10 +161,10 @@ def test_the_limit_is_the_limit(make: Make) -> None:
     for size in ((65_536, 1), (1, 65_536)):
         assert refusal(make, photos.encoded(Image.new("L", size), "png")) == DIMENSIONS
     assert make(photos.encoded(Image.new("L", (65_535, 1)), "png")).made.width == 1920
-    # Pillow warns from 89 megapixels on; Sluice has its own limit.
-    assert make(bad_photos.real_png_bomb(9_500, 9_500)).made.original_width == 9_500
-    assert Image.MAX_IMAGE_PIXELS is not None
-    assert 89_000_000 < Image.MAX_IMAGE_PIXELS < 90_000_000  # restored
+    # Pillow's own limit is not used, and restored.
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
+    assert make(photo).made.original_width == 100
+    assert Image.MAX_IMAGE_PIXELS == 1000
 
 
 @pytest.mark.parametrize("kind", ["gif", "webp", "png"])
@@ -180,17 +180,12 @@ def test_frames(make: Make, kind: str) -> None:
 
 
 def test_a_text_in_a_png_that_unpacks_to_too_much(make: Make) -> None:
-    import zlib
-
-    packed = b"Comment\0\0" + zlib.compress(bytes(200 * 1024 * 1024))
+    packed = b"Comment\0\0" + zlib.compress(bytes(20 * 1024 * 1024), 1)
     bomb = bad_photos.png_with_more(b"zTXt", packed)
     assert refusal(make, bomb) == DAMAGED
 
 
 def test_an_error_of_the_detector(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    from worker.features.images.detect.choice import Detector, DetectorChoice
-    from worker.features.images.pixels import pipeline
-
     def fails(*_: object) -> None:
         raise RuntimeError("no model at /somewhere")
 
