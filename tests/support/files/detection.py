@@ -38,7 +38,7 @@ def landscape() -> Image.Image:
     return image
 
 
-def centerface(blur: Blur = Blur.PIXELATE, size: int = 640) -> DetectorChoice:
+def centerface(blur: Blur = Blur.PIXELATE, size: int = 320) -> DetectorChoice:
     """The installed model; skips the test if it is missing (fails in CI)."""
     path = models_dir() / FACES_FILE
     if not path.is_file():

@@ -57,12 +57,10 @@ class ApplyWorker(WorkflowWorker):
     ) -> str:
         """A job whose proposals were all decided; returns its id."""
         new.setdefault("namespace", self.notes().namespace)
-        job_id = await self.create(DEFINITION, **new)
-        await self.run(job_id, "sources", {"sources": sources})
-        await self.run(job_id, "index_extract")
-        await self.run(job_id, "summarize")
-        await self.run(job_id, "proposals", {"proposals": proposals})
-        await self.run(job_id, "review")
+        given = {"sources": {"sources": sources}, "proposals": {"proposals": proposals}}
+        options = {step: json.dumps(each).encode() for step, each in given.items()}
+        job_id = await self.create(DEFINITION, options=options, **new)
+        await self.run(job_id, "review")  # after all steps before it
         if proposals:
             await self.decide(job_id, Action.APPROVE if approve else Action.REJECT)
         return job_id

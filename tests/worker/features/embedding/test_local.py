@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import os
 import struct
 import subprocess
 import sys
@@ -237,16 +238,21 @@ def test_gelu_is_accurate_to_the_last_digit() -> None:
 
 
 def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
-    folder = weights()
-    whole = (folder / "model.safetensors").read_bytes()
-    other = whole.replace(b'"shape":[30522,384]', b'"shape":[15261,768]')
-    assert other != whole
-    (tmp_path / "model.safetensors").write_bytes(other)
-    with pytest.raises(DamagedModel, match=r"shape \[15261, 768\], not \[30522, 384\]"):
-        MiniLM(tmp_path)
-    (tmp_path / "model.safetensors").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(DamagedModel, match="beyond the end"):
-        MiniLM(tmp_path)
+    installed, copy = weights() / "model.safetensors", tmp_path / "model.safetensors"
+    size_bytes = installed.stat().st_size
+    with installed.open("rb") as file:
+        (length,) = struct.unpack("<Q", file.read(8))
+        header = file.read(length)
+    other = header.replace(b'"shape":[30522,384]', b'"shape":[15261,768]')
+    assert other != header
+    for written, kept_bytes, message in (
+        (other, size_bytes, r"shape \[15261, 768\], not \[30522, 384\]"),
+        (header, size_bytes // 2, "beyond the end"),
+    ):
+        write(copy, written, b"")
+        os.truncate(copy, kept_bytes)  # a sparse file
+        with pytest.raises(DamagedModel, match=message):
+            MiniLM(tmp_path)
 
 
 NUMBERS = struct.pack("<6f", *range(6))

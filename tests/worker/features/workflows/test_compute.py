@@ -8,15 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.waiting import eventually
+from tests.support.worker.computing import dies, double, takes_all_memory, works_for_ever
 from tests.support.worker.workflows import FlowMaker, WorkflowWorker, definition
-from tests.worker.execution.process_pool.test_pool import (
-    busy_pid,
-    dies,
-    double,
-    gone,
-    takes_all_memory,
-    works_for_ever,
-)
 from worker.features.workflows.context import StepContext
 from worker.features.workflows.errors import StepError
 from worker.features.workflows.output import StepItem, StepOutput
@@ -51,7 +44,13 @@ async def busy(worker: WorkflowWorker, path: Path) -> tuple[str, int]:
     """A job whose step computes for ever, and the id of its process."""
     job_id = await worker.create(FLOW)
     await worker.execute(job_id, "gather", {"path": str(path)})
-    return job_id, await busy_pid(path)
+    pid = int(await eventually(lambda: path.exists() and path.read_text(), 30))
+    return job_id, pid
+
+
+def gone(pid: int) -> bool:
+    """True if the process does not exist, not even as a zombie."""
+    return not Path(f"/proc/{pid}").exists()
 
 
 async def retries(worker: WorkflowWorker, core_job: str) -> list[str]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
+import cProfile
 import signal
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -129,13 +128,9 @@ def work_on(unit: str, size: int) -> None:
 
 
 def calls_of(unit: str, size: int) -> int:
-    calls = itertools.count()
-    sys.setprofile(lambda *_: next(calls) and None)
-    try:
+    with cProfile.Profile() as profile:
         work_on(unit, size)
-    finally:
-        sys.setprofile(None)
-    return next(calls)
+    return sum(entry.callcount for entry in profile.getstats())
 
 
 UNITS = [
@@ -149,7 +144,7 @@ def test_twice_the_text_means_at_most_twice_the_calls() -> None:
     """The work within a call, such as a pattern, is not counted."""
     for unit in UNITS:
         work_on(unit, 2_000)  # warms up caches; some are used for long texts only
-        assert calls_of(unit, 4_000) <= 2.1 * calls_of(unit, 2_000) + 1_000, unit
+        assert calls_of(unit, 4_000) <= 2.1 * calls_of(unit, 2_000) + 500, unit
 
 
 @pytest.mark.slow("a long text of each pattern")
@@ -157,6 +152,6 @@ def test_twice_the_text_means_at_most_twice_the_calls() -> None:
 def test_no_text_takes_long(unit: str) -> None:
     """The text is so long that quadratic matching would exceed the CPU limit."""
     work_on(unit, 4_000)
-    assert calls_of(unit, 8_000) <= 2.1 * calls_of(unit, 4_000) + 1_000
+    assert calls_of(unit, 8_000) <= 2.1 * calls_of(unit, 4_000) + 500
     with no_end_after(NEVER_ENDS_CPU_S):
         work_on(unit, NEVER_ENDS)

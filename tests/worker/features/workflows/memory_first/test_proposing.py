@@ -17,7 +17,7 @@ from common.contracts.workflow.statuses import ItemStatus, ProposalKind
 from common.features.rag.ontology import TermEntry, term_key
 from common.features.workflows.effects import Effects, TermChange
 from common.features.workflows.records import Item
-from tests.support.worker.memory_first import NOTES, RUNBOOK, found_in
+from tests.support.worker.memory_first import NOTES, RUNBOOK, found_in, read
 from worker.features.workflows.memory_first.ontology_plan import (
     OntologyPlan,
     plan_ontology,
@@ -34,6 +34,11 @@ from worker.features.workflows.memory_first.steps.proposals import (
 )
 from worker.features.workflows.memory_first.terms.candidates import Candidate
 from worker.features.workflows.memory_first.terms.terms import Occurrence
+from worker.features.workflows.memory_first.text.extractive_summary import (
+    join_sentences,
+    summarize_all,
+    summarize_overall,
+)
 
 ALIAS, MERGE = ProposalKind.TERM_ALIAS, ProposalKind.TERM_MERGE
 CASE, ADD, MOVE = ProposalKind.TERM_CASE, ProposalKind.TERM_ADD, ProposalKind.FILE_MOVE
@@ -173,37 +178,31 @@ def test_a_folder_is_a_plain_name(term: str) -> None:
     assert not set(folder_name(term)) & set("/.\0 ")
 
 
-_PROGRAM = """
-import json, sys
-from tests.support.worker.memory_first import NOTES, RUNBOOK, found_in, read
-from worker.features.workflows.memory_first.text.extractive_summary import (
-    join_sentences,
-    summarize_all,
-    summarize_overall,
-)
-from worker.features.workflows.memory_first.steps.proposals import KnownTerms, propose
-bodies = [RUNBOOK, NOTES, RUNBOOK + NOTES, NOTES * 3]
-found = found_in(*bodies)
-every = summarize_all(read(*bodies), 3)
-whole = summarize_overall([more for _, more in every], {f"s_{n:03d}": "en" for n in range(1, 5)}, 3)
-json.dump([found.view(), [each.payload() for each in propose(found, KnownTerms(), 500, 0.1)],
-           [join_sentences(best) for best, _ in every], join_sentences(whole)], sys.stdout)
-"""
+def results() -> list[Any]:
+    """Extraction, proposals and summaries of a few texts."""
+    bodies = [RUNBOOK, NOTES, RUNBOOK + NOTES, NOTES * 3]
+    found, every = found_in(*bodies), summarize_all(read(*bodies), 3)
+    languages = {f"s_{number:03d}": "en" for number in range(1, 5)}
+    whole = summarize_overall([more for _, more in every], languages, 3)
+    return [
+        found.view(),
+        [each.payload() for each in propose(found, KnownTerms(), 500, 0.1)],
+        [join_sentences(best) for best, _ in every],
+        join_sentences(whole),
+    ]
 
 
 def test_proposals_are_the_same_in_every_process() -> None:
-    outputs = [
-        subprocess.run(
-            [sys.executable, "-c", _PROGRAM],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            check=True,
-            timeout=120,
-        ).stdout
-        for seed in ("0", "4242")
-    ]
-    assert outputs[0] == outputs[1]
-    assert len(json.loads(outputs[0])[1]) > 10
+    program = f"import json; from {__name__} import results; print(json.dumps(results()))"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONHASHSEED": "4242"},
+        capture_output=True,
+        check=True,
+        timeout=120,
+    )
+    assert json.loads(done.stdout) == json.loads(json.dumps(results()))
+    assert len(results()[1]) > 10
 
 
 def test_the_extraction_survives_serialisation() -> None:
@@ -248,6 +247,8 @@ def test_each_kind() -> None:
     # A name is not its own alias.
     own = planned({}, ("term_merge", "REDIS", "redis"), ("term_merge", "Redis", "redis"))
     assert names(own) == {"redis": ("redis",)}
+    # An invalid entry is replaced.
+    assert names(planned({"x": b"{"}, ("term_add", None, "X"))) == {"x": ("X",)}
 
 
 def test_known_terms_change_nothing() -> None:
@@ -278,10 +279,6 @@ def test_the_number_of_aliases_is_limited() -> None:
     found = planned(full, ("term_alias", "one more", "x"), ("term_alias", "x3", "x"))
     assert found.changes == []
     assert [failure.name for failure in found.failures] == ["p_001"]
-
-
-def test_an_invalid_entry_is_replaced() -> None:
-    assert names(planned({"x": b"{"}, ("term_add", None, "X"))) == {"x": ("X",)}
 
 
 def test_an_earlier_attempt_is_continued() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from common.features.workflows.memory_first import DEFINITION, SOURCES
 from common.json_schema import Schema
-from tests.support.files.pdfs import bomb, pdf
+from tests.support.files.pdfs import pdf
 from tests.support.worker.memory_first import job_with, text, text_worker
 from tests.support.worker.workflows import FlowMaker, WorkflowWorker
 from worker.features.workflows.memory_first.sources.decoding import (
@@ -81,7 +81,7 @@ async def test_files_of_all_types_are_read(flows: FlowMaker, tmp_path: Path) -> 
 
 @pytest.mark.fakeredis_only
 async def test_an_unreadable_source_fails_the_step_unless_allowed(
-    flows: FlowMaker, tmp_path: Path
+    flows: FlowMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "bad.txt").write_bytes(b"a\0b")
     worker = await text_worker(flows, tmp_path)
@@ -102,17 +102,18 @@ async def test_an_unreadable_source_fails_the_step_unless_allowed(
     ]
     assert len(await worker.payloads(job_id, SOURCES)) == 1
     # Failures beyond the limit are counted.
-    missing = [{"type": "file", "path": f"{number:03d}{'é' * 250}.txt"} for number in range(130)]
-    job_id = await job_with(worker, [text("good words"), *missing], max_source_failures=130)
+    monkeypatch.setattr(sources_step, "MOST_ERRORS_BYTES", 10_000)
+    missing = [{"type": "file", "path": f"{number:03d}{'é' * 250}.txt"} for number in range(40)]
+    job_id = await job_with(worker, [text("good words"), *missing], max_source_failures=40)
     *reported, last = (await worker.step(job_id, SOURCES)).errors
     assert [each["source"][:3] for each in reported] == [
         f"{number:03d}" for number in range(len(reported))
     ]
-    assert last["message"].startswith(f"{130 - len(reported)} more cannot be read")
+    assert last["message"].startswith(f"{40 - len(reported)} more cannot be read")
     assert len(await worker.payloads(job_id, SOURCES)) == 1
-    # A PDF that unpacks to much is one failure.
-    (tmp_path / "bomb.pdf").write_bytes(bomb(80))
-    sources = [{"type": "file", "path": "bomb.pdf"}, text("good words")]
+    # So is a file that cannot be parsed.
+    (tmp_path / "broken.pdf").write_bytes(b"%PDF-1.4 nonsense")
+    sources = [{"type": "file", "path": "broken.pdf"}, text("good words")]
     job_id = await job_with(worker, sources, max_source_failures=1)
     assert [each["title"] for each in await worker.payloads(job_id, SOURCES)] == ["good words"]
 
