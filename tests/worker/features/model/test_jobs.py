@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -20,7 +18,6 @@ from common.observability.heartbeats import Heartbeat
 from common.process.usage import LoopLag
 from tests.support.model.answers import Answer, Cut, error_answer, text_answer, tokens
 from tests.support.model.server import LOADING, READY, ModelServer
-from tests.support.processes.worker import ROOT
 from tests.support.waiting import eventually
 from tests.support.worker.harness import MakeWorker, WorkerHarness, registry_of
 from tests.support.worker.model import FakeJob, RecordingSink, settings_for
@@ -319,8 +316,3 @@ async def test_a_beat_with_a_model(
     assert (beat.model.state, beat.model.name) == (ModelState.READY, "scripted-1")
     assert (beat.model.answers, beat.model.completion_tokens) == (1, 3)
     await model.close()
-
-
-def test_the_http_client_is_imported_on_demand() -> None:
-    script = "import sys, worker.main; sys.exit('httpx2' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", script], cwd=ROOT, timeout=60).returncode == 0

@@ -164,8 +164,8 @@ def test_the_time_is_linear_in_the_text() -> None:
     """Twice the text takes about twice the time; a busy thread could not be stopped."""
     pieces = (*".\n #`-=。'[\u0301", ".'", "\n ", "- ", "e.g.", "1.")
     for piece in pieces:
-        text = piece * (200_000 // len(piece))
+        text = piece * (100_000 // len(piece))
         started = time.process_time()
         split_chunks(text, marked=True)
         title(text, marked=True)
-        assert time.process_time() - started < 8, piece
+        assert time.process_time() - started < 2, piece

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from worker.features.rag.index.bm25 import K1, B, Bm25Index
@@ -136,7 +136,6 @@ def test_shares_are_fractions_of_the_whole_query(chunks: list[str], query: list[
     assert all(less < share for (_, less), (_, share) in zip(more, shares))
 
 
-@settings(max_examples=300)
 @given(
     CHUNKS,
     st.lists(st.sampled_from(LETTERS), min_size=1, max_size=8, unique=True),
@@ -190,11 +189,11 @@ def test_a_large_index_is_searched_quickly() -> None:
     generator = random.Random(1)
     vocabulary = [f"w{number}" for number in range(5000)]
     index = Bm25Index()
-    for _ in range(10_000):
+    for _ in range(5_000):
         picks = (int(5000 * generator.random() ** 4) for _ in range(80))
         index.add(Counter({"every": 1, **Counter(vocabulary[pick] for pick in picks)}))
     started = time.process_time()
     for number in range(50):
         index.search([["every"], [f"w{4000 + number}"], [f"w{4900 - number}"], ["w0"]], 10)
-    assert (time.process_time() - started) / 50 < 0.05
-    assert index.size_bytes < 200_000_000
+    assert (time.process_time() - started) / 50 < 0.025
+    assert index.size_bytes < 100_000_000

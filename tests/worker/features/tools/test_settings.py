@@ -164,12 +164,15 @@ def test_without_the_package_the_error_has_a_remedy(
         config.check_package()
 
 
-def test_the_package_is_imported_on_demand() -> None:
+def test_packages_of_features_are_imported_on_demand() -> None:
+    """Some are extras, and all cost memory."""
     code = (
-        "import sys; from worker.main import build_registry\n"
+        "import sys, worker.features.images.pixels.formats\n"
+        "from worker.main import build_registry\n"
         "from common.settings.base import load_settings\n"
-        "from common.settings.worker import WorkerSettings; "
-        "build_registry(load_settings(WorkerSettings)); print('mcp' in sys.modules)"
+        "from common.settings.worker import WorkerSettings\n"
+        "build_registry(load_settings(WorkerSettings))\n"
+        "print({'mcp', 'numpy', 'PIL', 'pillow_heif', 'httpx2'} & set(sys.modules))"
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert said.stdout.strip() == "False"
+    assert said.stdout.strip() == "set()"

@@ -7,8 +7,9 @@ import hmac
 import ipaddress
 import json
 import logging
-import multiprocessing
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -296,10 +297,14 @@ def test_the_number_of_slow_origins_is_limited(monkeypatch: pytest.MonkeyPatch) 
     assert [origins.acquire("c") for _ in range(2)] == [True, False]
 
 
-def write_many(path: str, name: str, count: int, most_bytes: int) -> None:
-    file = DeadLetterFile(path, most_bytes)
-    for number in range(count):
-        assert file.append(json.dumps({"name": name, "number": number, "pad": "x" * 500}).encode())
+WRITER = """
+import json, sys
+from worker.features.webhooks.dead_letter_file import DeadLetterFile
+file = DeadLetterFile(sys.argv[1], 40_000)
+for number in range(60):
+    line = {"name": sys.argv[2], "number": number, "pad": "x" * 500}
+    assert file.append(json.dumps(line).encode())
+"""
 
 
 def all_lines(directory: Path) -> list[dict[str, object]]:
@@ -319,18 +324,10 @@ def test_appending_creates_directory_and_file(tmp_path: Path) -> None:
 
 
 def test_concurrent_writers_and_rotation_keep_lines_whole(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    path = tmp_path / "letters.jsonl"
+    command = [sys.executable, "-c", WRITER, str(tmp_path / "letters.jsonl")]
     # The kept files can hold all lines.
-    writers = [
-        context.Process(target=write_many, args=(str(path), f"w{each}", 60, 40_000))
-        for each in range(3)
-    ]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join(60)
-        assert writer.exitcode == 0
+    writers = [subprocess.Popen([*command, f"w{each}"]) for each in range(3)]
+    assert [writer.wait(60) for writer in writers] == [0] * 3
     found = all_lines(tmp_path)
     assert len(found) == 180
     assert len({(line["name"], line["number"]) for line in found}) == 180

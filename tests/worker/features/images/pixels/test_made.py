@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import subprocess
-import sys
 import zipfile
 from dataclasses import replace
 
@@ -18,7 +16,6 @@ from tests.support.files import bad_photos, color_profiles, photos
 from tests.support.files.exif import COMMENT, GPS_AREA, OWNER, SECRETS, SERIAL, THUMBNAIL_MARK
 from tests.support.files.photos import FORMATS, photograph
 from tests.support.files.pixels import LIMITS, Make, chunks, near
-from tests.support.processes.worker import ROOT
 from worker.features.images.detect.choice import Detector, DetectorChoice
 from worker.features.images.pixels import pipeline
 from worker.features.images.pixels.types import InvalidImage
@@ -92,15 +89,6 @@ def test_each_stage_is_noted_as_it_begins(make: Make, monkeypatch: pytest.Monkey
     with pytest.raises(InvalidImage):
         make(photograph()[:2000])
     assert noted == stages[:2]
-
-
-def test_requests_can_be_built_without_pillow() -> None:
-    """Pillow is an extra that only the processes of the pool need."""
-    script = (
-        "import sys; import worker.features.images.pixels, worker.features.images.pixels.formats; "
-        "sys.exit(any(name in sys.modules for name in ('PIL', 'numpy', 'pillow_heif')))"
-    )
-    assert subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=False).returncode == 0
 
 
 #: Metadata in each test photograph, so that its absence in the result is meaningful.
