@@ -108,6 +108,10 @@ class ApplyWorker(WorkflowWorker):
         hits = await self.library.search(tenant, "notes", query, 9)
         return list(dict.fromkeys(hit.document_id for hit in hits))
 
+    async def nothing_left(self) -> bool:
+        """True if no documents and no terms are stored."""
+        return await self.client.keys(f"{self.keys.tag}rag*") == []
+
     async def proposals(self, job_id: str) -> dict[str, str]:
         """Ids and statuses of the proposals."""
         items: list[Item] = await self.reader_of_jobs.step_items(job_id, "proposals")

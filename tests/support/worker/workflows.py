@@ -54,6 +54,14 @@ async def nothing(context: StepContext) -> StepOutput:
     return StepOutput("nothing")
 
 
+TWO = definition("gather", "sort")
+
+
+def gathering(gather: Step, sort: Step = nothing) -> tuple[WorkflowDefinition, dict[str, Step]]:
+    """A workflow with these two steps."""
+    return TWO, {"gather": gather, "sort": sort}
+
+
 def registry_of(*workflows: tuple[WorkflowDefinition, Mapping[str, Step]]) -> Registry:
     """A registry with only these workflows."""
     registry = Registry()
@@ -203,3 +211,11 @@ async def flow_maker(
     yield make
     for each in made:
         await each.close()
+
+
+async def flow_of(
+    flows: FlowMaker, gather: Step, sort: Step = nothing, **options: Any
+) -> tuple[WorkflowWorker, str]:
+    """A worker with a workflow of two steps, and a job of it."""
+    worker: WorkflowWorker = await flows(gathering(gather, sort), **options)
+    return worker, await worker.create(TWO)

@@ -11,14 +11,19 @@ import pytest
 from common.contracts.rag import RagKeys
 from common.features.workflows.effects import EffectStore, TermChange
 from tests.support.waiting import eventually
-from tests.support.worker.workflows import FlowMaker, WorkflowWorker, definition, nothing
+from tests.support.worker.workflows import (
+    TWO,
+    FlowMaker,
+    WorkflowWorker,
+    flow_of,
+    gathering,
+    nothing,
+)
 from worker.errors import TransientError
 from worker.features.workflows.context import StepContext
 from worker.features.workflows.errors import StepError
 from worker.features.workflows.output import StepItem, StepOutput
 from worker.features.workflows.split_steps import PartFailed, SplitStep
-
-TWO = definition("gather", "sort")
 
 
 @pytest.mark.fakeredis_only
@@ -33,7 +38,7 @@ async def test_a_failed_step_cannot_succeed_later(flows: FlowMaker, how: str) ->
             await worker.workflows.fail(context.running, b'[{"code":"x","message":"y"}]')
         return StepOutput("too late", undo_token=context.undo_token)
 
-    worker = await flows((TWO, {"gather": gather, "sort": nothing}))
+    worker = await flows(gathering(gather))
     keys = RagKeys("notes", tag=worker.keys.tag)
     job_id = await worker.create(TWO)
     await worker.execute(job_id, "gather")
@@ -47,7 +52,7 @@ async def test_a_failed_step_cannot_succeed_later(flows: FlowMaker, how: str) ->
 
 @pytest.mark.fakeredis_only
 async def test_a_repeated_completion_returns_the_result(flows: FlowMaker, monkeypatch: Any) -> None:
-    worker = await flows((TWO, {"gather": nothing, "sort": nothing}))
+    worker = await flows(gathering(nothing))
     complete = worker.workflows.complete
 
     async def twice(*args: Any) -> Any:
@@ -67,8 +72,7 @@ async def test_a_step_that_cancels_itself_fails(flows: FlowMaker) -> None:
     async def gather(context: StepContext) -> StepOutput:
         raise asyncio.CancelledError
 
-    worker = await flows((TWO, {"gather": gather, "sort": nothing}))
-    job_id = await worker.create(TWO)
+    worker, job_id = await flow_of(flows, gather)
     record = await worker.run(job_id, "gather")
     assert record.status.value == "failed"
     assert record.errors[0]["code"] == "step_cancelled"
@@ -94,8 +98,7 @@ async def test_an_attempt_that_lost_its_lease_leaves_nothing(flows: FlowMaker) -
             await worker.client.hset(lease, "token", context.core.fence.token)
         return StepOutput("done")
 
-    worker = await flows((TWO, {"gather": gather, "sort": nothing}))
-    job_id = await worker.create(TWO)
+    worker, job_id = await flow_of(flows, gather)
     assert (await worker.run(job_id, "gather")).status.value == "complete"
     assert lost == ["put StepLost", "progress StepLost"]
     assert await worker.client.hgetall(worker.workflows.keys.data(job_id)) == {}
@@ -146,7 +149,7 @@ async def squares(worker: WorkflowWorker, job_id: str) -> list[Any]:
 
 async def test_parts_are_done_and_joined_in_order(flows: FlowMaker) -> None:
     step = Squares()
-    worker = await flows((TWO, {"gather": step, "sort": whole}), max_inflight=3)
+    worker = await flows(gathering(step, whole), max_inflight=3)
     job_id = await worker.create(
         TWO, auto_advance=True, options={"gather": json.dumps(numbers(12)).encode()}
     )
@@ -176,8 +179,7 @@ async def test_a_part_that_fails_fails_the_step_and_the_others_stop(flows: FlowM
                 raise StepError("source_failed", "number 2 is out of order")
             await released.wait()
 
-    worker = await flows((TWO, {"gather": OneFails(), "sort": whole}), max_inflight=5)
-    job_id = await worker.create(TWO)
+    worker, job_id = await flow_of(flows, OneFails(), whole, max_inflight=5)
     ended = await worker.run(job_id, "gather", numbers(4))
     assert ended.status.value == "failed"
     assert list(ended.errors) == [{"code": "source_failed", "message": "number 2 is out of order"}]
@@ -198,8 +200,7 @@ async def test_number_and_failures_of_parts(flows: FlowMaker) -> None:
             if part % 2:
                 raise StepError("odd", f"{part} is odd")
 
-    worker = await flows((TWO, {"gather": OddFail(), "sort": whole}))
-    job_id = await worker.create(TWO)
+    worker, job_id = await flow_of(flows, OddFail(), whole)
     await worker.run(job_id, "gather", numbers(5, may_fail=2))
     assert await squares(worker, job_id) == [0, "odd", 4, "odd", 16]
     [error] = (await worker.run(job_id, "gather", numbers(5, may_fail=1))).errors
@@ -222,8 +223,7 @@ async def test_a_part_is_tried_again_and_the_others_are_not(flows: FlowMaker) ->
                 raise TransientError("not yet")
 
     step = Stumbles()
-    worker = await flows((TWO, {"gather": step, "sort": whole}))
-    job_id = await worker.create(TWO)
+    worker, job_id = await flow_of(flows, step, whole)
     await worker.run(job_id, "gather", numbers(5))
     assert sorted(step.done) == [(0, 3), (1, 1), (2, 1), (3, 3), (4, 1)]
     assert await squares(worker, job_id) == [0, 1, 4, 9, 16]
@@ -240,7 +240,7 @@ async def test_a_crash_while_joining_repeats_no_part(flows: FlowMaker) -> None:
             return await super().join(context, results)
 
     step = JoinsSlowly()
-    flow = (TWO, {"gather": step, "sort": whole})
+    flow = gathering(step, whole)
     first = await flows(flow, max_inflight=8)
     job_id = await first.create(TWO)
     await first.execute(job_id, "gather", numbers(4))
@@ -260,7 +260,6 @@ async def test_an_invalid_result_of_a_part(flows: FlowMaker) -> None:
         async def run_part(self, context: StepContext, part: Any) -> Any:
             return object()
 
-    worker = await flows((TWO, {"gather": Odd(), "sort": whole}))
-    job_id = await worker.create(TWO)
+    worker, job_id = await flow_of(flows, Odd(), whole)
     [error] = (await worker.run(job_id, "gather", numbers(2))).errors
     assert "must be JSON" in error["message"]

@@ -10,14 +10,20 @@ import pytest
 
 from common.features.workflows.types import WorkflowAnswer, WorkflowOutcome
 from tests.support.waiting import eventually
-from tests.support.worker.workflows import FlowMaker, definition, nothing, registry_of
+from tests.support.worker.workflows import (
+    TWO,
+    FlowMaker,
+    definition,
+    flow_of,
+    gathering,
+    nothing,
+    registry_of,
+)
 from worker.errors import JobError, TransientError
 from worker.execution.context import JobContext
 from worker.features.workflows.context import StepContext
 from worker.features.workflows.errors import StepError
 from worker.features.workflows.output import StepItem, StepOutput
-
-TWO = definition("gather", "sort")
 
 
 async def test_a_step_leaves_items_and_the_next_one_finds_them(flows: FlowMaker) -> None:
@@ -37,7 +43,7 @@ async def test_a_step_leaves_items_and_the_next_one_finds_them(flows: FlowMaker)
         found = sorted(json.loads(item.payload)["name"] for item in await context.items("gather"))
         return StepOutput("Sorted", [StepItem({"names": found}, "proposed", 0.5)])
 
-    worker = await flows((TWO, {"gather": gather, "sort": sort}))
+    worker = await flows(gathering(gather, sort))
     job_id = await worker.create(TWO, namespace="notes", metadata=b'{"by":"me"}')
     first = await worker.run(job_id, "gather", {"names": ["b", "a"]})
     assert (first.status.value, first.summary, first.count) == ("complete", "Found 2", 2)
@@ -60,7 +66,7 @@ async def test_a_step_leaves_items_and_the_next_one_finds_them(flows: FlowMaker)
 
 @pytest.mark.fakeredis_only
 async def test_the_next_step_starts_with_the_same_owner(flows: FlowMaker) -> None:
-    worker = await flows((TWO, {"gather": nothing, "sort": nothing}))
+    worker = await flows(gathering(nothing))
     tail = "0123456789ab"
     job_id = await worker.create(TWO, tail, tenant="acme", auto_advance=True)
     await worker.step_ended(job_id, "sort")
@@ -80,8 +86,7 @@ async def test_a_failed_step_has_a_reason_and_can_be_resumed(flows: FlowMaker) -
             raise StepError("no_photos", "there are none in album 7")
         return StepOutput("Sorted")
 
-    worker = await flows((TWO, {"gather": nothing, "sort": sort}))
-    job_id = await worker.create(TWO)
+    worker, job_id = await flow_of(flows, nothing, sort)
     failed = await worker.run(job_id, "sort")
     assert failed.status.value == "failed"
     assert list(failed.errors) == [{"code": "no_photos", "message": "there are none in album 7"}]
@@ -152,8 +157,7 @@ async def test_a_canceled_core_job_cancels_the_step(flows: FlowMaker) -> None:
         context.check_cancelled()
         raise AssertionError
 
-    worker = await flows((TWO, {"gather": gather, "sort": nothing}))
-    job_id = await worker.create(TWO)
+    worker, job_id = await flow_of(flows, gather)
     await worker.execute(job_id, "gather")
     core_job = (await worker.step(job_id, "gather")).core_job
     await eventually(lambda: worker.executor.running)
@@ -174,8 +178,7 @@ async def test_a_cancelled_workflow_stops_its_step(flows: FlowMaker) -> None:
         await context.progress(1, 2)
         raise AssertionError("it was asked to stop")
 
-    worker = await flows((TWO, {"gather": gather, "sort": nothing}))
-    job_id = await worker.create(TWO)
+    worker, job_id = await flow_of(flows, gather)
     await worker.execute(job_id, "gather")
     await begun.wait()
     await worker.workflows.cancel(job_id, worker.once())
@@ -198,8 +201,7 @@ async def test_superseded_executions_are_stopped(flows: FlowMaker) -> None:
             stopped.set()
         raise AssertionError
 
-    worker = await flows((TWO, {"gather": gather, "sort": nothing}))
-    job_id = await worker.create(TWO)
+    worker, job_id = await flow_of(flows, gather)
     await worker.execute(job_id, "gather")
     await begun.wait()
     assert await worker.service.runner.drop_superseded() == 0
@@ -218,8 +220,7 @@ async def test_superseded_and_invalid_jobs_do_nothing(flows: FlowMaker) -> None:
         ran += 1
         return StepOutput("once")
 
-    worker = await flows((TWO, {"gather": gather, "sort": nothing}))
-    job_id = await worker.create(TWO)
+    worker, job_id = await flow_of(flows, gather)
     ended = await worker.run(job_id, "gather")
     before = await worker.event_types(job_id)
     about = {"workflow_job_id": job_id, "step": "gather", "execution_id": ended.execution}
@@ -262,7 +263,7 @@ async def test_superseded_and_invalid_jobs_do_nothing(flows: FlowMaker) -> None:
 @pytest.mark.fakeredis_only
 async def test_internal_tools_cannot_be_overridden(flows: FlowMaker) -> None:
     """A user's handler of `tool` does not get the internal jobs."""
-    registry = registry_of((TWO, {"gather": nothing, "sort": nothing}))
+    registry = registry_of(gathering(nothing))
 
     async def theirs(context: JobContext, payload: dict[str, Any]) -> str:
         return "theirs"
@@ -292,8 +293,7 @@ async def test_an_invalid_or_late_output_fails_the_step(
             "late": StepOutput("x"),
         }[context.options["what"]]  # type: ignore[return-value]
 
-    worker = await flows((TWO, {"gather": gather, "sort": nothing}))
-    job_id = await worker.create(TWO)
+    worker, job_id = await flow_of(flows, gather)
     for what in ("many", "long", "odd", "status", "confidence", "none"):
         [error] = (await worker.run(job_id, "gather", {"what": what})).errors
         assert error["code"] == "step_output_invalid", what
@@ -315,8 +315,7 @@ async def test_progress_is_throttled_and_reported_at_the_end(flows: FlowMaker) -
             await context.progress(number, 1000)
         return StepOutput("counted")
 
-    worker = await flows((TWO, {"gather": gather, "sort": nothing}))
-    job_id = await worker.create(TWO)
+    worker, job_id = await flow_of(flows, gather)
     await worker.run(job_id, "gather")
     page = await worker.reader_of_jobs.events(job_id, limit=500)
     reports = [json.loads(each.data) for each in page.events if each.type == "step.progress"]
@@ -337,7 +336,7 @@ async def test_a_stopping_worker_releases_the_step(flows: FlowMaker) -> None:
             await asyncio.Event().wait()
         return StepOutput("by the other")
 
-    flow = (TWO, {"gather": slow, "sort": nothing})
+    flow = gathering(slow)
     first = await flows(flow)
     job_id = await first.create(TWO)
     await first.execute(job_id, "gather")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from common.contracts.rag import MOST_TERMS, RagKeys
+from common.contracts.rag import MOST_TERMS
 from common.features.rag.ontology import TermEntry
 from common.features.workflows.effects import EffectStore
 from common.features.workflows.types import WorkflowAnswer
@@ -26,35 +28,54 @@ from worker.errors import TransientError
 from worker.features.rag.ingest import Ingest
 
 
-async def nothing_left(worker: ApplyWorker) -> bool:
-    return await worker.client.keys(f"{worker.keys.tag}rag*") == []
+def around(
+    monkeypatch: pytest.MonkeyPatch,
+    owner: type,
+    name: str,
+    *,
+    before: Callable[[int], Any] | None = None,
+    after: Callable[[int], Any] | None = None,
+) -> None:
+    """Await a function before or after each call of a method, with the number of the call."""
+    real, calls = getattr(owner, name), itertools.count(1)
+
+    async def called(self: Any, *args: Any) -> Any:
+        number = next(calls)
+        if before is not None:
+            await before(number)
+        done = await real(self, *args)
+        if after is not None:
+            await after(number)
+        return done
+
+    monkeypatch.setattr(owner, name, called)
+
+
+def dies_in(call: int) -> Callable[[int], Any]:
+    """Fail in this call, as if the worker had died."""
+
+    async def die(number: int) -> None:
+        if number == call:
+            raise TransientError("as if it had died")
+
+    return die
 
 
 @pytest.mark.fakeredis_only
-@pytest.mark.parametrize("stops", ["record_documents", "store", "change_terms", "for_execution"])
+@pytest.mark.parametrize("stops", ["record_documents", "add_new", "change_terms", "for_execution"])
 async def test_another_attempt_continues(
     make_apply: ApplyMaker, monkeypatch: pytest.MonkeyPatch, stops: str
 ) -> None:
     """As after a crash: the changes are made, and only Redis knows of them."""
     worker = await make_apply()
     job_id = await worker.reviewed(TWO, SOURCES)
-    owner: Any = Ingest if stops == "store" else EffectStore
-    name = "add_new" if stops == "store" else stops
-    real, calls = getattr(owner, name), []
-
-    async def stopped(self: Any, *args: Any) -> Any:
-        done = await real(self, *args)
-        calls.append(name)
-        if len(calls) == 2 if stops == "for_execution" else len(calls) == 1:
-            raise TransientError("as if it had died")
-        return done
-
-    monkeypatch.setattr(owner, name, stopped)
+    owner = Ingest if stops == "add_new" else EffectStore
+    around(monkeypatch, owner, stops, after=dies_in(2 if stops == "for_execution" else 1))
     about = await worker.applied(job_id)
     assert (about["documents"], about["documents_known"], about["terms"]) == (2, 0, 2)
     assert await worker.found("DLQ") == [id_of(GLOSSARY), id_of(SAYS_IT)]
     assert (await worker.undo(job_id, about["undo_token"])).answer is WorkflowAnswer.OK
-    assert await nothing_left(worker)
+    assert await worker.nothing_left()
 
 
 @pytest.mark.fakeredis_only
@@ -75,7 +96,7 @@ async def test_a_full_namespace_fails_the_step_and_leaves_nothing(
     assert await worker.client.hlen(worker.notes().ontology) == len(terms)
     if not terms:
         assert "RAG_MAX_DOCUMENTS" in failed.errors[0]["message"]
-        assert await nothing_left(worker)
+        assert await worker.nothing_left()
 
 
 @pytest.mark.fakeredis_only
@@ -84,17 +105,15 @@ async def test_a_decision_meanwhile_fails_the_step_and_leaves_nothing(
 ) -> None:
     worker = await make_apply()
     job_id = await worker.reviewed(TWO, SOURCES)
-    real, states = EffectStore.change_terms, worker.workflows.keys.states(job_id)
 
-    async def late(self: EffectStore, *args: Any) -> Any:
-        done = await real(self, *args)
+    async def decide(number: int) -> None:
+        states = worker.workflows.keys.states(job_id)
         await worker.client.hset(states, "p_001", "approved 9 0 0.900000")
-        return done
 
-    monkeypatch.setattr(EffectStore, "change_terms", late)
+    around(monkeypatch, EffectStore, "change_terms", after=decide)
     failed = await worker.run(job_id, "apply")
     assert failed.errors[0]["code"] == "version_conflict"
-    await eventually(lambda: nothing_left(worker))
+    await eventually(worker.nothing_left)
 
 
 @pytest.mark.fakeredis_only
@@ -103,18 +122,15 @@ async def test_a_cancelled_job_leaves_nothing(
 ) -> None:
     worker = await make_apply()
     job_id = await worker.reviewed(TWO, SOURCES)
-    real = Ingest.add_new
 
-    async def cancelled(self: Ingest, *args: Any) -> Any:
-        done = await real(self, *args)
+    async def cancel(number: int) -> None:
         if await worker.documents():
             await worker.workflows.cancel(job_id, worker.once())
-        return done
 
-    monkeypatch.setattr(Ingest, "add_new", cancelled)
+    around(monkeypatch, Ingest, "add_new", after=cancel)
     await worker.execute(job_id, "apply")
     await worker.core_ended(job_id, "apply")
-    assert await nothing_left(worker)
+    assert await worker.nothing_left()
 
 
 @pytest.mark.fakeredis_only
@@ -128,27 +144,19 @@ async def test_changes_of_a_crashed_worker_are_reverted(
     async def dead(self: EffectStore, *args: Any) -> list[str]:
         return []
 
+    async def mistake(number: int) -> None:
+        if number == 3:
+            raise RuntimeError("a mistake of ours")
+
     with monkeypatch.context() as patch:
         patch.setattr("worker.features.workflows.job_failure.revert_effects", lambda *_: dead(*_))
         patch.setattr(EffectStore, "revert", dead)
-        patch.setattr(EffectStore, "for_execution", failing_at(3))
+        around(patch, EffectStore, "for_execution", before=mistake)
         assert (await worker.run(job_id, "apply")).status.value == "failed"
         assert await worker.terms() == {"backlog": (), "dead letter queue": ("DLQ",)}
     assert await worker.service.reconciler.revert_effects() == 1
-    assert await nothing_left(worker)
+    assert await worker.nothing_left()
     assert await worker.service.reconciler.revert_effects() == 0
-
-
-def failing_at(call: int) -> Any:
-    real, calls = EffectStore.for_execution, []
-
-    async def made(self: EffectStore, running: Any) -> Any:
-        calls.append(running)
-        if len(calls) == call:
-            raise RuntimeError("a mistake of ours")
-        return await real(self, running)
-
-    return made
 
 
 @pytest.mark.fakeredis_only
@@ -157,17 +165,13 @@ async def test_concurrent_changes_are_not_overwritten(
 ) -> None:
     worker = await make_apply()
     job_id = await worker.reviewed([DLQ], [])
-    real, calls = EffectStore.terms, []
 
-    async def overtaken(self: EffectStore, keys: RagKeys) -> Any:
-        found = await real(self, keys)
-        calls.append(keys)
-        if len(calls) == 1:
+    async def change(number: int) -> None:
+        if number == 1:
             theirs = TermEntry("dead letter queue", ("morgue",)).to_json()
-            await worker.client.hset(keys.ontology, "dead letter queue", theirs)
-        return found
+            await worker.client.hset(worker.notes().ontology, "dead letter queue", theirs)
 
-    monkeypatch.setattr(EffectStore, "terms", overtaken)
+    around(monkeypatch, EffectStore, "terms", after=change)
     await worker.applied(job_id)
     assert await worker.terms() == {"dead letter queue": ("morgue", "DLQ")}
 
@@ -179,15 +183,12 @@ async def test_another_job_stores_the_same_document_first(
     worker = await make_apply()
     job_id = await worker.reviewed([], [SAYS_IT])
     other = await worker.reviewed([], [SAYS_IT])
-    real, calls = Ingest.add_new, []
 
-    async def overtaken(self: Ingest, *args: Any) -> Any:
-        calls.append(args)
-        if len(calls) == 1:
+    async def overtake(number: int) -> None:
+        if number == 1:
             await worker.applied(other)
-        return await real(self, *args)
 
-    monkeypatch.setattr(Ingest, "add_new", overtaken)
+    around(monkeypatch, Ingest, "add_new", before=overtake)
     about = await worker.applied(job_id)
     assert (about["documents"], about["documents_known"]) == (0, 1)
     if about["undo_token"]:
@@ -203,16 +204,13 @@ async def test_an_intent_overtaken_by_another_job_is_dropped(
     worker = await make_apply()
     other = await worker.reviewed([], [GLOSSARY])
     job_id = await worker.reviewed([DLQ], SOURCES)
-    real, calls = Ingest.add_new, []
 
-    async def dies(self: Ingest, *args: Any) -> Any:
-        calls.append(args)
-        if len(calls) == 1:
+    async def overtake_and_die(number: int) -> None:
+        if number == 1:
             await worker.applied(other)
             raise TransientError("as if it had died")
-        return await real(self, *args)
 
-    monkeypatch.setattr(Ingest, "add_new", dies)
+    around(monkeypatch, Ingest, "add_new", before=overtake_and_die)
     about = await worker.applied(job_id)
     assert (about["documents"], about["documents_known"]) == (1, 1)
     assert (await worker.undo(job_id, about["undo_token"])).answer is WorkflowAnswer.OK
@@ -239,7 +237,7 @@ async def test_data_stays_until_the_last_job_is_undone(make_apply: ApplyMaker) -
         assert await worker.terms() == TERM
         assert await worker.found("DLQ") == [id_of(SAYS_IT)]
         assert (await worker.undo(*jobs[last])).answer is WorkflowAnswer.OK
-        assert await nothing_left(worker)
+        assert await worker.nothing_left()
     # Also if the second job has only claimed a document.
     first_job, second_job = [await worker.reviewed([], [SAYS_IT]) for _ in range(2)]
     made = await worker.applied(first_job)
@@ -249,7 +247,7 @@ async def test_data_stays_until_the_last_job_is_undone(make_apply: ApplyMaker) -
     await worker.undo(first_job, made["undo_token"])
     assert await worker.documents() == {id_of(SAYS_IT)}
     await worker.undo(second_job, known["undo_token"])
-    assert await nothing_left(worker)
+    assert await worker.nothing_left()
 
 
 @pytest.mark.fakeredis_only
@@ -284,20 +282,17 @@ async def test_data_reverted_before_the_claim_is_stored_again(
     job_id = await worker.reviewed([DLQ], [SAYS_IT, GLOSSARY])
     about = await worker.applied(job_id)
     other = await worker.reviewed([DLQ], [SAYS_IT])
-    real, calls = EffectStore.claim_documents, []
 
-    async def late(self: EffectStore, *args: Any) -> Any:
-        calls.append(args)
-        if len(calls) == 1:
+    async def undo(number: int) -> None:
+        if number == 1:
             await worker.undo(job_id, about["undo_token"])
-        return await real(self, *args)
 
-    monkeypatch.setattr(EffectStore, "claim_documents", late)
+    around(monkeypatch, EffectStore, "claim_documents", before=undo)
     again = await worker.applied(other)
     assert (again["documents"], again["terms"]) == (1, 1)
     assert await worker.documents() == {id_of(SAYS_IT)}
     await worker.undo(other, again["undo_token"])
-    assert await nothing_left(worker)
+    assert await worker.nothing_left()
 
 
 @pytest.mark.fakeredis_only
@@ -306,22 +301,18 @@ async def test_another_job_stores_it_first_and_reverts_it(
 ) -> None:
     worker = await make_apply()
     job_id, other = [await worker.reviewed([], [SAYS_IT]) for _ in range(2)]
-    real_add, real_claim = Ingest.add_new, EffectStore.claim_documents
-    about: dict[str, Any] = {}
+    tokens: list[str] = []
 
-    async def overtaken(self: Ingest, *args: Any) -> Any:
-        if not about:
-            about["undo_token"] = ""
-            about.update(await worker.applied(other))
-        return await real_add(self, *args)
+    async def overtake(number: int) -> None:
+        if number == 1:
+            tokens.append((await worker.applied(other))["undo_token"])
 
-    async def late(self: EffectStore, *args: Any) -> Any:
-        if token := about.pop("undo_token", None):
-            await worker.undo(other, token)
-        return await real_claim(self, *args)
+    async def revert(number: int) -> None:
+        if tokens:
+            await worker.undo(other, tokens.pop())
 
-    monkeypatch.setattr(Ingest, "add_new", overtaken)
-    monkeypatch.setattr(EffectStore, "claim_documents", late)
+    around(monkeypatch, Ingest, "add_new", before=overtake)
+    around(monkeypatch, EffectStore, "claim_documents", before=revert)
     assert (await worker.applied(job_id))["documents"] == 1
     assert await worker.documents() == {id_of(SAYS_IT)}
 

@@ -58,14 +58,10 @@ async def test_apply_changes_search_results_and_undo_reverts_them(make_apply: Ap
     assert undone.facts["undone"] == ["p_001", "p_002"]
     assert await worker.found("DLQ") == []
     assert set((await worker.proposals(job_id)).values()) == {"approved"}
-    assert await nothing_left(worker)
+    assert await worker.nothing_left()
     assert (await worker.undo(job_id, token)).answer is WorkflowAnswer.ALREADY
     assert (await worker.applied(job_id))["applied"] == 2
     assert await worker.found("DLQ") == [id_of(GLOSSARY), id_of(SAYS_IT)]
-
-
-async def nothing_left(worker: ApplyWorker) -> bool:
-    return await worker.client.keys(f"{worker.keys.tag}rag*") == []
 
 
 async def test_documents_get_vectors_and_lose_them(make_apply: ApplyMaker) -> None:
@@ -135,7 +131,7 @@ async def test_terms_of_two_workflows_are_merged(make_apply: ApplyMaker) -> None
     assert await worker.terms() == {"dead letter queue": ("DLQ",)}
     undone = await worker.undo(first_id, first["undo_token"])
     assert undone.answer is WorkflowAnswer.OK
-    assert await nothing_left(worker)
+    assert await worker.nothing_left()
 
 
 @pytest.mark.fakeredis_only
@@ -163,7 +159,7 @@ async def test_a_dry_run_and_an_undo_that_is_refused(make_apply: ApplyMaker) -> 
     about = await worker.applied(job_id, dry_run=True)
     assert (about["dry_run"], about["undo_token"]) == (True, None)
     assert (about["applied"], about["terms"], about["documents"]) == (2, 2, 2)
-    assert await nothing_left(worker)
+    assert await worker.nothing_left()
     assert set((await worker.proposals(job_id)).values()) == {"approved"}
     assert (await worker.step(job_id, "apply")).summary.startswith("Would apply 2 proposals")
     about = await worker.applied(job_id, dry_run=False)
@@ -212,4 +208,4 @@ async def test_many_proposals_at_once(make_apply: ApplyMaker) -> None:
     about = await worker.applied(job_id)
     assert (about["terms"], await worker.client.hlen(worker.notes().ontology)) == (450, 450)
     assert (await worker.undo(job_id, about["undo_token"])).answer is WorkflowAnswer.OK
-    assert await nothing_left(worker)
+    assert await worker.nothing_left()
