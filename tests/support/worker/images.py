@@ -144,11 +144,13 @@ class ImageWorker(WorkerHarness):
     async def image_ended(self, image_id: str, timeout_s: float = 30.0) -> ImageRecord:
         """Wait for the end of an image and of its job."""
 
-        async def ended() -> ImageRecord | None:
-            record = await self.record(image_id)
-            return record if record.ended else None
+        key = self.images.keys.record(image_id)
 
-        record: ImageRecord = await eventually(ended, timeout_s)
+        async def ended() -> bool:
+            return await self.client.hget(key, "status") in (b"processed", b"failed")
+
+        await eventually(ended, timeout_s)
+        record = await self.record(image_id)
         await self.settled(record.job_id)
         return record
 

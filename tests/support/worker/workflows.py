@@ -32,7 +32,7 @@ from worker.features.workflows.service import WorkflowService
 from worker.handlers import tool
 from worker.registry import Registry
 
-ENDED = ("complete", "failed", "cancelled", "waiting_input")
+ENDED = (b"complete", b"failed", b"cancelled", b"waiting_input")
 
 
 def definition(*names: str, name: str = "flow_v1", **of_first: Any) -> WorkflowDefinition:
@@ -146,12 +146,13 @@ class WorkflowWorker(WorkerHarness):
     async def step_ended(self, job_id: str, step: str) -> StepRecord:
         """Wait until a step has ended."""
 
-        async def ended() -> StepRecord | None:
-            record = await self.step(job_id, step)
-            return record if record.status.value in ENDED else None
+        steps, field = self.workflows.keys.steps(job_id), f"{step}.status"
 
-        found: StepRecord = await eventually(ended, 20)
-        return found
+        async def ended() -> bool:  # cheaper than reading the whole job
+            return await self.client.hget(steps, field) in ENDED
+
+        await eventually(ended, 20)
+        return await self.step(job_id, step)
 
     async def run(self, job_id: str, step: str, options: Any = None) -> StepRecord:
         """Execute a step and wait until it has ended."""

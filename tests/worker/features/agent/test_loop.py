@@ -308,8 +308,12 @@ async def test_after_the_limit_of_calls_the_model_still_answers(make_worker: Mak
 
 
 @pytest.mark.fakeredis_only
-async def test_time_is_limited_while_the_model_talks(make_worker: MakeWorker) -> None:
-    agent = AgentHarness(calls(("effect", {})), hang, limits=AgentLimits(seconds=0.3))
+@pytest.mark.parametrize("limit", ["agent", "attempt"])
+async def test_time_is_limited_while_the_model_talks(make_worker: MakeWorker, limit: str) -> None:
+    limits = AgentLimits(seconds=0.3) if limit == "agent" else None
+    agent = AgentHarness(calls(("effect", {})), hang, limits=limits)
+    if limit == "attempt":
+        agent.registry.add("chat", agent.chat, timeout_s=1.0)
     _, _, result = await run(make_worker, agent)
     assert (result["text"], result["finish_reason"]) == ("so far", "max_time")
     assert len(result["steps"]) == 1
@@ -327,14 +331,6 @@ async def test_time_is_limited_while_a_tool_works(make_worker: MakeWorker) -> No
     assert result["finish_reason"] == "max_time"
     assert time.monotonic() - began < 30  # half of the tool's duration
     assert result["steps"][0]["error"]["kind"] == "tool_timeout"
-
-
-@pytest.mark.fakeredis_only
-async def test_the_timeout_of_the_attempt_applies_too(make_worker: MakeWorker) -> None:
-    agent = AgentHarness(hang)
-    agent.registry.add("chat", agent.chat, timeout_s=1.0)
-    _, _, result = await run(make_worker, agent)
-    assert (result["text"], result["finish_reason"]) == ("so far", "max_time")
 
 
 @pytest.mark.fakeredis_only

@@ -52,7 +52,7 @@ def installed() -> Pair:
     return Pair(WordPiece.load(folder), theirs)
 
 
-@pytest.fixture(params=["small", "installed"])
+@pytest.fixture(scope="module", params=["small", "installed"])
 def pair(request: Any) -> Pair:
     found: Pair = request.getfixturevalue(request.param)
     return found
@@ -92,26 +92,9 @@ def texts() -> st.SearchStrategy[str]:
 
 
 @settings(max_examples=150, deadline=None)
-@given(texts())
-def test_any_text(text: str) -> None:
-    for pair in pairs():
-        pair.check(text)
-
-
-_PAIRS: list[Pair] = []
-
-
-def pairs() -> list[Pair]:
-    """For Hypothesis, which cannot use fixtures; with the installed vocabulary, if any."""
-    if not _PAIRS:
-        vocabulary = small_vocabulary()
-        _PAIRS.append(Pair(WordPiece(vocabulary), reference(vocabulary)))
-        try:
-            found = read_vocabulary(weights())
-        except pytest.skip.Exception:
-            return _PAIRS
-        _PAIRS.append(Pair(WordPiece(found), reference(found)))
-    return _PAIRS
+@given(text=texts())
+def test_any_text(pair: Pair, text: str) -> None:
+    pair.check(text)
 
 
 def test_no_more_than_the_model_reads(small: Pair) -> None:

@@ -56,12 +56,3 @@ async def test_record_and_bucket_agree(imagers: ImageMaker, s3: dict[str, Any]) 
     assert worker.stored(record.image_id) is None
     [entry] = await worker.entries()
     assert entry["etag"] == record.result.etag
-
-
-async def test_a_missing_bucket_fails_the_image_with_a_reason(
-    imagers: ImageMaker, s3: dict[str, Any]
-) -> None:
-    worker = await imagers(**{**s3, "image_s3_bucket": "nobodys-bucket"})
-    record = await worker.failed(await worker.upload(photo()), "UPLOAD_FAILED")
-    assert "NoSuchBucket" in record.failure.error_message
-    assert "IMAGE_S3_BUCKET" in record.failure.error_message

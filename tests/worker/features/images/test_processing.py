@@ -53,39 +53,6 @@ async def test_record_status_and_result_of_a_processed_image_agree(imagers: Imag
 
 
 @pytest.mark.fakeredis_only
-async def test_stages_are_seen_in_their_order(imagers: ImageMaker) -> None:
-    worker = await imagers(opened=False)
-    seen: list[tuple[str, str]] = []
-    advance = worker.images.advance
-
-    async def watched(processing, stage):  # type: ignore[no-untyped-def]
-        outcome = await advance(processing, stage)
-        shown = await worker.shown(processing.image_id)
-        seen.append((shown["stage"], shown["progress"]))
-        assert await worker.entries() == []
-        return outcome
-
-    worker.images.advance = watched  # type: ignore[method-assign]
-    await worker.open()
-    await worker.process(photo("png"), "image/png")
-    # The last stage is checked again before the put, but not written again.
-    assert [*dict.fromkeys(seen)] == list(zip(STAGES, ("10", "30", "55", "75", "90")))
-    assert len(seen) == len(STAGES) + 1
-
-
-@pytest.mark.fakeredis_only
-async def test_concurrency_is_bounded_by_the_processes(imagers: ImageMaker) -> None:
-    worker = await imagers(options={"max_inflight": 16})
-    ids = [await worker.upload(photo("jpeg", seed)) for seed in range(12)]
-    for image_id in ids:
-        record = await worker.image_ended(image_id)
-        assert record.status.value == "processed"
-    assert len(worker.service.pool.pids) <= 2
-    assert len(await worker.entries()) == 12
-    assert worker.spooled() == []
-
-
-@pytest.mark.fakeredis_only
 async def test_a_real_photograph_in_every_format(imagers: ImageMaker) -> None:
     """The stored image is the photograph, in any source format."""
     worker = await imagers(image_formats=",".join(FORMATS))
@@ -118,18 +85,6 @@ async def test_faces_are_found_and_recorded(imagers: ImageMaker) -> None:
     assert worker.telling["images"]().detector == details["detector"]
     unwanted = await worker.process(made.getvalue(), detect=Detect.NONE)
     assert unwanted.detail()["detector"] == "none"
-
-
-@pytest.mark.fakeredis_only
-async def test_a_second_upload_after_a_failure_counts(imagers: ImageMaker) -> None:
-    worker = await imagers()
-    image_id = await worker.upload(b"no image at all")
-    await worker.failed(image_id, "VALIDATION_FAILED")
-    await worker.images.reopen(image_id)
-    await worker.upload(photo("jpeg"), image_id=image_id)
-    record = await worker.image_ended(image_id)
-    assert record.status.value == "processed"
-    assert [entry["status"] for entry in await worker.entries(image_id)] == ["failed", "processed"]
 
 
 async def test_a_message_that_comes_twice_makes_one_result(imagers: ImageMaker) -> None:

@@ -132,7 +132,6 @@ async def test_a_corrupt_image_does_not_block_the_others(imagers: ImageMaker) ->
     assert not (await worker.record(broken)).ended
 
 
-@pytest.mark.fakeredis_only
 async def test_a_redis_that_refuses_has_not_lost_a_job(
     imagers: ImageMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,15 +54,6 @@ async def test_invalid_slots_are_ignored(server: ModelServer, make_model: MakeMo
         assert (await make_model()).limits.history == [(1, "")], slots
 
 
-@pytest.mark.parametrize("prefix", ["", "/llama"])
-async def test_urls_in_every_form(make_model: MakeModel, prefix: str) -> None:
-    async with ModelServer(prefix=prefix) as server:
-        for ending in ("", "/", "/v1", "/v1/"):
-            model = await make_model(None, model_url=server.url + ending)
-            assert model.limits.history == [(2, "")]
-            assert (await model.ask("count to 2")).text == "1 2"
-
-
 async def test_a_proxy_of_the_environment_is_ignored(
     make_model: MakeModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

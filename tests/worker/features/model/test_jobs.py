@@ -242,16 +242,6 @@ async def test_no_model_fails_at_once(start: Open) -> None:
     assert not await jobs.worker.dead_letters()
 
 
-@pytest.mark.fakeredis_only
-async def test_as_many_at_once_as_the_server_has_slots(start: Open, server: ModelServer) -> None:
-    server.set_default(text_answer("a b c", 0.01))
-    jobs = await start(max_inflight=8)
-    posted = [await jobs.post() for _ in range(12)]
-    assert await jobs.worker.ended(posted) == {b"done"}
-    assert server.most_active == 2
-    assert jobs.model.reading().waiting == 0
-
-
 async def test_cancel_reaches_the_server_within_250_ms(start: Open, server: ModelServer) -> None:
     jobs = await start()
     server.set_default(text_answer("word " * 2000, 0.01))

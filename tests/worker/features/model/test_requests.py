@@ -242,23 +242,11 @@ async def test_a_server_that_does_not_speak_http(make_model: MakeModel) -> None:
             await model.ask()
 
 
-async def test_an_answer_that_breaks_is_not_retried(model: ModelHarness) -> None:
-    ends: list[list[Any]] = [[Cut()], [Cut(reset=True)]]
-    for number, end in enumerate(ends, 1):
-        await breaks(model, end, number)
+BROKEN_ENDS: list[list[Any]] = [[Cut()], [Cut(reset=True)], [STREAMED_ERROR], []]
 
 
-@pytest.mark.parametrize("end", [[STREAMED_ERROR], []], ids=["error", "no end"])
-async def test_an_answer_with_an_error_is_not_retried(model: ModelHarness, end: list[Any]) -> None:
-    await breaks(model, end, 1)
-    # Reasoning and tool calls count as started.
-    call = {"tool_calls": [{"index": 0, "id": "a", "function": {"name": "f"}}]}
-    model.server.add_answers(Answer([call if end else {"reasoning_content": "hm"}, Cut()]))
-    with pytest.raises(ModelBroken):
-        await model.ask()
-
-
-async def breaks(model: ModelHarness, end: list[Any], requests: int) -> None:
+@pytest.mark.parametrize("end", BROKEN_ENDS, ids=["cut", "reset", "error", "no end"])
+async def test_an_answer_that_breaks_is_not_retried(model: ModelHarness, end: list[Any]) -> None:
     model.server.add_answers(Answer([*tokens("one two"), *end], finish=None, done=False))
     sink = RecordingSink()
     with pytest.raises(ModelBroken, match="after 2 pieces") as caught:
@@ -267,7 +255,15 @@ async def breaks(model: ModelHarness, end: list[Any], requests: int) -> None:
     assert (error.kind, error.permanent) == ("model_stream_broken", False)
     assert not isinstance(error, TransientError)
     assert sink.received == "one two"
-    assert len(model.server.requests) == requests
+    assert len(model.server.requests) == 1
+
+
+async def test_reasoning_and_tool_calls_count_as_started(model: ModelHarness) -> None:
+    call = {"tool_calls": [{"index": 0, "id": "a", "function": {"name": "f"}}]}
+    for begun in (call, {"reasoning_content": "hm"}):
+        model.server.add_answers(Answer([begun, Cut()]))
+        with pytest.raises(ModelBroken):
+            await model.ask()
 
 
 async def test_a_sink_that_fails_closes_the_stream(model: ModelHarness) -> None:

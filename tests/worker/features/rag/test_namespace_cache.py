@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any
 
 import pytest
@@ -17,6 +16,8 @@ from worker.features.rag.index.cache import NamespaceCache
 from worker.features.rag.index.namespace import MOST_WASTED, ChunkIndex, prepare_document
 from worker.features.rag.store import RagStore, StoredText
 from worker.features.rag.text.chunking import split_chunks
+
+pytestmark = pytest.mark.fakeredis_only
 
 
 async def counted(worker: RagWorker, monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -61,7 +62,6 @@ async def test_a_large_namespace_is_read_in_batches(rag: RagMaker, monkeypatch: 
     assert read == [2, 2, 1]
 
 
-@pytest.mark.fakeredis_only
 async def test_a_waiter_gets_progress_and_may_be_canceled(
     rag: RagMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,7 +95,6 @@ async def test_a_waiter_gets_progress_and_may_be_canceled(
     assert reported[-1] == (0, 3)
 
 
-@pytest.mark.fakeredis_only
 async def test_a_job_reports_the_progress_of_loading(
     rag: RagMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,7 +122,6 @@ async def test_the_least_used_namespaces_go_first(rag: RagMaker) -> None:
     await shelves.close()
 
 
-@pytest.mark.fakeredis_only
 async def test_namespaces_that_do_not_exist_leave_no_trace(
     rag: RagMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,20 +191,3 @@ async def test_a_namespace_that_goes_while_it_is_opened(
 
     monkeypatch.setattr(RagStore, "version", going)
     assert await asyncio.wait_for(worker.found("text"), 10) == []
-
-
-pytestmark = pytest.mark.fakeredis_only
-
-
-def test_a_search_costs_about_the_same_in_a_large_index() -> None:
-    took = {}
-    for size in (20, 400):
-        index = ChunkIndex()
-        for number in range(size):
-            text = f"Lease number {number} of gate {number % 17}. " * 20
-            index.put(prepare_document(stored(f"d{number}", text)))
-        started = time.process_time()
-        for number in range(20):
-            assert index.search(f"number {number} of gate", 5)
-        took[size] = time.process_time() - started
-    assert took[400] < 5 * took[20] + 0.2

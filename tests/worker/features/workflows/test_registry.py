@@ -99,13 +99,15 @@ async def test_an_internal_tool_is_found_before_the_task() -> None:
     registry.add("chat", chat)
     registry.add_internal("workflow.step", own)
     payload = {"tool": "workflow.step", "args": {"a": 1}}
+    assert registry.handler_for("chat", payload).function is chat
+    for other in ({"tool": "workflow.steps"}, {"tool": []}, {}):
+        with pytest.raises(Exception, match="no handler"):
+            registry.handler_for("tool", other)
+    registry.add("tool", chat)  # a user's handler does not get the internal jobs
+    assert registry.handler_for("tool", {"tool": "workflow.steps"}).function is chat
     found = registry.handler_for("tool", payload)
     assert await found.function(None, payload) == {"a": 1}
     assert await found.function(None, {"args": 3}) == {}
-    assert registry.handler_for("chat", payload).function is chat
-    for nonsense in ({"tool": "other"}, {"tool": []}, {}):
-        with pytest.raises(Exception, match="no handler"):
-            registry.handler_for("tool", nonsense)
 
 
 def test_errors_of_core_jobs_as_workflow_errors() -> None:

@@ -253,19 +253,18 @@ def chosen(**given: Any) -> DetectorChoice:
     return choose_detector(load_settings(WorkerSettings, **given))
 
 
-def test_auto_without_a_model_gives_the_reason(models: Path) -> None:
+def test_auto_uses_the_installed_model_if_any(models: Path) -> None:
     found = chosen()
     assert (found.name, found.enabled) == ("none", False)
     assert "sluice model install --only faces" in found.unavailable_reason
-
-
-def test_auto_uses_the_installed_model(models: Path) -> None:
     (models / "centerface.onnx").touch()
     found = chosen(image_blur="gaussian", image_detect_size=320)
     assert found.name == "centerface"
     assert found.face_model == str(models / "centerface.onnx")
     assert (found.size, found.blur.value, found.unavailable_reason) == (320, "gaussian", "")
     assert pickle.loads(pickle.dumps(found)) == found
+    disabled = chosen(image_detector="none")
+    assert (disabled.name, disabled.unavailable_reason) == ("none", "")
 
 
 def test_auto_without_the_package_names_the_extra(
@@ -281,12 +280,6 @@ def test_auto_without_the_package_names_the_extra(
     ):
         with pytest.raises(SettingsError, match=r"sluice\[faces\]"):
             chosen(**given)
-
-
-def test_detection_can_be_disabled(models: Path) -> None:
-    (models / "centerface.onnx").touch()
-    found = chosen(image_detector="none")
-    assert (found.name, found.unavailable_reason) == ("none", "")
 
 
 @pytest.mark.parametrize(

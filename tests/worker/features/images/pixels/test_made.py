@@ -154,7 +154,8 @@ def test_trailing_data_is_removed(make: Make) -> None:
     assert not zipfile.is_zipfile(io.BytesIO(result.webp))
     assert bad_photos.ZIP_MEMBER.encode() not in result.webp
     assert b"PK\x03\x04" not in result.webp
-    for source in (bad_photos.gif_and_script(), bad_photos.png_with_more()):
+    webp = photograph("webp", width=64, height=48) + bad_photos.SCRIPT
+    for source in (bad_photos.gif_and_script(), bad_photos.png_with_more(), webp):
         assert bad_photos.SCRIPT in source
         result = make(source)
         assert b"alert" not in result.webp

@@ -98,11 +98,6 @@ def test_cut_off(make: Make, kind: str) -> None:
     assert found in (DAMAGED, TRUNCATED, DIMENSIONS)
 
 
-def test_trailing_data_is_ignored(make: Make) -> None:
-    for kind in ("jpeg", "png", "gif", "webp"):
-        assert make(photograph(kind, width=64, height=48) + b"and so on" * 100, CONTENT_TYPES[kind])
-
-
 def tiff_bomb() -> bytes:
     made = bytearray(photos.encoded(photos.harness(64, 48), "tiff"))
     for tag in (256, 257):  # width and height

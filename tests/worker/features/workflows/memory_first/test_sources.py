@@ -22,6 +22,8 @@ from worker.features.workflows.memory_first.sources.decoding import (
 )
 from worker.features.workflows.memory_first.steps import sources as sources_step
 
+pytestmark = pytest.mark.fakeredis_only
+
 
 def test_json_and_csv_become_lines() -> None:
     raw = json.dumps({"a": {"b": ["x", "two words"]}, "n": 5, "none": None})
@@ -40,7 +42,6 @@ async def failed(worker: WorkflowWorker, sources: list[Any], **options: Any) -> 
     return list(record.errors)
 
 
-@pytest.mark.fakeredis_only
 async def test_files_of_all_types_are_read(flows: FlowMaker, tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text("# A title\n\nSome words.")
     (tmp_path / "b.txt").write_bytes("Ein Café für die Gäste und das Haus.".encode("cp1252"))
@@ -79,7 +80,6 @@ async def test_files_of_all_types_are_read(flows: FlowMaker, tmp_path: Path) -> 
     ]
 
 
-@pytest.mark.fakeredis_only
 async def test_an_unreadable_source_fails_the_step_unless_allowed(
     flows: FlowMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,7 +118,6 @@ async def test_an_unreadable_source_fails_the_step_unless_allowed(
     assert [each["title"] for each in await worker.payloads(job_id, SOURCES)] == ["good words"]
 
 
-@pytest.mark.fakeredis_only
 async def test_too_many_large_and_invalid_sources_are_refused(
     flows: FlowMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

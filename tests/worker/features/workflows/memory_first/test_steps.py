@@ -41,8 +41,9 @@ from worker.features.workflows.memory_first.text.extractive_summary import (
     summarize_source,
 )
 
+pytestmark = pytest.mark.fakeredis_only
 
-@pytest.mark.fakeredis_only
+
 async def test_from_sources_to_proposals(flows: FlowMaker) -> None:
     worker = await text_worker(flows)
     job_id = await job_with(worker, [text(RUNBOOK), text(NOTES, "notes"), text(RUNBOOK, "again")])
@@ -81,7 +82,6 @@ async def test_from_sources_to_proposals(flows: FlowMaker) -> None:
     assert (await worker.step(job_id, PROPOSALS)).summary == "Generated 0 proposals"
 
 
-@pytest.mark.fakeredis_only
 async def test_split_and_whole_extraction_are_equal(flows: FlowMaker) -> None:
     bodies = [f"# Page {n}\n\n{RUNBOOK}\n\n{NOTES}\n\nPage {n} ends." for n in range(20)]
     worker = await text_worker(flows)
@@ -94,7 +94,6 @@ async def test_split_and_whole_extraction_are_equal(flows: FlowMaker) -> None:
     assert len(expected) == 10
 
 
-@pytest.mark.fakeredis_only
 async def test_options_of_the_steps_without_a_model(flows: FlowMaker) -> None:
     worker = await text_worker(flows)
     job_id = await job_with(worker, [text(RUNBOOK), text(NOTES)])
@@ -177,7 +176,6 @@ def test_the_overall_summary_uses_several_sources() -> None:
     assert summarize_overall([], {}, 3) == []
 
 
-@pytest.mark.fakeredis_only
 async def test_summaries_by_a_model(flows: FlowMaker, monkeypatch: pytest.MonkeyPatch) -> None:
     model = ScriptedModel("First.  A sentence that is cut", "Second.", "All of it.")
     worker = await text_worker(flows, model=model)
@@ -232,7 +230,6 @@ async def metrics(worker: ApplyWorker, job_id: str) -> dict[str, Any]:
     return {f"{each['metric']} {each.get('step', '')}".strip(): each for each in found}
 
 
-@pytest.mark.fakeredis_only
 async def test_metrics_of_a_job(make_apply: ApplyMaker) -> None:
     worker = await make_apply()
     job_id = await worker.reviewed([DLQ, ADD, ADD], [SAYS_IT, GLOSSARY, UNRELATED], approve=False)
