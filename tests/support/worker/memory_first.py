@@ -16,7 +16,6 @@ from common.features.workflows.memory_first import (
     SUMMARIZE,
 )
 from tests.support.worker.workflows import FlowMaker, WorkflowWorker, nothing, registry_of
-from worker.features.model.types import ChatRequest, Completion, Sink
 from worker.features.workflows.memory_first.steps.extract import (
     ExtractionResult,
     ExtractStep,
@@ -62,23 +61,6 @@ def found_in(*bodies: str, lang: str = "en", most: int = 300) -> ExtractionResul
     return extract_terms(
         [(each.id, each.lang, analyse(each)) for each in read(*bodies, lang=lang)], most
     )
-
-
-class ScriptedModel:
-    """A model that gives or raises its answers in order."""
-
-    name = "speaker"
-
-    def __init__(self, *answers: str | Exception) -> None:
-        self.answers = list(answers)
-        self.asked: list[ChatRequest] = []
-
-    async def complete(self, context: Any, request: ChatRequest, sink: Sink) -> Completion:
-        self.asked.append(request)
-        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        if isinstance(answer, Exception):
-            raise answer
-        return Completion(answer, "stop", self.name)
 
 
 async def text_worker(make: FlowMaker, root: Path | str = "", model: Any = None) -> WorkflowWorker:

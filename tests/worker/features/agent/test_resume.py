@@ -166,26 +166,27 @@ async def test_only_the_failed_round_is_requested_again(make_worker: MakeWorker)
     assert (await answer(worker, job_id))["text"] == "All done."
 
 
-async def test_loops_and_repairs_are_remembered(make_worker: MakeWorker) -> None:
-    same = calls(("once", {}))
-    made = AgentHarness(same, same, same, names=["once"])
+@pytest.mark.parametrize(
+    ("arguments", "limits", "dies_at", "reason", "made_calls"),
+    [
+        # After agent.1, intent, result, agent.2 and the repeated call.
+        ([{}] * 3, None, 5, "tool_loop", 1),
+        # After one call.
+        ([{"n": n} for n in range(6)], AgentLimits(rounds=4, calls=2), 3, "max_calls", 2),
+    ],
+    ids=["loops", "calls"],
+)
+async def test_loops_and_limits_count_over_all_attempts(
+    make_worker: MakeWorker, arguments: Any, limits: Any, dies_at: int, reason: str, made_calls: int
+) -> None:
+    turns = [calls(("once", each)) for each in arguments]
+    made = AgentHarness(*turns, names=["once"], limits=limits)
     made.add("once")
-    Dying(made, 5, after=True)  # agent.1, intent, result, agent.2, repeated call
+    Dying(made, dies_at, after=True)
     worker = make_worker(registry=made.registry)
     _, result = await run_twice(worker)
-    assert result["finish_reason"] == "tool_loop"
-    assert len(made.calls) == 1
-
-
-async def test_limits_hold_over_all_attempts(make_worker: MakeWorker) -> None:
-    turns = [calls(("once", {"n": n})) for n in range(6)]
-    made = AgentHarness(*turns, names=["once"], limits=AgentLimits(rounds=4, calls=2))
-    made.add("once")
-    Dying(made, 3, after=True)  # one call is done
-    worker = make_worker(registry=made.registry)
-    _, result = await run_twice(worker)
-    assert result["finish_reason"] == "max_calls"
-    assert len(made.calls) == 2
+    assert result["finish_reason"] == reason
+    assert len(made.calls) == made_calls
 
 
 async def test_time_is_counted_over_all_attempts(make_worker: MakeWorker) -> None:

@@ -114,9 +114,6 @@ async def test_checks_share_a_process_without_secrets(checker: Checker, monkeypa
         "at \"/a~1b/1\": 'x' is not of type 'integer'",
         "at \"\": 'c' is a required property",
     ]
-    faults = await checker.value_faults({"items": {"type": "null"}}, ["x" * 10_000] * 100)
-    assert len(faults) == 5
-    assert max(map(len, faults)) <= 300
     assert pid_of(checker) == first
     await checker.close()
     assert not alive(first)

@@ -21,6 +21,7 @@ from tests.support.model.server import LOADING, READY, ModelServer
 from tests.support.waiting import eventually
 from tests.support.worker.harness import MakeWorker, WorkerHarness, registry_of
 from tests.support.worker.model import FakeJob, RecordingSink, settings_for
+from tests.support.worker.timing import at_best_within
 from worker.execution.context import JobContext
 from worker.features.model.client import ModelClient
 from worker.features.model.types import ChatRequest
@@ -121,10 +122,10 @@ async def test_an_answer(start: Open, server: ModelServer) -> None:
 
 @pytest.mark.fakeredis_only
 async def test_down_jobs_wait_and_then_run(start: Open, server: ModelServer) -> None:
-    best_s = float("inf")
     jobs = await start()
     worker = jobs.worker
-    for _ in range(3):
+
+    async def trial() -> float:
         await server.stop()
         posted = [await jobs.post(payload=b'{"text":"count to 1"}') for _ in range(6)]
         await eventually(lambda: jobs.model.state is ModelState.DOWN)
@@ -138,12 +139,12 @@ async def test_down_jobs_wait_and_then_run(start: Open, server: ModelServer) -> 
         began = time.monotonic()
         await server.start()
         assert await worker.ended(posted) == {b"done"}
-        best_s = min(best_s, time.monotonic() - began)
+        took_s = time.monotonic() - began
         for job_id in posted:
             assert (await jobs.types(job_id)).count("running") <= 2
-        if best_s < 3:
-            break
-    assert best_s < 3, "others may be busy on this machine too"
+        return took_s
+
+    await at_best_within(3.0, trial)
     await jobs.nothing_is_stuck(server)
 
 

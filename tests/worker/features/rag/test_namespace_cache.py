@@ -152,14 +152,14 @@ def test_the_memory_of_an_index_is_bounded() -> None:
     index = ChunkIndex()
     names = [f"d{number}" for number in range(50)]
     sizes = []
-    for number in range(20):
+    for number in range(40):
         for name in names:
             text = f"Words of round {number} and {name}. " * 30
             index.put(prepare_document(stored(name, text)))
         sizes.append(index.size_bytes)
         assert index._lexical.wasted <= 2 * MOST_WASTED or len(index._owners) < 2000
-    assert max(sizes[10:]) < 2.5 * min(sizes[:5])
-    assert {each.ref.document_id for each in index.search("round 19", 200)} == set(names)
+    assert max(sizes[20:]) < 2.5 * min(sizes[:5])
+    assert {each.ref.document_id for each in index.search("round 39", 200)} == set(names)
     index.drop(names)
     assert index.search("round", 5) == []
     assert index.documents == {}

@@ -292,8 +292,8 @@ async def test_an_invalid_or_late_output_fails_the_step(
 @pytest.mark.fakeredis_only
 async def test_progress_is_throttled_and_reported_at_the_end(flows: FlowMaker) -> None:
     async def gather(context: StepContext) -> StepOutput:
-        for number in range(501):
-            await context.progress(number, 500)
+        for number in range(1001):
+            await context.progress(number, 1000)
         return StepOutput("counted")
 
     worker, job_id = await flow_of(flows, gather)
@@ -301,11 +301,11 @@ async def test_progress_is_throttled_and_reported_at_the_end(flows: FlowMaker) -
     page = await worker.reader_of_jobs.events(job_id, limit=500)
     reports = [json.loads(each.data) for each in page.events if each.type == "step.progress"]
     assert 99 <= len(reports) <= 130
-    assert reports[-1]["done"] == reports[-1]["total"] == 500
+    assert reports[-1]["done"] == reports[-1]["total"] == 1000
     core_job = (await worker.step(job_id, "gather")).core_job
     await worker.settled(core_job)
     core = [data for kind, _, data in await worker.parsed_events(core_job) if kind == "progress"]
-    assert core[-1] == {"done": 500, "total": 500, "attempt": 1}
+    assert core[-1] == {"done": 1000, "total": 1000, "attempt": 1}
 
 
 async def test_a_stopping_worker_releases_the_step(flows: FlowMaker) -> None:

@@ -22,6 +22,7 @@ from tests.support.files.detection import (
     on_canvas,
 )
 from tests.support.files.onnx import NetOutput, write_net
+from worker.execution.process_pool.pool import ProcessPool
 from worker.features.images.detect import choice as choice_module
 from worker.features.images.detect import find_and_blur
 from worker.features.images.detect.blur import detect, self_test, with_margin
@@ -33,6 +34,9 @@ from worker.features.images.detect.boxes import (
     to_detections,
 )
 from worker.features.images.detect.choice import DetectorChoice, choose_detector
+
+#: The same as in the worker.
+MEMORY_BYTES = 1536 * 1024 * 1024
 
 
 def box_of(found: Detection) -> Box:
@@ -119,8 +123,12 @@ def test_a_face_visible_through_transparency_is_found() -> None:
 
 @pytest.mark.slow("builds large networks; smaller ones are used above")
 @pytest.mark.parametrize("size", [640, 960])
-def test_other_sizes_of_the_square(size: int) -> None:
-    assert len(detect(centerface(size=size), astronaut())) == 1
+async def test_other_sizes_of_the_square(size: int) -> None:
+    pool = ProcessPool(1, memory_bytes=MEMORY_BYTES)  # the memory stays out of this process
+    try:
+        assert len(await pool.run(detect, centerface(size=size), astronaut())) == 1
+    finally:
+        await pool.close()
 
 
 SIZE = 64

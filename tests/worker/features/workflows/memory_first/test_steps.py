@@ -15,7 +15,6 @@ from common.features.workflows.types import DecideCommand, Decision
 from tests.support.worker.memory_first import (
     NOTES,
     RUNBOOK,
-    ScriptedModel,
     found_in,
     job_with,
     read,
@@ -29,6 +28,7 @@ from tests.support.worker.memory_first_apply import (
     ApplyMaker,
     ApplyWorker,
 )
+from tests.support.worker.model_tasks import ScriptedModel
 from tests.support.worker.workflows import FlowMaker
 from worker.features.model.errors import ModelUnavailable, NoModel
 from worker.features.model.types import Completion
@@ -185,22 +185,22 @@ async def test_summaries_by_a_model(flows: FlowMaker, monkeypatch: pytest.Monkey
     found = await worker.payloads(job_id, SUMMARIZE)
     assert [each["text"] for each in found] == ["All of it.", "First.", "Second."]
     assert [each["sentences"] for each in found] == [[], [], []]
-    first = model.asked[0]
+    first = model.requests[0]
     assert (first.temperature, first.seed) == (0.0, 7)
     assert RUNBOOK.strip() in first.messages[1]["content"]
-    model.asked.clear()
+    model.requests.clear()
     for options in ({"use_model": False}, {"model_budget_s": 0}):
         await worker.run(job_id, SUMMARIZE, options)
-        assert model.asked == []
+        assert model.requests == []
     # A model that fails is not used again.
     for error in (NoModel(), ModelUnavailable("it is away")):
-        model.asked.clear()
-        model.answers = ["First.", error]
+        model.requests.clear()
+        model.lines = ["First.", error]
         record = await worker.run(job_id, SUMMARIZE, {})
         assert record.status.value == "complete"
         found = await worker.payloads(job_id, SUMMARIZE)
         assert [each["method"] for each in found] == ["extractive", "model", "extractive"]
-        assert len(model.asked) == 2
+        assert len(model.requests) == 2
     # A model that never answers is not waited for.
     stopped = []
 
