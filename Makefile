@@ -40,7 +40,7 @@ model-install: setup
 # For example ARGS="--durations=20"
 test: setup
 	@$(PY) -m tests.interop.install
-	@$(PY) -m pytest -n 2 --dist loadgroup $(ARGS)
+	@$(PY) -m pytest -n 3 --dist loadgroup $(ARGS)
 
 # The fast and the slow tier on every server. TIER=slow leaves out what `make test` runs.
 TIER ?= all
@@ -51,7 +51,7 @@ test-all: setup newer-servers
 # Line and branch coverage per package, of the fast tier or of ARGS="--tier all". Code that runs only
 # in child processes is not measured.
 coverage: setup
-	@$(PY) -m pytest -q -n 2 --dist loadgroup --cov-branch --cov-report=json:.coverage.json \
+	@$(PY) -m pytest -q -n 3 --dist loadgroup --cov-branch --cov-report=json:.coverage.json \
 	  $(addprefix --cov=,common gateway worker sluice ops deploy) $(ARGS)
 	@$(PY) -m tools.coverage_table .coverage.json
 
