@@ -241,9 +241,8 @@ class WorkerHarness(StoreHarness):
 
 
 def quick_terms(worker: WorkerIdentity) -> WorkerDefaults:
-    """Short delays between attempts, and little time for a canceled handler."""
-    backoff = Backoff(0.01, max_s=0.05)
-    return WorkerDefaults(worker.max_attempts, cancel_grace_s=0.05, backoff=backoff)
+    """Short delays between attempts."""
+    return WorkerDefaults(worker.max_attempts, backoff=Backoff(0.01, max_s=0.05))
 
 
 def limits_of(places: dict[str, int] | None) -> list[TaskLimit]:
