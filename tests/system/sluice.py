@@ -165,10 +165,14 @@ def load(machine: Machine, customers: int = 4, pause_s: float = 0.02) -> Iterato
 
 
 def backlog(machine: Machine) -> int:
-    """Waiting and running jobs: pending and not yet delivered messages."""
+    """Waiting and running jobs: pending and not yet delivered messages.
+
+    After a restart, Redis does not know the lag (null) until the group has read the last message.
+    """
     group = json.loads(redis_as(machine, "admin", "XINFO", "GROUPS", "jobs:stream"))[0]
     counts = paired(group)
-    return int(counts["pending"]) + int(counts["lag"])
+    lag = 1 if counts["lag"] is None else int(counts["lag"])
+    return int(counts["pending"]) + lag
 
 
 def paired(names_and_values: list[Any]) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from worker.features.embedding.types import DamagedModel, NoEmbedder, WrongDimen
 ROOT = Path(__file__).parents[4]
 #: Far more than a short query takes, for a busy machine.
 AMPLE_S = 5.0
+with_model = pytest.mark.slow("loads the installed model")
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +62,7 @@ def services() -> Any:
     return SimpleNamespace(heartbeat_fields={})
 
 
+@with_model
 async def test_vectors_of_many_texts(embedder: LocalEmbedder) -> None:
     texts = ["cat", "kitten", "x " * 1000, "steam engine", "short"]
     made = await embedder.embed_all(texts, DIMENSIONS)
@@ -76,6 +78,7 @@ async def test_vectors_of_many_texts(embedder: LocalEmbedder) -> None:
         await embedder.embed_all(["a"], 256)
 
 
+@with_model
 @pytest.mark.slow("embeds about a hundred texts with the real model")
 async def test_a_query_is_quick_and_does_not_block_the_loop(embedder: LocalEmbedder) -> None:
     query = "how do I cancel a running job and free the model?"
@@ -95,6 +98,7 @@ async def test_a_query_is_quick_and_does_not_block_the_loop(embedder: LocalEmbed
     assert longest < AMPLE_S
 
 
+@with_model
 async def test_the_model_is_loaded_when_it_is_needed(embedder: LocalEmbedder) -> None:
     eager = LocalEmbedder(weights(), eager=True)
     for each in (embedder, eager):
@@ -121,6 +125,7 @@ async def test_a_damaged_model(tmp_path: Path) -> None:
     await eager.close()
 
 
+@with_model
 def test_problems_that_make_it_unusable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "run `sluice model install`" in find_model_problem(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"")
@@ -130,6 +135,7 @@ def test_problems_that_make_it_unusable(tmp_path: Path, monkeypatch: pytest.Monk
     assert "numpy is not installed" in find_model_problem(weights())
 
 
+@with_model
 def test_numpy_is_imported_on_demand() -> None:
     """A worker without embeddings does not import numpy; others use one BLAS thread."""
     code = f"""
@@ -199,6 +205,7 @@ GOLDEN = {
 }
 
 
+@with_model
 def test_vectors_are_those_of_the_reference(read: Read) -> None:
     for text, (numbers, total) in GOLDEN.items():
         [vector] = read(text)
@@ -207,6 +214,7 @@ def test_vectors_are_those_of_the_reference(read: Read) -> None:
         assert np.linalg.norm(vector) == pytest.approx(1, abs=1e-6)
 
 
+@with_model
 @pytest.mark.slow("embeds each text alone and with others")
 def test_other_texts_in_a_batch_make_no_difference(read: Read) -> None:
     texts = sorted(GOLDEN, key=len)[:-1]
@@ -222,6 +230,7 @@ def test_gelu_is_accurate_to_the_last_digit() -> None:
     assert gelu(x.copy(), Workspace()).ravel() == pytest.approx(wanted, abs=1e-6)
 
 
+@with_model
 def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
     installed, copy = weights() / "model.safetensors", tmp_path / "model.safetensors"
     size_bytes = installed.stat().st_size

@@ -52,7 +52,10 @@ def installed() -> Pair:
     return Pair(WordPiece.load(folder), theirs)
 
 
-@pytest.fixture(scope="module", params=["small", "installed"])
+WITH_MODEL = pytest.param("installed", marks=pytest.mark.slow("reads the installed model"))
+
+
+@pytest.fixture(scope="module", params=["small", WITH_MODEL])
 def pair(request: Any) -> Pair:
     found: Pair = request.getfixturevalue(request.param)
     return found

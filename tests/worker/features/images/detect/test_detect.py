@@ -39,10 +39,14 @@ from worker.features.images.detect.choice import DetectorChoice, choose_detector
 MEMORY_BYTES = 1536 * 1024 * 1024
 
 
+with_model = pytest.mark.slow("uses the installed model")
+
+
 def box_of(found: Detection) -> Box:
     return Box(found.x, found.y, found.x + found.width, found.y + found.height, found.score)
 
 
+@with_model
 def test_a_face_is_found_where_it_is() -> None:
     image = astronaut()
     _, reported = find_and_blur(centerface(Blur.NONE), image)
@@ -55,6 +59,7 @@ def test_a_face_is_found_where_it_is() -> None:
     assert self_test(centerface()) == ""
 
 
+@with_model
 @pytest.mark.parametrize("how", [Blur.PIXELATE, Blur.GAUSSIAN])
 def test_a_face_becomes_unrecognisable_and_the_rest_is_kept(how: Blur) -> None:
     image, before = astronaut(), astronaut()
@@ -80,6 +85,7 @@ def detail(part: Image.Image) -> float:
     return float(ImageStat.Stat(ImageChops.difference(gray, ImageChops.offset(gray, 1, 0))).mean[0])
 
 
+@with_model
 def test_alternating_sizes_give_the_same_detections() -> None:
     wide, tall = on_canvas((900, 420)), on_canvas((420, 900), (60, 400))
     first = detect(centerface(), wide)
@@ -92,6 +98,7 @@ def test_alternating_sizes_give_the_same_detections() -> None:
     assert overlap(box_of(moved), box_of(first[0])) > 0.8
 
 
+@with_model
 def test_an_image_without_faces_has_no_detections() -> None:
     noise = Image.effect_noise((400, 300), 80).convert("RGB")
     plain = (Image.new("RGB", size, "white") for size in ((640, 480), (1, 1), (3000, 1)))
@@ -99,6 +106,7 @@ def test_an_image_without_faces_has_no_detections() -> None:
         assert detect(centerface(), image) == []
 
 
+@with_model
 def test_two_faces_are_two() -> None:
     image = Image.new("RGB", (700, 340), "gray")
     image.paste(astronaut(), (10, 10))
@@ -109,6 +117,7 @@ def test_two_faces_are_two() -> None:
     assert detect(centerface(), image) == []
 
 
+@with_model
 def test_a_face_visible_through_transparency_is_found() -> None:
     """A face in the alpha channel of a black picture is visible as a face."""
     image = Image.new("RGBA", (320, 320), "black")
