@@ -8,7 +8,6 @@ import importlib
 import pkgutil
 import re
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 from common import contracts
@@ -144,10 +143,11 @@ def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-@cache
 def tree_of(path: Path) -> ast.Module:
-    """Parses a module. Garbage collection is off: it may print the traceback of another test's
-    task, which also parses files, and CPython 3.11 reports that as an error here.
+    """Parses a module. Nothing is kept: all trees together take 100 MB.
+
+    Garbage collection is off: it may print the traceback of another test's task, which also parses
+    files, and CPython 3.11 reports that as an error here.
     """
     gc.disable()
     try:
