@@ -28,7 +28,7 @@ TESTS = (
     *(f"tests/common/{part}" for part in ("jobs", "access", "redis")),
     *(f"tests/common/features/{part}" for part in ("images", "workflows")),
     *(f"tests/worker/{part}" for part in ("execution", "queue", "monitoring")),
-    *(f"tests/gateway/{part}" for part in ("auth", "events", "jobs", "admin", "http")),
+    *(f"tests/gateway/{part}" for part in ("auth", "dashboard", "events", "jobs", "admin", "http")),
     "tests/gateway/partitions",
     "tests/gateway/test_smoke.py",
 )
