@@ -52,13 +52,15 @@ def sentinel(monkeypatch: pytest.MonkeyPatch) -> Sentinel:
 
 
 async def test_only_connections_to_the_old_master_are_closed(sentinel: Sentinel) -> None:
-    old, new = Connection(), Connection(NEW)
+    old, late, new = Connection(), Connection(), Connection(NEW)
     watch_master(ADDRESS, old)
     await eventually(lambda: sentinel.asked > 2)
     assert old.is_connected
-    watch_master(ADDRESS, new)
     sentinel.master = NEW
-    await eventually(lambda: not old.is_connected)
+    await eventually(lambda: not old.is_connected)  # from now on every reply names the new master
+    watch_master(ADDRESS, new)
+    watch_master(ADDRESS, late)
+    await eventually(lambda: not late.is_connected)
     assert new.is_connected
     new.is_connected = False
 
