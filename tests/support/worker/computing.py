@@ -1,9 +1,14 @@
-"""Functions for pool processes. A process imports this module, so it imports nothing heavy."""
+"""Functions that tests run in pool processes, in a module that takes little time to import."""
 
 from __future__ import annotations
 
+import ctypes
 import os
+import threading
 from pathlib import Path
+from typing import Any
+
+from worker.execution.process_pool.child import note
 
 
 def double(number: int) -> int:
@@ -11,8 +16,42 @@ def double(number: int) -> int:
     return 2 * number
 
 
+def own_pid() -> int:
+    return os.getpid()
+
+
+def surroundings() -> tuple[int, dict[str, str], int]:
+    """Niceness, environment, and how soon the kernel kills the process."""
+    score = Path("/proc/self/oom_score_adj").read_text()
+    return os.nice(0), dict(os.environ), int(score)
+
+
+def fails(what: str) -> None:
+    from worker.errors import TransientError
+    from worker.features.workflows.errors import StepError
+
+    if what == "step":
+        note("begun")
+        raise StepError("no_photos", "there are none")
+    if what == "transient":
+        raise TransientError("later")
+    raise NotUnpicklable("one", "two")
+
+
+class NotUnpicklable(Exception):
+    """Can be pickled but not unpickled."""
+
+    def __init__(self, one: str, two: str) -> None:
+        super().__init__(f"{one} and {two}")
+
+
 def dies() -> None:
+    note("begun")
     os._exit(3)
+
+
+def segfaults() -> None:
+    ctypes.string_at(0)
 
 
 def takes_all_memory() -> int:
@@ -25,3 +64,38 @@ def works_for_ever(path: str) -> None:
     Path(path).write_text(str(os.getpid()))
     while True:
         pass
+
+
+def waits_for(path: str) -> str:
+    note("waiting")
+    while not Path(path).exists():
+        pass
+    return path
+
+
+def long_answer(length: int) -> bytes:
+    return b"x" * length
+
+
+def sends_notes(*values: Any) -> int:
+    for value in values:
+        note(value)
+    return len(values)
+
+
+def sends_notes_for_ever() -> None:
+    while True:
+        note("and so on")
+
+
+def sends_a_late_note() -> None:
+    """Its thread sends a note after the call has ended."""
+    threading.Timer(0.2, note, args=("late",)).start()
+
+
+def waits_for_the_late_note() -> int:
+    for thread in threading.enumerate():
+        if isinstance(thread, threading.Timer):
+            thread.join()
+    note("in time")
+    return threading.active_count()

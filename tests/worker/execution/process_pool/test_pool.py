@@ -18,7 +18,7 @@ import pytest
 
 from tests.support.processes.worker import ROOT
 from tests.support.waiting import eventually
-from tests.worker.execution.process_pool.calls import (
+from tests.support.worker.computing import (
     dies,
     double,
     fails,
@@ -222,7 +222,7 @@ async def test_processes_end_with_a_worker_that_is_killed(tmp_path: Path) -> Non
     script = tmp_path / "doomed.py"
     script.write_text(
         "import asyncio\n"
-        "from tests.worker.execution.process_pool.calls import works_for_ever\n"
+        "from tests.support.worker.computing import works_for_ever\n"
         "from worker.execution.process_pool.pool import ProcessPool\n"
         f"asyncio.run(ProcessPool(1).run(works_for_ever, {str(tmp_path / 'pid')!r}))\n"
     )
