@@ -5,34 +5,29 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 from common.codec import dumps
-from tests.support.worker.harness import MakeWorker, WorkerHarness
+from tests.support.worker.harness import WorkerHarness
 from worker.execution.context import JobContext
 from worker.execution.outcome import Outcome
-from worker.features.model.checker.checker import Checker
 from worker.features.model.types import CANCELED, ChatRequest, Completion, Sink, ToolCall, Usage
-from worker.registry import Registry
 
 #: Two seconds of CPU time may take long on a busy machine.
 TIMEOUT_S = 60.0
 
 
-class Hang:
+class Hang(str):
     """An answer that begins and then waits for cancellation."""
 
-    def __init__(self, text: str) -> None:
-        self.text = text
 
-
-#: One answer: a text, a text followed by hanging, a completion, or an error.
-Line = str | Hang | Completion | Exception
+#: One answer: a text, a completion, an error, or a function.
+Line = str | Completion | Exception | Callable[[JobContext, ChatRequest, Sink], Any]
 
 
 class ScriptedModel:
-    """Takes the place of the model client."""
+    """Takes the place of the model client; streams the texts word by word."""
 
     def __init__(self, *lines: Line) -> None:
         self.name = "scripted"
@@ -46,32 +41,40 @@ class ScriptedModel:
         line = self.lines.pop(0)
         if isinstance(line, Exception):
             raise line
-        if isinstance(line, Completion):
-            await sink.text(line.text)
-            return line
-        text = line if isinstance(line, str) else line.text
-        words = re.findall(r"\s*\S+\s*$|\s*\S+|\s+$", text)
-        for word in words:
+        if callable(line):
+            made: Completion = await line(context, request, sink)
+            return made
+        reason = CANCELED if isinstance(line, Hang) else "stop"
+        answer = says(line, reason) if isinstance(line, str) else line
+        for word in words_of(answer.text):
             await sink.text(word)
         if isinstance(line, Hang):
             self.hanging.set()
             await context.wait_for_cancel()
-        reason = CANCELED if isinstance(line, Hang) else "stop"
-        return Completion(text, reason, self.name, Usage(7, len(words)), "", (), 5, 50, 20.0)
+        return answer
 
     def last_message(self, number: int) -> str:
         """The last message of a request; numbers count from 0."""
         return str(self.requests[number].messages[-1]["content"])
 
 
-def cut_off(text: str) -> Completion:
-    """An answer cut off by the token limit."""
-    return Completion(text, "length", "scripted", Usage(7, 16))
+def words_of(text: str) -> list[str]:
+    return re.findall(r"\s*\S+\s*$|\s*\S+|\s+$", text)
 
 
-def wants(*calls: ToolCall) -> Completion:
-    """An answer that calls functions."""
-    return Completion("", "tool_calls", "scripted", Usage(7, 9), tool_calls=calls)
+def says(text: str, finish_reason: str = "stop") -> Completion:
+    """An answer with a text; each word is a token."""
+    usage = Usage(7, len(words_of(text)))
+    return Completion(text, finish_reason, "scripted", usage, "", (), 5, 50, 20.0)
+
+
+def calls(*wanted: tuple[str, Any], text: str = "") -> Completion:
+    """An answer that calls functions: their names and arguments."""
+    made = tuple(
+        ToolCall(f"c{number}", name, args if isinstance(args, str) else json.dumps(args))
+        for number, (name, args) in enumerate(wanted)
+    )
+    return Completion(text, "tool_calls", "scripted", Usage(10, 5), tool_calls=made)
 
 
 class ScriptedWorker:
@@ -111,24 +114,7 @@ class ScriptedWorker:
         return kept
 
 
-#: Registers a handler with its dependencies.
-Registering = Callable[[Registry, ScriptedModel, Checker], None]
 MakeScripted = Callable[..., ScriptedWorker]
-
-
-async def scripted_worker_maker(
-    make: MakeWorker, task: str, registering: Registering
-) -> AsyncIterator[MakeScripted]:
-    """Makes workers and closes what they share."""
-    checker = Checker()
-
-    def make_scripted(*lines: Line) -> ScriptedWorker:
-        model, registry = ScriptedModel(*lines), Registry()
-        registering(registry, model, checker)
-        return ScriptedWorker(make(registry=registry), model, task)
-
-    yield make_scripted
-    await checker.close()
 
 
 def joined(events: list[tuple[str, str, Any]], step: str) -> str:

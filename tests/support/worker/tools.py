@@ -1,16 +1,16 @@
-"""Helpers of the tool tests."""
+"""Helpers of the tool and agent tests."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
 
+from tests.support.worker.harness import WorkerHarness
 from worker.features.tools import builtin
-from worker.features.tools.call import ToolOutput
 from worker.features.tools.tool import Call
 from worker.features.tools.toolbox import ToolBox
+from worker.registry import Registry
 
-CALL = Call("job", "job:call")
 ANYTHING: dict[str, Any] = {"type": "object"}
 
 
@@ -27,21 +27,39 @@ class Job:
         await self.canceled.wait()
 
 
-def builtin_tools() -> ToolBox:
-    """A toolbox with the built-in tools."""
-    toolbox = ToolBox()
-    builtin.register_tools(toolbox)
-    return toolbox
+class CountedTools:
+    """A registry with the built-in tools, and others whose calls are counted."""
+
+    def __init__(self) -> None:
+        self.registry = Registry()
+        self.toolbox = self.registry.toolbox
+        builtin.register_tools(self.toolbox)
+        #: Idempotency keys of all calls, and their arguments.
+        self.calls: list[str] = []
+        self.arguments: list[Any] = []
+
+    def add(self, name: str, function: Any = None, **terms: Any) -> None:
+        async def counted(call: Call, arguments: dict[str, Any]) -> Any:
+            self.calls.append(call.key)
+            self.arguments.append(arguments)
+            return f"{name} done" if function is None else await function(call, arguments)
+
+        terms = {"description": f"Does {name}.", "parameters": ANYTHING, **terms}
+        self.toolbox.add(counted, name=name, **terms)
 
 
 async def use(name: str, toolbox: ToolBox | None = None, **arguments: Any) -> Any:
-    """Call a tool; returns its output."""
-    output = await output_of(name, toolbox, **arguments)
-    return output.value
-
-
-async def output_of(name: str, toolbox: ToolBox | None = None, **arguments: Any) -> ToolOutput:
-    """Call a tool; returns the ToolOutput."""
-    toolbox = toolbox or builtin_tools()
+    """Call a tool, by default a built-in one; returns its output."""
+    toolbox = toolbox or CountedTools().toolbox
     tool = toolbox.find(name)
-    return await toolbox.call(tool, tool.parse(arguments), Job(), "job-1:call")
+    return (await toolbox.call(tool, tool.parse(arguments), Job(), "job-1:call")).value
+
+
+async def events(worker: WorkerHarness, job_id: str, *kinds: str) -> list[dict[str, Any]]:
+    """The data of a job's events of these kinds, in order."""
+    return [data for kind, _, data in await worker.parsed_events(job_id) if kind in kinds]
+
+
+async def sleep_long(call: Any, arguments: Any) -> Any:
+    """A tool that returns long after the test."""
+    await asyncio.sleep(60)

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from tests.support.worker.harness import MakeWorker
-from tests.support.worker.model_tasks import (
-    Hang,
-    MakeScripted,
-    cut_off,
-    joined,
-    scripted_worker_maker,
-    wants,
-)
+from tests.support.worker.model_tasks import Hang, MakeScripted, calls, joined, says
 from worker.features.model.errors import ModelRefused
-from worker.features.model.types import Completion, ToolCall, Usage
-from worker.handlers import chat
+from worker.features.model.types import Completion, Usage
 
 pytestmark = pytest.mark.fakeredis_only
 
+TASK = "chat"
 PERSON = {
     "type": "object",
     "properties": {"name": {"type": "string"}, "age": {"type": "integer", "minimum": 0}},
@@ -29,12 +20,7 @@ PERSON = {
     "additionalProperties": False,
 }
 EVA = {"name": "Eva", "age": 7}
-
-
-@pytest.fixture
-async def scripted(make_worker: MakeWorker) -> AsyncIterator[MakeScripted]:
-    async for make in scripted_worker_maker(make_worker, "chat", chat.add_handler):
-        yield make
+EVA_JSON = '{"name": "Eva", "age": 7}'
 
 
 def form(schema: Any, **more: Any) -> dict[str, Any]:
@@ -48,12 +34,7 @@ async def test_a_text_is_answered(scripted: MakeScripted) -> None:
     assert result == {
         "text": "Hello there, how are you today?",
         "finish_reason": "stop",
-        "usage": {
-            "prompt_tokens": 7,
-            "completion_tokens": 6,
-            "total_tokens": 13,
-            "cached_tokens": 0,
-        },
+        "usage": Usage(7, 6).view(),
         "first_token_ms": 5,
         "tokens_per_s": 20.0,
         "model": "scripted",
@@ -103,58 +84,18 @@ async def test_a_conversation_and_every_parameter_reach_the_model(scripted: Make
     assert request.response_format is None
 
 
-@pytest.mark.parametrize(
-    ("payload", "named"),
-    [
-        ({"text": "a", "bogus": 1, "x": {}}, ["bogus: Extra", "x: Extra"]),
-        ({}, ["text or messages"]),
-        ({"text": "a", "messages": [{"role": "user", "content": "a"}]}, ["text or messages"]),
-        ({"text": ""}, ["text:"]),
-        ({"messages": []}, ["messages:"]),
-        ({"messages": [{"role": "robot", "content": "a"}]}, ["messages.0.role"]),
-        ({"messages": [{"role": "user", "content": "a", "mood": 1}]}, ["messages.0.mood"]),
-        ({"messages": [{"role": "user"}]}, ["content is missing"]),
-        ({"messages": [{"role": "tool", "content": "a"}]}, ["tool_call_id"]),
-        ({"messages": [{"role": "system", "content": "a"}], "system": "b"}, ["not both"]),
-        ({"text": "a", "max_tokens": True}, ["max_tokens"]),
-        ({"text": "a", "temperature": "1"}, ["temperature"]),
-        ({"text": "a", "temperature": 3}, ["temperature"]),
-        ({"text": "a", "stop": [""]}, ["stop.0"]),
-        ({"text": "a", "tools": []}, ["tools"]),
-        ({"text": "a", "tools": ["clock", {"type": "function"}]}, ["not both"]),
-        ({"text": "a", "tools": [{"type": "function"}]}, ["function: Field required"]),
-        ({"text": "a", "tool_choice": "auto"}, ["tool_choice needs tools"]),
-        ({"text": "a", "response_format": {"type": "xml"}}, ["response_format.type"]),
-        ({"text": "a", "response_format": {"type": "json_schema"}}, ["json_schema"]),
-        ({"text": "a", "response_format": form("string")}, ["schema"]),
-        ({"text": "a", "response_format": form({"enum": ["x" * 70_000]})}, ["65536 at most"]),
-    ],
-    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
-)
-async def test_errors_of_a_payload_are_named(
-    scripted: MakeScripted, payload: dict[str, Any], named: list[str]
-) -> None:
-    worker = scripted()
-    error = await worker.fail(**payload)
-    assert error["kind"] == "invalid_payload"
-    assert all(name in error["message"] for name in named), error["message"]
-    assert worker.model.requests == []
-
-
 async def test_tool_calls_are_returned(scripted: MakeScripted) -> None:
-    worker = scripted(wants(ToolCall("c1", "f", '{"a":1}')))
+    worker = scripted(calls(("f", '{"a":1}')))
     tool = {"type": "function", "function": {"name": "f"}}
     result, _ = await worker.run(text="a", tools=[tool], response_format=form(PERSON))
     assert result["finish_reason"] == "tool_calls"
     assert result["tool_calls"] == [
-        {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}
+        {"id": "c0", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}
     ]
     assert "json" not in result
 
 
-async def test_reasoning_and_surrogates_are_kept_as_valid_json(
-    scripted: MakeScripted,
-) -> None:
+async def test_reasoning_and_surrogates_are_valid_json(scripted: MakeScripted) -> None:
     said = Completion("so \ud83d\ude00 \ud83d", "stop", "scripted", Usage(), "hm \ud83d")
     result, events = await scripted(said).run(text="a")
     assert (result["text"], result["reasoning"]) == ("so 😀 �", "hm �")
@@ -175,11 +116,9 @@ async def test_a_canceled_job_keeps_its_partial_answer(scripted: MakeScripted) -
 
 async def test_json_is_found_wherever_it_stands(scripted: MakeScripted) -> None:
     for answer in (
-        '{"name": "Eva", "age": 7}',
-        '```json\n{"name": "Eva", "age": 7}\n```',
-        'Here [1] you are:\n```\n{"name": "Eva", "age": 7}\n```\nGood luck!',
-        'Sure: {"name": "Eva", "age": 7} is Eva.',
-        '<think>{"name": 1}?</think>\n{"name": "Eva", "age": 7}',
+        EVA_JSON,
+        f"Here [1] you are:\n```\n{EVA_JSON}\n```\nGood luck!",
+        f'<think>{{"name": 1}}?</think>\n{EVA_JSON}',
     ):
         worker = scripted(answer)
         result, _ = await worker.run(text="who?", response_format=form(PERSON, strict=True))
@@ -188,16 +127,11 @@ async def test_json_is_found_wherever_it_stands(scripted: MakeScripted) -> None:
 
 
 async def test_an_invalid_answer_is_requested_again(scripted: MakeScripted) -> None:
-    worker = scripted('{"name": "Eva", "age": -1}', '{"name": "Eva", "age": 7}')
+    worker = scripted('{"name": "Eva", "age": -1}', EVA_JSON)
     result, events = await worker.run(text="who?", response_format=form(PERSON))
     assert result["json"] == EVA
     assert result["text"] == joined(events, "worker.chat")
-    assert result["usage"] == {
-        "prompt_tokens": 14,
-        "completion_tokens": 8,
-        "total_tokens": 22,
-        "cached_tokens": 0,
-    }
+    assert result["usage"] == Usage(14, 8).view()
     again = worker.model.requests[1]
     assert again.messages[-2] == {"role": "assistant", "content": '{"name": "Eva", "age": -1}'}
     assert 'at "/age": -1 is less than the minimum' in worker.model.last_message(1)
@@ -206,9 +140,7 @@ async def test_an_invalid_answer_is_requested_again(scripted: MakeScripted) -> N
 
 
 async def test_if_the_format_is_refused_it_goes_into_the_prompt(scripted: MakeScripted) -> None:
-    worker = scripted(
-        ModelRefused("no grammars here", 400), "Eva is seven.", '{"name":"Eva","age":7}'
-    )
+    worker = scripted(ModelRefused("no grammars here", 400), "Eva is seven.", EVA_JSON)
     result, events = await worker.run(text="who?", system="be brief", response_format=form(PERSON))
     assert result["json"] == EVA
     _, plain, again = worker.model.requests
@@ -219,22 +151,13 @@ async def test_if_the_format_is_refused_it_goes_into_the_prompt(scripted: MakeSc
 
 
 REFUSED, INVALID = "model_refused", "model_answer_invalid"
+UNUSABLE = ["I do not know", '{"name": "Eva"}']
 FAILURES: list[tuple[list[Any], dict[str, Any], str, list[str]]] = [
     ([], {"model": "gpt-5"}, REFUSED, ["'gpt-5'", "'scripted'"]),
     ([ModelRefused("too long", 400), ModelRefused("again", 400)], {}, REFUSED, ["too long"]),
     ([ModelRefused("who are you?", 401)], {}, REFUSED, ["who are you?"]),
-    (
-        ["I do not know", '{"name": "Eva"}'],
-        {},
-        INVALID,
-        ["'age' is a required property", '{"name": "Eva"}'],
-    ),
-    (
-        [cut_off('{"name": "Ev')],
-        {"max_tokens": 16},
-        INVALID,
-        ["cut off after 16 tokens: raise max_tokens"],
-    ),
+    (UNUSABLE, {}, INVALID, ["'age' is a required property", '{"name": "Eva"}']),
+    ([says("[1, 2, 3", "length")], {}, INVALID, ["cut off after 3 tokens: raise max_tokens"]),
 ]
 
 
@@ -266,21 +189,18 @@ async def test_null_and_recursive_schemas_are_fine(scripted: MakeScripted) -> No
     assert result["json"] == deep
 
 
-HOSTILE = {
-    "no schema": ({"type": "objekt"}, "objekt"),
-    "remote": ({"$ref": "http://127.0.0.1:9/schema.json"}, "127.0.0.1:9"),
-    "remote within": ({"properties": {"a": {"$ref": "file:///etc/passwd"}}}, "passwd"),
-    "dangling": ({"properties": {"a": {"$ref": "#/$defs/a"}}}, "#/$defs/a"),
-    "endless": ({"$ref": "#"}, "endless cycle"),
-    "bad pattern": ({"pattern": "("}, "regex"),
-}
+HOSTILE: list[tuple[dict[str, Any], str]] = [
+    ({"type": "objekt"}, "objekt"),
+    ({"$ref": "http://127.0.0.1:9/schema.json"}, "127.0.0.1:9"),
+    ({"properties": {"a": {"$ref": "#/$defs/a"}}}, "#/$defs/a"),
+    ({"$ref": "#"}, "endless cycle"),
+    ({"pattern": "("}, "regex"),
+]
 
 
-async def test_a_hostile_schema_is_refused_before_the_model_is_asked(
-    scripted: MakeScripted,
-) -> None:
+async def test_a_hostile_schema_is_refused_at_once(scripted: MakeScripted) -> None:
     worker = scripted()
-    for schema, named in HOSTILE.values():
+    for schema, named in HOSTILE:
         error = await worker.fail(text="a", response_format=form(schema))
         assert (error["kind"], worker.model.requests) == ("invalid_payload", [])
         assert "response_format.json_schema.schema: " in error["message"]

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from tests.support.worker.harness import MakeWorker
-from tests.support.worker.model_tasks import Hang, MakeScripted, joined, scripted_worker_maker
+from tests.support.worker.model_tasks import Hang, MakeScripted, joined
 from worker.features.model.output_parsing import FencedBlock, fenced_blocks
-from worker.handlers import code
 from worker.handlers.code import canonical_language, find_code, looks_like_code
 
 pytestmark = pytest.mark.fakeredis_only
 
+TASK = "code"
 PROGRAM = "def add(a, b):\n    return a + b"
-
-
-@pytest.fixture
-async def scripted(make_worker: MakeWorker) -> AsyncIterator[MakeScripted]:
-    async for make in scripted_worker_maker(make_worker, "code", code.add_handler):
-        yield make
 
 
 def fenced(program: str, language: str = "python") -> str:
@@ -93,28 +85,10 @@ async def test_an_answer_without_code_is_requested_again(scripted: MakeScripted)
 
 
 async def test_canceled_in_the_middle(scripted: MakeScripted) -> None:
-    kept = await scripted(Hang("```python\ndef add(a,")).cancel_in_the_middle(
-        prompt="a", check=True
-    )
+    worker = scripted(Hang("```python\ndef add(a,"))
+    kept = await worker.cancel_in_the_middle(prompt="a", check=True)
     assert (kept["finish_reason"], kept["code"]) == ("canceled", "def add(a,")
     assert "syntax_ok" not in kept
-
-
-@pytest.mark.parametrize(
-    ("payload", "named"),
-    [
-        ({}, "prompt"),
-        ({"prompt": "a", "language": "x\ny"}, "language"),
-        ({"prompt": "a", "check": "yes"}, "check"),
-        ({"prompt": "a", "run": True}, "run: Extra"),
-    ],
-)
-async def test_errors_of_a_payload_are_named(
-    scripted: MakeScripted, payload: dict[str, Any], named: str
-) -> None:
-    error = await scripted().fail(**payload)
-    assert error["kind"] == "invalid_payload"
-    assert named in error["message"]
 
 
 # -- finding programs -----------------------------------------------------------------------------
@@ -139,36 +113,31 @@ def test_the_longest_block_of_the_language_is_used() -> None:
     assert find_code(text) == ("pip install everything-there-is", "bash")
     assert find_code(text, "rust") == ("pip install everything-there-is", "bash")
     assert find_code("```\na\n```", "go") == ("a", "go")
-    assert (
-        canonical_language(" C++ "),
-        canonical_language(".py"),
-        canonical_language("COBOL"),
-    ) == ("cpp", "python", "cobol")
+    names = [canonical_language(name) for name in (" C++ ", ".py", "COBOL")]
+    assert names == ["cpp", "python", "cobol"]
 
 
 @pytest.mark.parametrize(
-    ("text", "is_code"),
-    [
-        (PROGRAM, True),
-        ("import os\nprint(os.getcwd())", True),
-        ("const a = 1;\nconsole.log(a);", True),
-        ("#include <stdio.h>\nint main(void) {\n  return 0;\n}", True),
-        ("SELECT name FROM people WHERE age > 7;", True),
-        ('{\n  "a": 1,\n  "b": [1, 2]\n}', True),
-        ("<html>\n<body>\n</body>\n</html>", True),
-        ("<think>Let me see. Use a loop.</think>\nfor i in range(3):\n    print(i)", True),
-        ("", False),
-        ("\n \n", False),
-        ("I would use a loop for that.", False),
-        ("First, import the module. Then call the function.\nThat is all.", False),
-        ("From here on it is easy. If you like, try it.\nElse, ask me.", False),
-        ("Yes.", False),
-    ],
-)
-def test_code_without_a_fence_is_distinguished_from_prose(text: str, is_code: bool) -> None:
-    assert (find_code(text, "x") is not None) is is_code
-    if not is_code:
-        assert not looks_like_code(text)
+    "text",
+    [PROGRAM, "import os\nprint(os.getcwd())", "const a = 1;\nconsole.log(a);",
+     "#include <stdio.h>\nint main(void) {\n  return 0;\n}",
+     "SELECT name FROM people WHERE age > 7;", '{\n  "a": 1,\n  "b": [1, 2]\n}',
+     "<html>\n<body>\n</body>\n</html>",
+     "<think>Let me see. Use a loop.</think>\nfor i in range(3):\n    print(i)"],
+)  # fmt: skip
+def test_code_needs_no_fence(text: str) -> None:
+    assert find_code(text, "x") is not None
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "\n \n", "I would use a loop for that.", "Yes.",
+     "First, import the module. Then call the function.\nThat is all.",
+     "From here on it is easy. If you like, try it.\nElse, ask me."],
+)  # fmt: skip
+def test_prose_is_no_code(text: str) -> None:
+    assert find_code(text, "x") is None
+    assert not looks_like_code(text)
 
 
 def test_long_lines_are_no_trouble() -> None:
