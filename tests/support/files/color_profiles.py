@@ -6,6 +6,8 @@ import struct
 from collections.abc import Sequence
 from itertools import product
 
+import numpy as np
+
 Triple = tuple[float, float, float]
 
 #: Columns: red, green, blue in XYZ, adapted to D50, as in profiles.
@@ -14,11 +16,7 @@ SRGB_TO_XYZ = (
     (0.22249, 0.71687, 0.06061),
     (0.01392, 0.09708, 0.71410),
 )
-P3_TO_XYZ = (
-    (0.51512, 0.29198, 0.15710),
-    (0.24120, 0.69225, 0.06657),
-    (-0.00105, 0.04189, 0.78407),
-)
+P3_TO_XYZ = ((0.51512, 0.29198, 0.15710), (0.24120, 0.69225, 0.06657), (-0.00105, 0.04189, 0.78407))
 ADOBE_TO_XYZ = (
     (0.60974, 0.20528, 0.14919),
     (0.31111, 0.62567, 0.06322),
@@ -26,7 +24,6 @@ ADOBE_TO_XYZ = (
 )
 D50 = (0.9642, 1.0, 0.8249)
 ADOBE_GAMMA = 563 / 256
-GRAY_GAMMA = 1.0
 #: Approximate CIE Lab of inks on coated paper: white, cyan, magenta, yellow, black.
 INKS: dict[str, Triple] = {
     "white": (95.0, 0.0, -2.0),
@@ -55,24 +52,12 @@ def plain_srgb() -> bytes:
 
 def linear_gray() -> bytes:
     """Linear gray: 128 is much brighter than in sRGB."""
-    tags = {
-        b"desc": _description(b"Linear grey"),
-        b"cprt": _text(b"public domain"),
-        b"wtpt": _xyz(D50),
-        b"kTRC": _gamma(GRAY_GAMMA),
-    }
-    return _profile(b"mntr", b"GRAY", b"XYZ ", tags)
+    return _profile(b"mntr", b"GRAY", b"XYZ ", b"Linear grey", {b"kTRC": _gamma(1.0)})
 
 
 def coated_paper() -> bytes:
     """CMYK with a lookup table: inks and approximate mixtures."""
-    tags = {
-        b"desc": _description(b"Coated"),
-        b"cprt": _text(b"public domain"),
-        b"wtpt": _xyz(D50),
-        b"A2B0": _table(5),
-    }
-    return _profile(b"prtr", b"CMYK", b"Lab ", tags)
+    return _profile(b"prtr", b"CMYK", b"Lab ", b"Coated", {b"A2B0": _table(5)})
 
 
 def broken(profile: bytes) -> bytes:
@@ -85,12 +70,12 @@ def broken(profile: bytes) -> bytes:
 
 def p3_in_srgb(pixel: Sequence[int]) -> Triple:
     light = [_srgb_to_light(value / 255) for value in pixel]
-    return _srgb_of_xyz(_times(P3_TO_XYZ, light))
+    return _srgb_of_xyz(np.dot(P3_TO_XYZ, light))
 
 
 def adobe_in_srgb(pixel: Sequence[int]) -> Triple:
     light = [(value / 255) ** ADOBE_GAMMA for value in pixel]
-    return _srgb_of_xyz(_times(ADOBE_TO_XYZ, light))
+    return _srgb_of_xyz(np.dot(ADOBE_TO_XYZ, light))
 
 
 def linear_gray_in_srgb(value: int) -> float:
@@ -109,7 +94,7 @@ def lab_in_srgb(lab: Sequence[float]) -> Triple:
 
 
 def _srgb_of_xyz(xyz: Sequence[float]) -> Triple:
-    light = _times(_inverse(SRGB_TO_XYZ), xyz)
+    light = np.linalg.solve(np.array(SRGB_TO_XYZ), xyz)
     r, g, b = (255 * _light_to_srgb(min(1.0, max(0.0, value))) for value in light)
     return r, g, b
 
@@ -122,29 +107,19 @@ def _light_to_srgb(value: float) -> float:
     return value * 12.92 if value <= 0.0031308 else 1.055 * value ** (1 / 2.4) - 0.055
 
 
-def _times(matrix: Sequence[Sequence[float]], vector: Sequence[float]) -> list[float]:
-    return [sum(a * b for a, b in zip(row, vector)) for row in matrix]
-
-
-def _inverse(m: Sequence[Sequence[float]]) -> list[list[float]]:
-    (a, b, c), (d, e, f), (g, h, i) = m
-    whole = a * (e * i - f * h) - b * (d * i - f * g) + c * (d * h - e * g)
-    return [
-        [(e * i - f * h) / whole, (c * h - b * i) / whole, (b * f - c * e) / whole],
-        [(f * g - d * i) / whole, (a * i - c * g) / whole, (c * d - a * f) / whole],
-        [(d * h - e * g) / whole, (b * g - a * h) / whole, (a * e - b * d) / whole],
-    ]
-
-
 # -- profile format ------------------------------------------------------------------------
 
 
-def _profile(kind: bytes, space: bytes, between: bytes, tags: dict[bytes, bytes]) -> bytes:
+def _profile(
+    kind: bytes, space: bytes, between: bytes, name: bytes, tags: dict[bytes, bytes]
+) -> bytes:
     head = struct.pack(
         ">I4sI4s4s4s12s4s4sIIIQI3I4s44x",
         0, b"none", 0x02400000, kind, space, between, bytes(12), b"acsp", b"APPL", 0, 0, 0, 0, 0,
         *(round(value * 65536) for value in D50), b"none",
     )  # fmt: skip
+    licence = b"text\0\0\0\0public domain\0"
+    tags = {b"desc": _description(name), b"cprt": licence, b"wtpt": _xyz(D50), **tags}
     index, body = b"", b""
     start = 128 + 4 + 12 * len(tags)
     for name, content in tags.items():
@@ -155,19 +130,15 @@ def _profile(kind: bytes, space: bytes, between: bytes, tags: dict[bytes, bytes]
 
 
 def _rgb_profile(columns: Sequence[Sequence[float]], curve: bytes, name: bytes) -> bytes:
-    tags = {b"desc": _description(name), b"cprt": _text(b"public domain"), b"wtpt": _xyz(D50)}
+    tags = {}
     for at, channel in enumerate((b"r", b"g", b"b")):
         tags[channel + b"XYZ"] = _xyz([row[at] for row in columns])
         tags[channel + b"TRC"] = curve
-    return _profile(b"mntr", b"RGB ", b"XYZ ", tags)
+    return _profile(b"mntr", b"RGB ", b"XYZ ", name, tags)
 
 
 def _xyz(values: Sequence[float]) -> bytes:
     return b"XYZ \0\0\0\0" + struct.pack(">3i", *(round(value * 65536) for value in values))
-
-
-def _text(words: bytes) -> bytes:
-    return b"text\0\0\0\0" + words + b"\0"
 
 
 def _description(words: bytes) -> bytes:

@@ -17,16 +17,8 @@ from tests.support.files.exif import COMMENT, OWNER, SERIAL, THUMBNAIL_MARK, exi
 
 #: Colors of the corners: top left, top right, bottom left, bottom right.
 CORNERS = ((220, 30, 30), (30, 190, 40), (30, 50, 210), (230, 210, 40))
-CONTENT_TYPES = {
-    "jpeg": "image/jpeg",
-    "png": "image/png",
-    "webp": "image/webp",
-    "gif": "image/gif",
-    "avif": "image/avif",
-    "tiff": "image/tiff",
-    "heic": "image/heic",
-}
-FORMATS = tuple(CONTENT_TYPES)
+FORMATS = ("jpeg", "png", "webp", "gif", "avif", "tiff", "heic")
+CONTENT_TYPES = {kind: f"image/{kind}" for kind in FORMATS}
 
 
 # -- scenes ----------------------------------------------------------------------------------
@@ -112,67 +104,45 @@ def photograph(
 ) -> bytes:
     """A photograph with EXIF, GPS, serial number, XMP, color profile, comment and thumbnail."""
     upright = harness(width, height)
-    image = turned(upright, orientation)
-    icc = color_profiles.plain_srgb() if profile is None else profile
-    marks = exif(orientation, _thumbnail(upright))
-    return _WRITERS[kind](image, marks, icc)
-
-
-def _thumbnail(image: Image.Image) -> bytes:
-    small = image.copy()
+    small = upright.copy()
     small.thumbnail((160, 160))
-    return encoded(small, "jpeg", quality=60, comment=THUMBNAIL_MARK)
+    marks = exif(orientation, encoded(small, "jpeg", quality=60, comment=THUMBNAIL_MARK))
+    icc = color_profiles.plain_srgb() if profile is None else profile
+    image = turned(upright, orientation)
+    if kind == "gif":
+        return _gif(image)
+    return encoded(image, kind, icc_profile=icc, **_options(kind, marks))
 
 
-def _jpeg(image: Image.Image, marks: bytes, icc: bytes) -> bytes:
-    return encoded(
-        image, "jpeg", quality=90, exif=b"Exif\0\0" + marks, xmp=xmp(), icc_profile=icc,
-        comment=COMMENT,
-    )  # fmt: skip
+def _options(kind: str, marks: bytes) -> dict[str, Any]:
+    """How each format stores EXIF, XMP and comments, and its quality."""
+    if kind == "png":
+        texts = PngImagePlugin.PngInfo()
+        texts.add_text("Comment", COMMENT.decode())
+        texts.add_itxt("XML:com.adobe.xmp", xmp().decode())
+        return {"exif": marks, "pnginfo": texts}
+    if kind == "tiff":
+        tags = Image.Exif()
+        tags.load(b"Exif\0\0" + marks)
+        texts = {270: COMMENT.decode(), 315: OWNER.decode(), 50735: SERIAL.decode()}
+        more = {700: xmp(), 274: tags[274], **texts}
+        return {"compression": "tiff_lzw", "exif": tags, "tiffinfo": more}
+    own = {
+        "jpeg": {"quality": 90, "comment": COMMENT},
+        "webp": {"quality": 92},
+        "avif": {"quality": 88, "speed": 9},
+        "heic": {"quality": 85},
+    }[kind]
+    return {"exif": b"Exif\0\0" + marks, "xmp": xmp(), **own}
 
 
-def _png(image: Image.Image, marks: bytes, icc: bytes) -> bytes:
-    texts = PngImagePlugin.PngInfo()
-    texts.add_text("Comment", COMMENT.decode())
-    texts.add_itxt("XML:com.adobe.xmp", xmp().decode())
-    return encoded(image, "png", exif=marks, icc_profile=icc, pnginfo=texts)
-
-
-def _webp(image: Image.Image, marks: bytes, icc: bytes) -> bytes:
-    return encoded(image, "webp", quality=92, exif=marks, xmp=xmp(), icc_profile=icc)
-
-
-def _gif(image: Image.Image, marks: bytes, icc: bytes) -> bytes:
+def _gif(image: Image.Image) -> bytes:
     """GIF has no EXIF; XMP is in an application extension, and its orientation is not applied."""
     plain = encoded(image.quantize(128), "gif", comment=COMMENT)
     table = 3 << ((plain[10] & 7) + 1)
     trailer = bytes([1, *range(255, -1, -1), 0])
     extension = b"\x21\xff\x0bXMP DataXMP" + xmp() + trailer
     return plain[: 13 + table] + extension + plain[13 + table :]
-
-
-def _avif(image: Image.Image, marks: bytes, icc: bytes) -> bytes:
-    return encoded(image, "avif", quality=88, speed=9, exif=marks, xmp=xmp(), icc_profile=icc)
-
-
-def _tiff(image: Image.Image, marks: bytes, icc: bytes) -> bytes:
-    tags = Image.Exif()
-    tags.load(b"Exif\0\0" + marks)
-    return encoded(
-        image, "tiff", compression="tiff_lzw", exif=tags, icc_profile=icc,
-        tiffinfo={700: xmp(), 270: COMMENT.decode(), 315: OWNER.decode(), 274: tags[274],
-                  50735: SERIAL.decode()},
-    )  # fmt: skip
-
-
-def _heic(image: Image.Image, marks: bytes, icc: bytes) -> bytes:
-    return encoded(image, "heic", quality=85, exif=b"Exif\0\0" + marks, xmp=xmp(), icc_profile=icc)
-
-
-_WRITERS = {
-    "jpeg": _jpeg, "png": _png, "webp": _webp, "gif": _gif, "avif": _avif, "tiff": _tiff,
-    "heic": _heic,
-}  # fmt: skip
 
 
 # -- special pixel formats -----------------------------------------------------------------
