@@ -230,24 +230,3 @@ def _form_of(piece: bytes, count: int) -> Iterator[bytes]:
 def rss(gateway: GatewayProcess) -> int:
     statm = Path(f"/proc/{gateway.process.pid}/statm").read_text()
     return int(statm.split()[1]) * os.sysconf("SC_PAGESIZE")
-
-
-@SLOW
-async def test_results_are_consumed_in_the_background(start: Start, server: RealServer) -> None:
-    """The consumer runs in the gateway, and continues after Redis was emptied."""
-    gateway = start()
-    for _ in range(2):
-        image_id = create(gateway)
-        assert put(gateway, image_id) == 202
-        failure: Any = {
-            "image_id": image_id,
-            "status": "failed",
-            "error_code": "DECODE_FAILED",
-            "error_message": "image file is truncated",
-            "failed_at": "2026-02-24T10:00:00Z",
-        }
-        server.client.xadd(KEYS.results, failure)
-        path = f"/v1/images/{image_id}"
-        await eventually(lambda path=path: gateway.http.get(path).json()["status"] == "failed", 20)
-        assert gateway.http.get(path).json()["error_code"] == "DECODE_FAILED"
-        server.client.flushall()

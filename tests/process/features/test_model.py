@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import subprocess
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.deploy.test_alerts import NAME, names_used
-from tests.support.model.served import Served, require_model
+from tests.support.model.served import Served
 from tests.support.processes.jobs import field, status, wait_for
 from tests.support.processes.model import ModelProcesses, ScriptedModel, deltas, until_delta
 from tests.support.processes.worker import wait_until
@@ -24,8 +23,6 @@ pytestmark = pytest.mark.process
 
 #: A canceled answer should free its slot within 250 ms; tests share the machine.
 FREED_S = 8.0
-#: Likewise for the stop of a model server.
-QUICK_S = 8.0
 
 Start = Callable[..., ModelProcesses]
 
@@ -124,36 +121,6 @@ def test_a_curl_session_streams_real_tokens(real: ModelProcesses) -> None:
 
 @pytest.mark.slow("answers with a real model")
 @pytest.mark.xdist_group("model")
-def test_a_worker_is_killed_during_an_answer(real: ModelProcesses) -> None:
-    """The next attempt answers from the beginning on the same stream, and its events can be
-    distinguished.
-    """
-    first = real.worker("first")
-    job_id = real.chat(80)
-    with real.watching(job_id) as stream:
-        events = until_delta(stream, 4)
-        first.popen.send_signal(signal.SIGKILL)
-        last_id = events[-1]["id"]
-        real.worker("second")
-        events += stream
-    assert [event["data"]["attempt"] for event in events if event["type"] == "running"] == [1, 2]
-    second = next(at for at, event in enumerate(events) if event["data"].get("attempt") == 2)
-    assert all(event["data"].get("attempt", 2) == 2 for event in events[second:])
-    assert events[-1]["type"] == "done"
-    job = real.job(job_id)
-    assert "".join(deltas(events, 2)) == job["result"]["text"]
-    assert len(deltas(events, 1)) >= 4
-    with real.watching(job_id, after=last_id) as stream:
-        resumed = [event["id"] for event in stream]
-    assert resumed == [event["id"] for event in events if _after(event["id"], last_id)]
-
-
-def _after(this: str, other: str) -> bool:
-    return [int(part) for part in this.split("-")] > [int(part) for part in other.split("-")]
-
-
-@pytest.mark.slow("answers with a real model")
-@pytest.mark.xdist_group("model")
 def test_a_cancel_during_an_answer_frees_the_slot(real: ModelProcesses, real_model: Served) -> None:
     worker = real.worker("w")
     job_id = real.chat(3000)
@@ -172,38 +139,3 @@ def test_a_cancel_during_an_answer_frees_the_slot(real: ModelProcesses, real_mod
     assert job["status"] == "canceled"
     assert job["result"]["text"] == "".join(deltas(events, 1))
     assert worker.popen.poll() is None
-
-
-@pytest.mark.slow("answers with a real model")
-@pytest.mark.xdist_group("model")
-def test_jobs_wait_for_a_killed_model_server(start: Start, tmp_path: Path) -> None:
-    """Jobs wait, the status shows why, and they end when a server is back, at any address."""
-    require_model()
-    data = tmp_path / "data"
-    served = Served(tmp_path / "one", data=data).ready()
-    again = None
-    try:
-        processes = start(data)
-        processes.worker()
-        assert processes.ended(processes.chat(4))["status"] == "done"
-        served.end(signal.SIGKILL)
-        job_id = processes.chat(8)
-        wait_until(lambda: processes.model_check()["status"] != "pass", 60)
-        check = processes.model_check()
-        assert served.announcement["url"].partition("//")[2] in check["output"], check
-        assert processes.job(job_id)["status"] == "queued"
-        again = Served(tmp_path / "two", data=data).ready()
-        assert again.announcement["pid"] != served.process.pid
-        assert processes.ended(job_id)["status"] == "done"
-        wait_until(lambda: processes.model_check()["status"] == "pass", 30)
-        with processes.watching(job_id) as events:
-            assert all(event["type"] != "error" for event in events)
-        with processes.watching(processes.chat(3000)) as events:
-            until_delta(events, 2)
-            assert again.end() < QUICK_S, "it does not finish what it is saying"
-        assert again.process.returncode == 0, again.output
-        assert os.listdir(data) == ["images"], "only the worker's directory of images is left"
-    finally:
-        for each in (served, again):
-            if each is not None:
-                each.close()

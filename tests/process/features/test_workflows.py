@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from common.process.crashpoints import CrashPoint
+from common.process.crashpoints import CRASH_VARIABLE, CrashPoint
 from tests.support.processes.aof import AofRedis
 from tests.support.processes.gateway import GatewayProcess, StartGateway
 from tests.support.processes.worker import TIMEOUT_S, Process, wait_until
@@ -121,74 +121,31 @@ def test_redis_is_emptied_during_a_step(processes: WorkflowProcesses, aof: AofRe
 # -- a gateway that dies between a change and its response ---------------------------------------
 
 JOBS = "/api/workflow/jobs"
-KEYED = {"Idempotency-Key": "once"}
 TEXT = {"type": "text", "title": "t", "text": "A Dead Letter Queue (DLQ) holds what failed."}
-Start = Callable[..., GatewayProcess]
-
-
-@pytest.fixture
-def start(one_server: RealServer, start_gateway: StartGateway) -> Start:
-    """Starts a gateway that dies at the given response, or not at all."""
-
-    def start(dies_at_response: int = 0) -> GatewayProcess:
-        at = f"{CrashPoint.BEFORE_WORKFLOW_ANSWER.value}:{dies_at_response}"
-        return start_gateway(
-            one_server.url, **({"SLUICE_CRASH_AT": at} if dies_at_response else {})
-        )
-
-    return start
-
-
-def send(gateway: GatewayProcess, path: str, body: Any = None, **headers: str) -> httpx.Response:
-    return gateway.http.post(f"{JOBS}{path}", json=body or {}, headers=headers)
-
-
-def retry_until_answered(gateway: GatewayProcess, path: str, body: Any = None) -> httpx.Response:
-    """Repeats the request like a client that gets Retry-After, until the first one is finished."""
-    deadline = time.monotonic() + TIMEOUT_S
-    while True:
-        answer = send(gateway, path, body, **KEYED)
-        if answer.status_code != 409:
-            return answer
-        assert answer.json()["errors"][0]["code"] == "request_in_progress", answer.text
-        assert time.monotonic() < deadline
-        time.sleep(float(answer.headers["retry-after"]))
-
-
-def dies(gateway: GatewayProcess, path: str, body: Any = None) -> None:
-    with pytest.raises(httpx.TransportError):
-        send(gateway, path, body, **KEYED)
-    assert gateway.process.wait(TIMEOUT_S) == -signal.SIGKILL, gateway.log
-
-
-def records(server: RealServer) -> list[str]:
-    keys = (key.decode().split(":") for key in server.client.keys("workflow:job:*"))
-    return sorted(parts[2] for parts in keys if len(parts) == 3)
-
-
-def test_a_crash_while_creating_a_job(one_server: RealServer, start: Start) -> None:
-    body = {"auto_advance": True, "sources": [TEXT]}
-    dies(start(1), "", body)
-    [created] = records(one_server)
-    answer = retry_until_answered(start(), "", body)
-    assert answer.status_code == 200
-    assert answer.headers["idempotency-replayed"] == "true"
-    assert answer.json()["job"]["job_id"] == created
-    assert records(one_server) == [created]
-    assert one_server.client.xlen("jobs:stream") == 1  # its first step
 
 
 def test_a_crash_while_executing_a_step(
-    one_server: RealServer, start: Start, spawn: Callable[..., Process]
+    one_server: RealServer, start_gateway: StartGateway, spawn: Callable[..., Process]
 ) -> None:
-    client, killed = one_server.client, start(2)
-    job_id = send(killed, "").json()["job"]["job_id"]
-    path = f"/{job_id}/steps/sources/execute"
+    client = one_server.client
+    at = f"{CrashPoint.BEFORE_WORKFLOW_ANSWER.value}:2"
+    killed = start_gateway(one_server.url, **{CRASH_VARIABLE: at})
+    job_id = killed.http.post(JOBS, json={}).json()["job"]["job_id"]
     body = {"payload": {"sources": [TEXT]}, "wait_s": 0}
-    dies(killed, path, body)
+
+    def execute(gateway: GatewayProcess) -> httpx.Response:
+        path = f"{JOBS}/{job_id}/steps/sources/execute"
+        return gateway.http.post(path, json=body, headers={"Idempotency-Key": "once"})
+
+    with pytest.raises(httpx.TransportError):
+        execute(killed)
+    assert killed.process.wait(TIMEOUT_S) == -signal.SIGKILL, killed.log
     [message] = client.xrange("jobs:stream")
-    healthy = start()
-    answer = retry_until_answered(healthy, path, body)
+    healthy = start_gateway(one_server.url)
+
+    while (answer := execute(healthy)).status_code == 409:  # the first one may be in progress
+        assert answer.json()["errors"][0]["code"] == "request_in_progress", answer.text
+        time.sleep(float(answer.headers["retry-after"]))
     assert answer.status_code == 202, answer.text
     assert answer.headers["idempotency-replayed"] == "true"
     execution = answer.json()["execution_id"]
@@ -202,24 +159,9 @@ def test_a_crash_while_executing_a_step(
     # The started step is run to its end.
     spawn("worker", redis_url=one_server.url, consumer="other", block_ms=50, embedder="off")
     wait_until(lambda: step()["status"] == "complete")
-    answer = send(healthy, path, body, **KEYED)
+    answer = execute(healthy)
     assert (answer.status_code, answer.json()["success"]) == (200, True)
     assert answer.json()["execution_id"] == execution
     events = healthy.http.get(f"{JOBS}/{job_id}/events").json()["events"]
     kinds = [event["type"] for event in events]
     assert kinds.count("step.started") == kinds.count("step.completed") == 1
-
-
-def test_a_crash_while_canceling(one_server: RealServer, start: Start) -> None:
-    """The repeated request cancels the job if the first one did not."""
-    client, killed = one_server.client, start(3)
-    job_id = send(killed, "").json()["job"]["job_id"]
-    send(killed, f"/{job_id}/steps/sources/execute", {"wait_s": 0})
-    dies(killed, f"/{job_id}/cancel")
-    answer = retry_until_answered(start(), f"/{job_id}/cancel")
-    assert answer.status_code == 200
-    assert answer.json()["job"]["status"] == "cancelled"
-    [message] = client.xrange("jobs:stream")
-    core = message[1][b"job_id"].decode()
-    assert client.hget(f"job:{core}", "status") == b"canceled"
-    assert client.xlen(f"job:{core}:events") == 2  # queued, and canceled once

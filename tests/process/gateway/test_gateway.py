@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import http.client
-import json
 import os
 import signal
 import socket
@@ -115,63 +113,6 @@ def test_a_signal_at_start_ends_it_without_output(
     assert "Started" not in output, output
 
 
-@SLOW
-@pytest.mark.parametrize("accept", ["text/event-stream", "application/x-ndjson"])
-async def test_an_unread_stream_does_not_delay_the_stop(
-    start_gateway: StartGateway, one_server: RealServer, accept: str
-) -> None:
-    """Its socket buffer is full, so the last event cannot be sent."""
-    gateway = start_gateway(one_server.url)
-    job_id = gateway.submit()
-    big: Any = {**DONE, "type": "message", "data": json.dumps("x" * 1_000_000)}
-    for _ in range(16):
-        one_server.client.xadd(f"job:{job_id}:events", big)
-    reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
-    target = f"GET /v1/jobs/{job_id}/events HTTP/1.1"
-    writer.write(f"{target}\r\nHost: localhost\r\nAccept: {accept}\r\n\r\n".encode())
-    await reader.readuntil(b"xxxx")  # the first of them arrives; the rest is left unread
-    [other] = await open_streams(gateway, gateway.submit(), 1)
-    took_s = await stop(gateway)
-    assert (await other.rest())[-1].event == "shutdown"
-    assert took_s < END_S  # at other times a response waits 30 s for its reader
-    writer.close()
-    await other.close()
-
-
-@SLOW
-async def test_a_waiting_request_is_answered_on_sigterm(
-    start_gateway: StartGateway, one_server: RealServer
-) -> None:
-    gateway = start_gateway(one_server.url)
-    async with gateway.http_async() as client:
-        body = {"task": "chat", "payload": {}}
-        waiting = asyncio.create_task(
-            client.post("/v1/jobs", json=body, headers={"Prefer": "wait=60"})
-        )
-        await eventually(lambda: one_server.client.xlen("jobs:stream") == 1)
-        assert await stop(gateway) < END_S
-        assert (await waiting).status_code == 202
-    assert complaints(gateway.log) == []
-
-
-@SLOW
-async def test_a_stream_is_resumed_after_a_restart(
-    start_gateway: StartGateway, one_server: RealServer
-) -> None:
-    first = start_gateway(one_server.url)
-    job_id = first.submit()
-    [stream] = await open_streams(first, job_id, 1)
-    await stream.close()
-    last_id = one_server.client.xrange(f"job:{job_id}:events")[-1][0].decode()
-    await stop(first)
-    finish(one_server, job_id)
-    second = start_gateway(one_server.url)
-    target = f"/v1/jobs/{job_id}/events?last_event_id={last_id}"
-    resumed = await RawStream.open(second.port, target)
-    assert [block.event for block in await resumed.rest()] == ["hello", "done"]
-    await resumed.close()
-
-
 # -- clients -----------------------------------------------------------------------------------
 
 
@@ -203,31 +144,6 @@ async def test_many_streams_need_few_connections(
             for stream in await open_streams(gateway, job_id, 200):
                 await stream.close()
             await eventually(streams_available)
-    assert complaints(gateway.log) == []
-
-
-@SLOW
-async def test_a_client_that_reads_after_sending_gets_its_413(
-    start_gateway: StartGateway, one_server: RealServer
-) -> None:
-    """Like most HTTP libraries: closing at once would reset the connection, and the 413 would be
-    lost.
-    """
-    gateway = start_gateway(one_server.url)
-    body = b'{"task":"chat","payload":{"t":"' + b"x" * 7_000_000 + b'"}}'
-
-    def send(chunked: bool) -> int:
-        connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=TIMEOUT_S)
-        try:
-            headers = {"Content-Type": "application/json"}
-            content = iter([body]) if chunked else body
-            connection.request("POST", "/v1/jobs", content, headers, encode_chunked=chunked)
-            return connection.getresponse().status
-        finally:
-            connection.close()
-
-    for chunked in (False, True):
-        assert await asyncio.get_running_loop().run_in_executor(None, send, chunked) == 413
     assert complaints(gateway.log) == []
 
 

@@ -1,25 +1,24 @@
-"""Metrics, status, logs and traces of real processes."""
+"""Metrics, status and history of real processes."""
 
 from __future__ import annotations
 
-import json
-import os
 import signal
-import time
 from collections.abc import Callable
 from typing import Any, ClassVar
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
+from common.contracts.stats import ONE_SECOND, StatsKeys
 from tests.deploy.test_alerts import names_used
+from tests.support.processes.aof import AofRedis
 from tests.support.processes.base import Processes
-from tests.support.processes.gateway import GatewayProcess
+from tests.support.processes.gateway import GatewayProcess, StartGateway
 from tests.support.processes.jobs import wait_for
 from tests.support.processes.worker import Process, handler_module, wait_until
-from tests.support.servers import BUNDLED, RealServer, require_binary
+from tests.support.servers import RealServer
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.slow("starts a gateway and workers")]
 
 HANDLERS = """
 import asyncio
@@ -34,7 +33,7 @@ async def plan(context, payload):
 
 async def code(context, payload):
     if context.attempt == 1:
-        raise TransientError("busy; use sluice_ab12cd34_0123456789abcdef0123456789")
+        raise TransientError("busy")
 
 async def tool(context, payload):
     await asyncio.sleep(600)
@@ -45,9 +44,6 @@ def register(registry):
 """
 #: Only reported by machines with such sensors, or by workers with a model: see test_model.py.
 SENSOR_METRICS = ("gw_temperature_", "gw_mem_", "gw_gpu_", "gw_power_mode", "gw_model_")
-TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
-PARENT = f"00-{TRACE}-00f067aa0ba902b7-01"
-SLOW = pytest.mark.slow("starts a gateway and workers")
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
@@ -75,33 +71,15 @@ class ObservedProcesses(Processes):
             for sample in family.samples
         }
 
-    def metric(self, name: str, **labels: str) -> float:
-        return value(self.scrape(), name, **labels)
-
-    def stop(self, worker: Process) -> None:
-        self.gateway.stop()
-        worker.send_signal(signal.SIGTERM)
-        assert (self.gateway.process.returncode, worker.wait()) == (0, 0)
-
-
-Start = Callable[..., ObservedProcesses]
-
 
 def value(series: Series, name: str, **labels: str) -> float:
     return series.get((name, frozenset(labels.items())), 0.0)
 
 
-@pytest.fixture
-def start(start_processes: Callable[..., ObservedProcesses]) -> Start:
-    return lambda server, **more: start_processes(ObservedProcesses, server.url, **more)
-
-
-# -- metrics and status ------------------------------------------------------------------------
-
-
-@SLOW
-def test_metrics_of_a_run_add_up(start: Start, server: RealServer) -> None:
-    processes = start(server)
+def test_metrics_of_a_run_add_up(
+    start_processes: Callable[..., ObservedProcesses], server: RealServer
+) -> None:
+    processes = start_processes(ObservedProcesses, server.url)
     worker = processes.worker("w1", max_inflight=16)
     gateway = processes.gateway
     for _ in range(5):
@@ -152,72 +130,57 @@ def test_metrics_of_a_run_add_up(start: Start, server: RealServer) -> None:
     assert missing == set()
 
 
-@SLOW
-def test_a_frozen_redis_does_not_block_the_scrape(start: Start) -> None:
-    server = RealServer(require_binary(BUNDLED))
-    try:
-        processes = start(server)
-        assert processes.metric("gw_up") == 1
-        os.kill(server.process.pid, signal.SIGSTOP)
-        started = time.monotonic()
-        found = processes.scrape()
-        assert time.monotonic() - started < 15.0, "two seconds, on a machine that is not busy"
-        assert value(found, "gw_up") == 0
-        assert value(found, "gw_process_open_fds") > 0
-        assert processes.gateway.http.get("/v1/status").status_code == 503
-        os.kill(server.process.pid, signal.SIGCONT)
-        wait_until(lambda: processes.metric("gw_up") == 1)
-    finally:
-        os.kill(server.process.pid, signal.SIGCONT)
-        server.close()
+# -- history -----------------------------------------------------------------------------------
+
+RING = StatsKeys("jobs:stream").ring(ONE_SECOND)
 
 
-# -- logs and traces ---------------------------------------------------------------------------
+def samples(server: AofRedis) -> list[tuple[int, dict[bytes, bytes]]]:
+    found: Any = server.client.xrange(RING)
+    return [(int(entry_id.split(b"-")[0]), fields) for entry_id, fields in found]
 
 
-def run_job(gateway: GatewayProcess, server: RealServer, task: str = "chat") -> str:
-    """Posts a job with a trace context and waits for its end."""
-    gateway.http.headers["traceparent"] = PARENT
-    job_id = gateway.submit(task)
-    wait_for(server.client, job_id)
-    return job_id
+def wait_for_samples(server: AofRedis) -> None:
+    """Waits for two more samples."""
+    before = len(samples(server))
+    wait_until(lambda: len(samples(server)) >= before + 2, 30)
 
 
-def lines_of(log: str, job_id: str) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
-    return [line for line in lines if line.get("job_id") == job_id]
+def wait_until_counted(server: AofRedis, jobs: int) -> None:
+    """Waits until the samples have this number of finished jobs."""
+    wait_until(lambda: sum(int(each[b"done"] or 0) for _, each in samples(server)) == jobs, 30)
 
 
-@SLOW
-def test_both_export_their_last_spans_at_the_end(start: Start, one_server: RealServer) -> None:
-    processes = start(one_server, OTEL_TRACES_EXPORTER="console")
-    worker = processes.worker()
-    job_id = run_job(processes.gateway, one_server)
-    processes.stop(worker)
-    for log, span, service in (
-        (processes.gateway.log, "send jobs:stream", "sluice-gateway"),
-        (worker.log, "process jobs:stream", "sluice-worker"),
-    ):
-        assert f'"name": "{span}"' in log
-        assert f'"trace_id": "0x{TRACE}"' in log
-        assert f'"service.name": "{service}"' in log
-        assert job_id in log
+def test_the_history_survives_restarts_of_all_processes(
+    aof: AofRedis, start_gateway: StartGateway, spawn: Callable[..., Process]
+) -> None:
+    def start() -> tuple[GatewayProcess, Process]:
+        worker = spawn("worker.echo_worker", redis_url=aof.url, heartbeat_s=1)
+        return start_gateway(aof.url), worker
 
-
-@SLOW
-def test_log_lines_have_the_job_and_the_trace(start: Start, one_server: RealServer) -> None:
-    """The gateway logs a successful request; the worker logs failures only, without secrets."""
-    processes = start(one_server, LOG_FORMAT="json")
-    worker = processes.worker()
-    done = run_job(processes.gateway, one_server)
-    retried = run_job(processes.gateway, one_server, "code")
-    processes.stop(worker)
-    [line] = lines_of(processes.gateway.log, done)
-    assert line["message"].startswith("POST /v1/jobs 202 ")
-    assert (line["level"], line["trace_id"]) == ("info", TRACE)
-    assert lines_of(worker.log, done) == []
-    [line] = lines_of(worker.log, retried)
-    assert line["message"].startswith("attempt 1 failed; the next one in 0.0 s: ")
-    assert (line["task"], line["attempt"], line["trace_id"]) == ("code", "1", TRACE)
-    assert "busy; use sluice_ab12cd34_***" in line["message"]
-    assert "0123456789abcdef" not in worker.log
+    gateway, worker = start()
+    wait_for_samples(aof)
+    for _ in range(20):
+        gateway.submit()
+    wait_until_counted(aof, 20)
+    wait_until(lambda: any(fields[b"end_to_end"] for _, fields in samples(aof)), 30)
+    gateway.stop()
+    before = samples(aof)
+    worker.send_signal(signal.SIGTERM)
+    worker.wait()
+    aof.restart()
+    assert samples(aof) == before
+    gateway, worker = start()
+    wait_for_samples(aof)
+    body = gateway.http.get("/v1/stats").json()
+    assert sum(value or 0 for value in body["series"]["done"]) == 20
+    assert body["series"]["ts"][0] == before[0][0]
+    assert body["now"]["totals"]["done"] == 20
+    times = [ts for ts, _ in samples(aof)]
+    assert times == sorted(set(times))
+    # Again, with all processes running.
+    aof.restart()
+    wait_for_samples(aof)
+    for _ in range(5):
+        gateway.submit()
+    wait_until_counted(aof, 25)

@@ -19,7 +19,7 @@ from tests.support.gateway.harness import CHAT
 from tests.support.gateway.raw import post, raw
 from tests.support.processes import jobs
 from tests.support.processes.systemd import Service, Systemd, systemd_in
-from tests.support.processes.worker import ROOT, wait_until
+from tests.support.processes.worker import wait_until
 from tests.support.servers import BUNDLED, RealServer, require_binary
 
 pytestmark = pytest.mark.process
@@ -110,30 +110,6 @@ def test_a_worker_reports_status_and_extends_the_stop(
 
 
 @SLOW
-def test_a_blocked_event_loop_sends_no_watchdog(
-    systemd: Systemd, server: RealServer, settings: dict[str, str], tmp_path: Path
-) -> None:
-    """The lease thread keeps the job, so only the watchdog detects it."""
-    (tmp_path / "stuck.py").write_text(
-        "import pathlib, time\n"
-        "async def stuck(context, payload):\n"
-        "    pathlib.Path(__file__).with_name('is_stuck').touch()\n"
-        "    time.sleep(60)\n"
-        "def register(registry):\n    registry.add('chat', stuck)\n"
-    )
-    path = {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
-    worker = systemd.worker(**settings, **path, WORKER_HANDLERS="stuck")
-    worker.receive_until(is_watchdog)
-    jobs.post(server.client)
-    wait_until((tmp_path / "is_stuck").exists)
-    worker.forget()
-    assert worker.receive(2 * PERIOD_S) is None
-    worker.process.send_signal(signal.SIGABRT)  # as systemd does after a timeout
-    assert worker.wait() == -signal.SIGABRT
-    assert 'stuck.py", line 4 in stuck' in worker.log
-
-
-@SLOW
 @BOTH
 def test_an_unresponsive_redis_stops_the_watchdog(
     systemd: Systemd, server: RealServer, settings: dict[str, str], module: str
@@ -147,22 +123,6 @@ def test_an_unresponsive_redis_stops_the_watchdog(
     server.process.send_signal(signal.SIGCONT)
     service.receive_until(is_watchdog)
     assert "recovered: the watchdog is fed again" in service.log
-
-
-@SLOW
-@BOTH
-def test_processes_wait_for_redis_at_start(
-    systemd: Systemd, server: RealServer, settings: dict[str, str], module: str
-) -> None:
-    server.process.kill()
-    server.process.wait()
-    service = systemd.start(module, **settings)
-    assert "Redis does not answer" in service.receive_until(ready)["STATUS"]
-    for _ in range(6):  # two periods: a restart would not help
-        assert is_watchdog(service.receive() or {})
-    restart(server)
-    service.receive_until(lambda message: message["STATUS"].endswith("0 waiting"))
-    assert service.process.poll() is None
 
 
 # -- invalid configuration --------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
@@ -13,10 +12,8 @@ import pytest
 from tests.support.processes.jobs import (
     KEYS,
     attempts,
-    field,
     pending,
     post,
-    times,
     types,
     wait_for,
 )
@@ -137,51 +134,4 @@ def test_a_job_longer_than_its_lease_runs_once(
     job_id = post(client, payload, task)
     wait_for(client, job_id, timeout_s=LEASE_MS * 2 / 1000 + TIMEOUT_S)
     assert attempts(client, job_id) == [1]
-    wait_until(lambda: pending(client) == 0)
-
-
-@pytest.mark.slow("waits for leases to expire")
-def test_a_job_that_kills_its_workers_is_dead_lettered(
-    server: RealServer, start_worker: StartWorker
-) -> None:
-    client = server.client
-    job_id = post(client, '{"dies":1}')
-    for attempt in range(4):  # three that crash, one that dead-letters it
-        worker = start_worker(server, f"w{attempt}", lease_ms=SHORT_LEASE_MS, max_attempts=3)
-        if attempt < 3:
-            assert worker.wait() == 9
-    wait_for(client, job_id, b"error")
-    assert types(client, job_id) == [b"queued", b"running", b"running", b"running", b"error"]
-    assert field(client, job_id, "error")["kind"] == "attempts_exhausted"
-    [(_, dead_letter)] = client.xrange("jobs:dlq")
-    assert dead_letter[b"reason"] == b"attempts_exhausted"
-    assert json.loads(dead_letter[b"fields"])["job_id"] == job_id
-    assert pending(client) == 0
-
-
-@pytest.mark.slow("waits for a lease to expire")
-def test_a_restarted_worker_finds_its_messages(
-    one_server: RealServer, start_worker: StartWorker
-) -> None:
-    """Messages that it had not started are run at once, started ones when the old lease expires."""
-    client = one_server.client
-    lease_ms = 12_000
-    settings = {"lease_ms": lease_ms, "task_limits": "chat:1"}
-    first = start_worker(one_server, "same", **settings)
-    begun = post(client, '{"s":60}')
-    wait_for(client, begun, b"running")
-    parked = [post(client) for _ in range(3)]
-    wait_until(lambda: pending(client) == 4)
-    kill(first)
-    deadline = int(client.hget(KEYS.lease(begun), "deadline_ms"))
-    start_worker(one_server, "same", **settings)
-    seconds, micros = client.time()
-    up = seconds * 1000 + micros // 1000
-    wait_for(client, [begun, *parked])
-    for job_id in parked:
-        assert types(client, job_id) == [b"queued", b"running", b"done"]
-    if up + 6000 < deadline:  # the machine was fast enough to tell
-        assert times(client, parked[0], b"running")[0] < deadline
-    again = times(client, begun, b"running")[1]
-    assert deadline <= again < max(deadline, up) + lease_ms  # not a whole lease later
     wait_until(lambda: pending(client) == 0)

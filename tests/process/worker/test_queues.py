@@ -219,13 +219,3 @@ def test_a_process_with_an_old_schema_does_not_start(
     assert refused.wait() == EXIT_CONFIG
     assert f"use schema version {SCHEMA_VERSION + 1}" in refused.log
     assert "Traceback" not in refused.log
-
-
-@pytest.mark.slow("starts two workers")
-def test_another_number_of_partitions_does_not_start(server: RealServer, spawn: Spawn) -> None:
-    first = spawn("worker.echo_worker", redis_url=server.url, queue_partitions=4)
-    first.wait_for_line("takes jobs")
-    other = spawn("worker.echo_worker", redis_url=server.url, queue_partitions=8)
-    assert other.wait() == EXIT_CONFIG
-    assert "divided into 4" in other.log
-    assert first.popen.poll() is None

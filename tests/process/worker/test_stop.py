@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.support.processes.jobs import (
-    events,
-    field,
     pending,
     post,
     status,
-    times,
     types,
     wait_for,
 )
 from tests.support.processes.worker import Process, wait_until
-from tests.support.servers import BUNDLED, RealServer, require_binary
+from tests.support.servers import RealServer
 
 pytestmark = pytest.mark.process
 StartWorker = Callable[..., Process]
 
-#: Sooner than a lease, which is 30 s here, or the end of a handler after 60 s.
-AT_ONCE_MS = 10_000
 SOON_S = 20.0
 
 HANDLERS = """
@@ -82,33 +74,6 @@ def test_a_signal_lets_running_jobs_finish(
 
 
 @SLOW
-def test_unfinished_jobs_continue_elsewhere_at_once(
-    one_server: RealServer, start_worker: StartWorker
-) -> None:
-    """Although the lease is 30 seconds; and the attempt does not count, but has its number."""
-    client = one_server.client
-    first = start_worker(one_server, "first", shutdown_grace_s=0.3)
-    jobs = [post(client, "{}", max_attempts=1) for _ in range(3)]
-    wait_for(client, jobs, b"running")
-    first.send_signal(signal.SIGTERM)
-    second = start_worker(one_server, "second")
-    ready = time.time() * 1000
-    assert first.wait(SOON_S) == 0
-    wait_for(client, jobs)
-    for job_id in jobs:
-        assert types(client, job_id) == [b"queued", b"running", b"released", b"running", b"done"]
-        [released] = events(client, job_id, b"released")
-        assert released["attempt"] == 1
-        begun = times(client, job_id, b"running")[1]
-        assert begun - max(released["ts"], ready) < AT_ONCE_MS
-        assert field(client, job_id, "result") == 2
-    assert pending(client) == 0
-    second.send_signal(signal.SIGTERM)
-    assert second.wait(SOON_S) == 0
-    assert "Traceback" not in first.log + second.log
-
-
-@SLOW
 @pytest.mark.parametrize("third", [signal.SIGTERM, signal.SIGINT], ids=["the same", "another"])
 def test_a_third_signal_ends_it_at_once(
     one_server: RealServer, start_worker: StartWorker, third: signal.Signals
@@ -146,28 +111,3 @@ def test_a_handler_that_goes_on_does_not_block_the_stop(
     assert worker.wait(SOON_S) == 0
     assert status(client, job_id) == b"queued"
     assert pending(client) == 1
-
-
-@pytest.fixture
-def own_server() -> Iterator[RealServer]:
-    server = RealServer(require_binary(BUNDLED))
-    yield server
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(server.process.pid, signal.SIGCONT)
-    server.close()
-
-
-@SLOW
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["gone", "silent"])
-def test_an_unavailable_redis_does_not_block_the_stop(
-    own_server: RealServer, start_worker: StartWorker, how: signal.Signals
-) -> None:
-    worker = start_worker(own_server, shutdown_grace_s=0.5)
-    wait_for(own_server.client, [post(own_server.client) for _ in range(4)], b"running")
-    os.kill(own_server.process.pid, how)
-    if how is signal.SIGKILL:
-        own_server.process.wait()
-        worker.wait_for_line("redis:")
-    worker.send_signal(signal.SIGTERM)
-    assert worker.wait(SOON_S) == 0
-    assert "Traceback" not in worker.log
