@@ -38,7 +38,7 @@ async def test_a_running_gateway_promotes_due_jobs(backend: Backend) -> None:
     async with open_state(settings, connections) as state:
         redis = backend.client()
         hash_fields: Any = {"job_id": "j", "task": "chat", "payload": "{}", "status": "queued"}
-        await redis.hset(state.store.keys.job("j"), mapping=hash_fields)  # type: ignore[misc]
+        await redis.hset(state.store.keys.job("j"), mapping=hash_fields)
         await redis.zadd(state.store.keys.scheduled, {"j": 1})
 
         async def promoted() -> int:

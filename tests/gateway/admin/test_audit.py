@@ -14,8 +14,8 @@ from common.contracts.access import AuditAction
 from common.jobs.audit.auditor import AuditNotPermitted, AuditPace
 from gateway.admin import integrity_audit as route
 from gateway.admin.audit_log import AuditLogPage
-from tests.support.gateway.access import JSON, bearer, call, id_of, key_for, post
-from tests.support.gateway.asgi import Exchange
+from tests.support.gateway.access import bearer, call, id_of, key_for, post
+from tests.support.gateway.asgi import JSON, Exchange
 from tests.support.gateway.dead_letters import dead
 from tests.support.gateway.harness import Gateway, Make, check_problem, partitioned
 from tests.support.waiting import eventually
@@ -162,7 +162,7 @@ async def test_a_report_that_cannot_be_stored_is_still_returned(gateway: Gateway
     await gateway.redis.delete(gateway.keys.audit)
     for found in (b"", b"x", b"1", b"null", b'[{"job_id":"j"}]', b"\xff"):  # of a third party
         odd: Any = {"last_found": found, "last_jobs": b"\xff", "jobs_total": "7"}
-        await gateway.redis.hset(gateway.keys.audit, mapping=odd)  # type: ignore[misc]
+        await gateway.redis.hset(gateway.keys.audit, mapping=odd)
         answer = (await gateway.client.get("/v1/audit")).json()
         assert (answer["last"]["violations"], answer["totals"]["jobs_checked"]) == ([], 7)
 
@@ -181,8 +181,7 @@ async def entries(gateway: Gateway, key: str | None, query: str = "") -> list[di
     answer = await call(gateway, "GET", f"/v1/trail{query}", key)
     assert answer.status == 200
     AuditLogPage.model_validate_json(answer.body)
-    items: list[dict[str, Any]] = answer.json()["items"]
-    return items
+    return answer.json()["items"]
 
 
 async def actions(gateway: Gateway, key: str | None) -> list[tuple[str, str]]:

@@ -10,7 +10,8 @@ from pydantic import TypeAdapter
 from common.contracts.access import AccessKeys
 from common.contracts.queue import paused_key
 from common.observability.heartbeats import Heartbeat
-from tests.support.gateway.access import JSON, bearer, call, id_of, key_for
+from tests.support.gateway.access import bearer, call, id_of, key_for
+from tests.support.gateway.asgi import JSON
 from tests.support.gateway.harness import Gateway, Make, check_problem, partitioned
 
 pytestmark = pytest.mark.fakeredis_only
@@ -54,7 +55,7 @@ async def test_the_job_queue_is_described(gateway: Gateway) -> None:
 
 async def test_bullmq_queues_are_listed_and_cannot_be_paused(make: Make) -> None:
     gateway = make(bullmq_add_queues="mail,print")
-    await gateway.redis.rpush("bull:mail:wait", "1", "2")  # type: ignore[misc]
+    await gateway.redis.rpush("bull:mail:wait", "1", "2")
     await gateway.redis.zadd("bull:mail:failed", {"3": 1})
     found = (await gateway.client.get(QUEUES)).json()["bullmq"]
     assert [queue["name"] for queue in found] == ["mail", "print"]

@@ -154,8 +154,7 @@ async def test_the_last_use_is_shown(gateway: Gateway, admin: str) -> None:
 
     async def last_used() -> int | None:
         answer = await call(gateway, "GET", f"/v1/keys/{id_of(key)}", admin)
-        used: int | None = answer.json()["last_used_ts"]
-        return used
+        return answer.json()["last_used_ts"]
 
     used = await eventually(last_used)
     assert abs(used - time.time() * 1000) < 60_000

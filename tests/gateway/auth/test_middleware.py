@@ -38,9 +38,9 @@ from gateway.auth.permissions import (
     permission_for,
 )
 from gateway.http.paths import is_openai, is_workflow
-from tests.gateway.http.test_fast_path import WithoutFastPath
-from tests.support.gateway.access import JSON, bearer, call, client_at, id_of, key_for, post
-from tests.support.gateway.asgi import Client
+from tests.gateway.http.test_routing import WithoutFastPath
+from tests.support.gateway.access import bearer, call, client_at, id_of, key_for, post
+from tests.support.gateway.asgi import JSON, Client
 from tests.support.gateway.harness import CHAT, Gateway, Make, check_problem
 from tests.support.gateway.workflows import check_envelope
 from tests.support.servers import Backend
@@ -162,9 +162,9 @@ async def test_expired_and_revoked_keys_are_rejected(
     for key in (expired, revoked):
         assert (await post(strict, key)).status == 202
     records = strict.state.access.keys.keys.records
-    stored = json.loads(await strict.redis.hget(records, id_of(expired)) or b"")  # type: ignore[misc]
+    stored = json.loads(await strict.redis.hget(records, id_of(expired)) or b"")
     changed = json.dumps({**stored, "expires_ms": 1})
-    await strict.redis.hset(records, id_of(expired), changed)  # type: ignore[misc]
+    await strict.redis.hset(records, id_of(expired), changed)
     await strict.state.access.keys.revoke(id_of(revoked))
     now += callers_module.CACHE_TTL_S
     for key in (expired, revoked):

@@ -253,7 +253,7 @@ async def test_a_key_that_is_revoked_or_changed_ends_its_sessions(strict: Gatewa
             access.callers.invalidate(key_id)
         else:  # the record was changed by hand
             changed = replace(issued.record, scopes=frozenset({"jobs:read"}))
-            await strict.redis.hset(AccessKeys().records, key_id, changed.to_json())  # type: ignore[misc,arg-type]
+            await strict.redis.hset(AccessKeys().records, key_id, changed.to_json())
             access.callers.invalidate(key_id)
         check_problem(await browser.get("/v1/jobs"), 401, "key_required")
         assert (await browser.me())["sign_in_needed"]

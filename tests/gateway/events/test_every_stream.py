@@ -121,8 +121,7 @@ async def test_a_stream_has_two_formats(build: Make, opening: Open) -> None:
     assert exchange.header("cache-control") == "no-store, no-transform"
     assert exchange.header("x-accel-buffering") == "no"
     assert exchange.header("vary") == "Accept"
-    hello = await exchange.next()
-    assert hello is not None
+    hello = await exchange.block()
     assert (hello.event, hello.retry, hello.id) == ("hello", "1000", None)
     lines = await watch(gateway, stream, {"accept": "application/x-ndjson"})
     assert (lines.header("content-type") or "").startswith("application/x-ndjson")

@@ -1,4 +1,4 @@
-"""`GET /v1/jobs/{id}/events`: wire format, order of events, and end of the stream."""
+"""`GET /v1/jobs/{id}/events`: format, order, end, resumption, and third-party events."""
 
 from __future__ import annotations
 
@@ -6,8 +6,14 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from tests.support.gateway.harness import Gateway, check_problem, partitioned
+from tests.support.gateway.asgi import Exchange
+from tests.support.gateway.harness import Gateway, check_problem, make_gateway, partitioned
+from tests.support.gateway.sse import Block
+from tests.support.servers import FAKE, Backend
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.fakeredis_only
 
@@ -20,8 +26,7 @@ async def test_hello_is_sent_first_and_at_once(gateway: Gateway) -> None:
     assert stream.status == 200
     assert stream.header("content-length") is None
     assert stream.header("x-request-id")
-    hello = await stream.next()
-    assert hello is not None
+    hello = await stream.block()
     assert (hello.event, hello.retry, hello.id) == ("hello", "1000", None)
     body = hello.json()
     assert set(body) == {"type", "ts", "step", "data"}
@@ -39,8 +44,7 @@ async def test_live_events_in_order_until_the_end(gateway: Gateway) -> None:
             assert (await stream.event("hello")).id is None
             await stream.event("queued")
             ids = [await gateway.emit(job_id, "running", hint=hint)]
-            first = await stream.next()
-            assert first is not None
+            first = await stream.block()
             assert (first.id, first.event, first.retry) == (ids[0], "running", None)
             large = {"text": "hi\nthere", "more": "x" * 600_000}  # than a slow client's queue
             ids.append(await gateway.emit(job_id, "message", large, hint=hint))
@@ -165,3 +169,249 @@ async def test_the_accept_header_selects_the_format(gateway: Gateway) -> None:
             assert answer.status == 200, accept
             assert (answer.header("content-type") or "").startswith(kind), accept
     assert gateway.hub.clients == 0
+
+
+async def finished_job(gateway: Gateway, messages: int = 6) -> tuple[str, list[str]]:
+    """A finished job and the ids of its events."""
+    job_id = await gateway.create()
+    for n in range(messages):
+        await gateway.emit(job_id, "message", {"n": n})
+    await gateway.finish(job_id)
+    entries = await gateway.redis.xrange(gateway.keys_of(job_id).events(job_id))
+    return job_id, [entry_id.decode() for entry_id, _ in entries]
+
+
+def ids_of(blocks: list[Block]) -> list[str]:
+    return [block.id for block in blocks if block.id]
+
+
+@partitioned
+async def test_a_finished_job_can_be_resumed_after_every_event(gateway: Gateway) -> None:
+    """A browser reconnects to the same URL, with the newer id in the header."""
+    job_id, ids = await finished_job(gateway)
+    for beginning in ("", "0-0"):
+        assert ids_of(await gateway.watch_all(job_id, beginning)) == ids
+    for cut in range(len(ids) - 1):
+        header, query = {"last-event-id": ids[cut]}, f"?last_event_id={ids[cut]}"
+        for headers, suffix in ((header, ""), ({}, query), (header, f"?last_event_id={ids[0]}")):
+            stream = await gateway.client.watch(job_id, headers, suffix)
+            hello, *events = await stream.rest()
+            assert hello.event == "hello"
+            assert ids_of(events) == ids[cut + 1 :]
+            assert "gap" not in [event.event for event in events]
+
+
+async def test_resume_after_the_end_gets_204(gateway: Gateway) -> None:
+    """A worker that lost its lease may still write events; the stream has ended for the client."""
+    job_id, ids = await finished_job(gateway)
+    ms = int(ids[-1].partition("-")[0])
+    target = f"/v1/jobs/{job_id}/events"
+    for last in (f"{ms + 1000}-0", "18446744073709551615-18446744073709551615", ids[-1], ids[-1]):
+        answer = await gateway.client.get(target, {"last-event-id": last})
+        assert (answer.status, answer.body) == (204, b"")
+        assert answer.header("x-request-id")
+        if last == ids[-1]:
+            await gateway.emit(job_id, "message", {"text": "too late"})
+    assert gateway.hub.clients == 0
+
+
+async def test_before_the_terminal_event_there_is_no_204(gateway: Gateway) -> None:
+    """The hash is written before the event: between the two, the final event is still to come."""
+    job_id = await gateway.create()
+    running = await gateway.emit(job_id, "running")
+    await gateway.redis.hset(gateway.keys.job(job_id), "status", "done")
+    stream = await gateway.client.watch(job_id, {"last-event-id": running})
+    assert stream.status == 200
+    await gateway.emit(job_id, "done")
+    assert [block.event for block in await stream.rest()] == ["hello", "done"]
+
+
+async def test_id_beyond_the_end_of_a_running_job_continues_live(gateway: Gateway) -> None:
+    job_id = await gateway.create()
+    stream = await gateway.client.watch(job_id, {"last-event-id": "99999999999999-0"})
+    await stream.event("hello")
+    await gateway.emit(job_id, "running")
+    await gateway.finish(job_id)
+    assert [block.event for block in await stream.rest()] == ["running", "done"]
+
+
+async def test_malformed_ids_are_rejected(gateway: Gateway) -> None:
+    target = f"/v1/jobs/{await gateway.create()}/events"
+    for malformed in (
+        *("x", "1", "-", "1-", "-1", "1-1-1", "1.0-0", "+1-0", " 1-0", "0x1-0", "1-0;", "$", "+"),
+        *("18446744073709551616-0", "1-18446744073709551616", "9" * 5000 + "-0", "\xb2-0", "1-0\t"),
+    ):
+        answer = await gateway.client.get(target, {"last-event-id": malformed})
+        check_problem(answer, 400, "invalid_last_event_id")
+    for malformed in ("%D9%A1-%D9%A0", "1%000-0", "%ff", "1-0%0A"):
+        answer = await gateway.client.get(f"{target}?last_event_id={malformed}")
+        check_problem(answer, 400, "invalid_last_event_id")
+
+
+async def test_trimmed_events_are_reported_as_a_gap(gateway: Gateway) -> None:
+    job_id, ids = await finished_job(gateway)
+    await gateway.redis.xtrim(gateway.keys.events(job_id), maxlen=3, approximate=False)
+    for known in (ids[1], None):
+        gap, *events = await gateway.watch_all(job_id, known)
+        assert (gap.event, gap.id) == ("gap", None)
+        assert gap.json()["data"] == {"from": known or "0-0", "to": ids[-3]}
+        assert ids_of(events) == ids[-3:]
+    events = await gateway.watch_all(job_id, ids[-3])
+    assert [event.event for event in events] == ["message", "done"], "no gap behind the client"
+
+
+async def read_some(stream: Exchange, count: int) -> list[str]:
+    got: list[str] = []
+    while len(got) < count and (block := await stream.next()) is not None:
+        if block.id:
+            got.append(block.id)
+    return got
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("emit"), st.integers(1, 5), st.booleans()),
+        st.tuples(st.just("read"), st.integers(1, 4), st.booleans()),
+    ),
+    max_size=12,
+)
+
+
+@given(steps)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+async def test_reconnects_neither_lose_nor_repeat_events(
+    steps: list[tuple[str, int, bool]],
+) -> None:
+    """Events are written while a client reads some, disconnects, and resumes with its last id."""
+    backend = Backend(FAKE)
+    gateway = make_gateway(backend)
+    try:
+        job_id = await gateway.create()
+        written, got = 1, []
+        for kind, count, flag in steps:
+            if kind == "emit":
+                for n in range(count):
+                    await gateway.emit(job_id, "message", {"n": n}, hint=flag)
+                written += count
+            elif len(got) < written:
+                headers = {"last-event-id": got[-1]} if got else {}
+                stream = await gateway.client.watch(job_id, headers)
+                got += await read_some(stream, min(count, written - len(got)))
+                await stream.hang_up()
+        await gateway.finish(job_id)
+        got += ids_of(await gateway.watch_all(job_id, got[-1] if got else None))
+        entries = await gateway.redis.xrange(gateway.keys.events(job_id))
+        assert got == [entry_id.decode() for entry_id, _ in entries]
+        assert gateway.hub.clients == 0
+    finally:
+        await gateway.close()
+        await backend.close()
+
+
+async def test_reconnects_during_many_events_lose_none(gateway: Gateway) -> None:
+    """Each connection reads a few events, stored or live, and is closed."""
+    job_id = await gateway.create()
+    got: list[str] = []
+    for round_ in range(25):
+        headers = {"last-event-id": got[-1]} if got else {}
+        stream = await gateway.client.watch(job_id, headers)
+        for n in range(3):
+            await gateway.emit(job_id, "message", {"n": n}, hint=n != round_ % 3)
+        got += await read_some(stream, 2)
+        await stream.hang_up()
+    await gateway.finish(job_id)
+    got += ids_of(await gateway.watch_all(job_id, got[-1]))
+    entries = await gateway.redis.xrange(gateway.keys.events(job_id))
+    assert got == [entry_id.decode() for entry_id, _ in entries]
+
+
+DEEP = b"[" * 400 + b"]" * 400
+
+ODD: dict[str, dict[str, Any]] = {
+    "data no json": {"type": "message", "data": "{oops"},
+    "data binary": {"type": "message", "data": b"\xff\x00\n\n"},
+    "data empty": {"type": "message", "data": ""},
+    "data blank": {"type": "message", "data": " \n"},
+    "data absent": {"type": "message"},
+    "data pretty": {"type": "message", "data": b'{\r\n\t"a":\n1\r}'},
+    "data raw lines": {"type": "message", "data": "data: x\n\nevent: done\ndata: {}\n\n"},
+    "data a string with lines": {"type": "message", "data": json.dumps("a\n\nb\r\u2028")},
+    "data NaN": {"type": "message", "data": "NaN"},
+    "data a big integer": {"type": "message", "data": b'{"n":%d}' % 10**30},
+    "data pretty with a big integer": {"type": "message", "data": b'{"n":\n%d}' % 10**30},
+    "data deep": {"type": "message", "data": DEEP},
+    "data deep and pretty": {"type": "message", "data": DEEP + b"\n"},
+    "data very deep": {"type": "message", "data": b"[" * 5000 + b"]" * 5000},
+    "data of a megabyte": {"type": "message", "data": json.dumps("x" * 1_000_000)},
+    "type with lines": {"type": "message\ndata: {}\n\nevent: done"},
+    "type with CR": {"type": "mess\rage"},
+    "type with a line separator": {"type": "a\u2028b\x85c"},
+    "type binary": {"type": b"\xff\xfe"},
+    "type empty": {"type": ""},
+    "type absent": {"colour": "red"},
+    "type with NUL": {"type": "a\x00b"},
+    "step with lines": {"type": "message", "step": "a\n\nb"},
+    "ts no number": {"type": "message", "ts": "soon"},
+    "ts beyond 64 bits": {"type": "message", "ts": "9" * 30, "data": "{}"},
+    "ts of 10000 digits": {"type": "message", "ts": "9" * 10_000},
+    "ts negative": {"type": "message", "ts": "-5"},
+    "a fifth field": {"type": "message", "data": "{}", "extra": "\n\n"},
+}
+
+
+@pytest.mark.parametrize("live", [True, False], ids=["live", "stored"])
+async def test_unusual_events_are_delivered(gateway: Gateway, live: bool) -> None:
+    """Each is delivered as one event, and the stream of another job is not affected."""
+    neighbour = await gateway.create()
+    other_stream = await gateway.client.watch(neighbour)
+    await other_stream.event("queued")
+    for name, fields in ODD.items():
+        job_id = await gateway.create()
+        if live:
+            stream = await gateway.client.watch(job_id)
+            await stream.event("queued")
+        await gateway.redis.xadd(gateway.keys.events(job_id), fields)
+        await gateway.finish(job_id)
+        odd, done = await stream.rest() if live else (await gateway.watch_all(job_id))[1:]
+        assert done.event == "done", name
+        body = odd.json()
+        assert set(body) == {"type", "ts", "step", "data"}, name
+        assert type(body["ts"]) is int, name
+        if name == "data no json":
+            assert body["data"] == {"_raw": "{oops"}
+        answer = await gateway.client.get(f"/v1/jobs/{job_id}/events", NDJSON)
+        kinds = [json.loads(line)["type"] for line in answer.body.split(b"\n")[:-1]]
+        assert len(kinds) == 4, name
+        assert (kinds[0], kinds[-1]) == ("hello", "done"), name
+    await gateway.finish(neighbour)
+    assert [block.event for block in await other_stream.rest()] == ["done"]
+
+
+async def test_the_job_of_a_third_party_gateway_can_be_watched(gateway: Gateway) -> None:
+    """The hash need not contain the id; events are found by the id in the path."""
+    await gateway.redis.hset("job:theirs", mapping={"status": "running"})
+    await gateway.emit("theirs", "queued")
+    await gateway.redis.hset("job:theirs", "status", "done")
+    await gateway.emit("theirs", "done")
+    events = await gateway.watch_all("theirs")
+    assert [event.event for event in events] == ["queued", "done"]
+
+
+async def test_a_job_without_events_can_be_watched(gateway: Gateway) -> None:
+    await gateway.redis.hset("job:theirs", mapping={"job_id": "theirs"})
+    stream = await gateway.client.watch("theirs")
+    assert (await stream.event("hello")).json()["data"]["job_id"] == "theirs"
+    await eventually(lambda: gateway.hub._topics)
+    await gateway.emit("theirs", "queued", hint=False)
+    await gateway.finish("theirs", hint=False)
+    assert [block.event for block in await stream.rest()] == ["queued", "done"]
+
+
+async def test_invalid_hints_are_ignored(gateway: Gateway) -> None:
+    job_id = await gateway.create()
+    stream = await gateway.client.watch(job_id)
+    await stream.event("queued")
+    for hint in (b"", b" ", b"x y z", b"\xff\xfe", b"a" * 100_000):
+        await gateway.redis.publish(gateway.keys.hints, hint)
+    await gateway.finish(job_id)
+    assert [block.event for block in await stream.rest()] == ["done"]

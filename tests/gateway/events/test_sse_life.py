@@ -25,8 +25,7 @@ async def test_only_an_idle_stream_gets_heartbeats(make: Make) -> None:
     stream, busy = await gateway.client.watch(job_id), await patient.client.watch(job_id)
     await stream.event("queued")
     for _ in range(3):
-        beat = await stream.next()
-        assert beat is not None
+        beat = await stream.block()
         assert beat.comment is not None
         assert beat.comment.startswith("hb ")
         assert (beat.event, beat.data, beat.id) == (None, None, None)

@@ -65,7 +65,7 @@ async def test_documents_are_added_and_listed(make: Make) -> None:
     answer = await add(gateway)
     assert answer.status == 202
     job_id = answer.json()["job_id"]
-    payload = await gateway.redis.hget(gateway.keys_of(job_id).job(job_id), "payload")  # type: ignore[misc]
+    payload = await gateway.redis.hget(gateway.keys_of(job_id).job(job_id), "payload")
     assert json.loads(payload or b"")["document"]["id"] == NOTE["id"]
     await store(gateway, RagKeys("default"), "c", "b", "a")
     first = (await gateway.client.get(f"{DOCUMENTS}?limit=2")).json()

@@ -32,7 +32,7 @@ async def put(gateway: Gateway, ms: int = NOON, job_id: str = "", **fields: Any)
     record = {"job_id": job_id, "task": "chat", "payload": '{"text":"hello"}', "status": "queued"}
     record |= {"created_ts": ms, "updated_ts": ms + 1, "ttl_s": 600, "result": "", "error": ""}
     keys = gateway.keys_of(job_id)
-    await gateway.redis.hset(keys.job(job_id), mapping=record | fields)  # type: ignore[misc]
+    await gateway.redis.hset(keys.job(job_id), mapping=record | fields)
     await gateway.redis.zadd(keys.index, {job_id: ms})
     return job_id
 

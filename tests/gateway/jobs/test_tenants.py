@@ -82,7 +82,7 @@ async def test_a_job_of_another_tenant_looks_like_a_missing_one(gateway: Gateway
     for status in EVERY_STATUS:
         job_id = (await post(gateway, other_key)).json()["job_id"]
         key = gateway.keys_of(job_id).job(job_id)
-        await gateway.redis.hset(key, "status", status)  # type: ignore[misc]
+        await gateway.redis.hset(key, "status", status)
         before = await gateway.snapshot()
         for name in ROUTES:
             refused = await ask(gateway, name, job_id, own_key)

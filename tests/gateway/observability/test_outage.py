@@ -81,8 +81,7 @@ async def gateway(server: Redis, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 async def check_unreachable(gateway: Gateway, *targets: str) -> None:
     async def send() -> list[Answer]:
         gets = [gateway.client.get(target) for target in targets]
-        answers: list[Answer] = await asyncio.gather(gateway.client.post(CHAT), *gets)
-        return answers
+        return await asyncio.gather(gateway.client.post(CHAT), *gets)
 
     with short_retries(*gateway.batchers):
         await check_refused(send)

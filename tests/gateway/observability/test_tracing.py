@@ -32,13 +32,13 @@ def spans() -> Iterator[Spans]:
 
 
 async def options(gateway: Gateway, job_id: str) -> Any:
-    raw = await gateway.redis.hget(gateway.keys.lease(job_id), "options")  # type: ignore[misc]
+    raw = await gateway.redis.hget(gateway.keys.lease(job_id), "options")
     return None if raw is None else json.loads(raw)
 
 
 async def check_contract(gateway: Gateway, job_id: str) -> None:
     """Job, message and event have the fields of the contract, traced or not."""
-    job = await gateway.redis.hgetall(gateway.keys.job(job_id))  # type: ignore[misc]
+    job = await gateway.redis.hgetall(gateway.keys.job(job_id))
     assert len(job) == 9
     for _, fields in await gateway.redis.xrange(gateway.keys.queue):
         assert set(fields) == {b"job_id", b"task", b"payload"}
@@ -159,7 +159,7 @@ async def test_one_trace_from_request_through_retry_to_end(
     assert [attributes(span)["sluice.job.attempt"] for span in (first, second)] == [1, 2]
     assert [attributes(span)["sluice.job.outcome"] for span in (first, second)] == ["retry", "done"]
     await check_contract(gateway, job_id)
-    job = await gateway.redis.hgetall(gateway.keys.job(job_id))  # type: ignore[misc]
+    job = await gateway.redis.hgetall(gateway.keys.job(job_id))
     assert json.loads(job[b"result"]) == f"00-{TRACE}-{ids(second)[1]}-01"
 
 

@@ -28,16 +28,14 @@ async def queue_of(gateway: Gateway) -> dict[str, Any]:
     assert answer.status == 200, answer
     [queue] = answer.json()["queues"]
     assert queue["name"] == "jobs:stream"
-    found: dict[str, Any] = queue
-    return found
+    return queue
 
 
 async def status_of(gateway: Gateway) -> dict[str, Any]:
     answer = await gateway.client.get("/v1/status")
     assert answer.status == 200, answer
     StatusView.model_validate(answer.json())
-    found: dict[str, Any] = answer.json()
-    return found
+    return answer.json()
 
 
 # -- queues ------------------------------------------------------------------------------------
@@ -90,8 +88,8 @@ async def test_metrics_are_sums_and_list_each_partition(gateway: Gateway) -> Non
     job_ids = [await gateway.create() for _ in range(10)]
     await gateway.redis.xadd(gateway.state.lines.clients[2].keys.dead_letters, {"reason": "x"})
     ended = gateway.state.lines.for_job(job_ids[0]).keys.counts
-    await gateway.redis.hincrby(ended, "done", 3)  # type: ignore[misc]
-    await gateway.redis.hincrby(gateway.state.lines.clients[1].keys.counts, "error", 2)  # type: ignore[misc]
+    await gateway.redis.hincrby(ended, "done", 3)
+    await gateway.redis.hincrby(gateway.state.lines.clients[1].keys.counts, "error", 2)
     found = await scrape(gateway)
     assert found.value("gw_queue_depth") == 10
     assert found.value("gw_dlq_depth") == 1

@@ -48,7 +48,7 @@ async def test_streams_are_read_from_the_server_of_their_job(
     for job_id in job_ids:
         redis = there if number(gateway, job_id) == AWAY else gateway.redis
         fields = {"type": "done", "ts": "1", "step": "s", "data": "{}"}
-        await redis.xadd(gateway.keys_of(job_id).events(job_id), fields)  # type: ignore[arg-type]
+        await redis.xadd(gateway.keys_of(job_id).events(job_id), fields)
     for stream in streams:
         assert [block.event for block in await stream.rest()] == ["done"]
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from common.access.record import KeySpec
 from tests.support.gateway.asgi import Answer, Client
 from tests.support.gateway.harness import CHAT, Gateway
-
-JSON = {"content-type": "application/json"}
 
 
 async def key_for(gateway: Gateway, name: str = "test", **spec: Any) -> str:
@@ -34,23 +31,13 @@ async def call(
     gateway: Gateway, method: str, path: str, key: str | None = None, body: object = None
 ) -> Answer:
     """Any request, with a key or without."""
-    headers = {} if key is None else bearer(key)
-    raw = b"" if body is None else json.dumps(body).encode()
-    if raw:
-        headers |= JSON
-    return await gateway.client.send(method, path, headers, raw)
-
-
-class OtherAddress:
-    """The same app, with connections to another address of this machine."""
-
-    def __init__(self, app: Any, server: Any) -> None:
-        self._app = app
-        self._server = server
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        await self._app({**scope, "server": self._server}, receive, send)
+    return await gateway.client.send(method, path, {} if key is None else bearer(key), body)
 
 
 def client_at(gateway: Gateway, server: Any = ("192.0.2.9", 8080)) -> Client:
-    return Client(OtherAddress(gateway.app, server))
+    """A client of the same app, with connections to another address of this machine."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await gateway.app({**scope, "server": server}, receive, send)
+
+    return Client(app)

@@ -8,12 +8,13 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from tests.support.gateway.sse import Block, Parser
 
 #: Long enough for a slow machine; never waited for in a test that passes.
 TIMEOUT_S = 10.0
+JSON = {"content-type": "application/json"}
 
 Headers = dict[str, str] | Sequence[tuple[str, str]]
 
@@ -115,6 +116,12 @@ class Exchange:
         await asyncio.wait_for(self.task, TIMEOUT_S)
         return Answer(self.status, self.headers, body)
 
+    async def block(self) -> Block:
+        """The next SSE block; fails if the stream has ended."""
+        block = await self.next()
+        assert block is not None, "the stream has ended"
+        return block
+
     async def next(self) -> Block | None:
         """The next SSE block, None when the stream has ended."""
         while not self._parser.blocks:
@@ -160,6 +167,25 @@ def _pairs(headers: Headers) -> list[tuple[str, str]]:
     return list({name.replace("_", "-"): value for name, value in headers.items()}.items())
 
 
+def _encode(body: object, headers: Headers) -> tuple[bytes, list[tuple[str, str]]]:
+    """The bytes of a body and the headers with its length."""
+    pairs = _pairs(headers)
+    if isinstance(body, bytes):
+        raw = body
+    elif body is None:
+        raw = b""
+    else:
+        raw = json.dumps(body).encode()
+        pairs = (
+            _pairs({**JSON, **dict(pairs)})
+            if isinstance(headers, dict)
+            else [*JSON.items(), *pairs]
+        )
+    if raw and not any(name == "content-length" for name, _ in pairs):
+        pairs.append(("content-length", str(len(raw))))
+    return raw, pairs
+
+
 class Client:
     """Sends requests to an ASGI app; abandons at the end what a test left open."""
 
@@ -200,22 +226,41 @@ class Client:
         self._open.append(exchange)
         return exchange
 
+    def request(
+        self, method: str, target: str, headers: Headers = (), body: object = None
+    ) -> Exchange:
+        """A request with a whole body: bytes, or a value that is sent as JSON."""
+        raw, pairs = _encode(body, headers)
+        return self.begin(method, target, pairs, [raw])
+
     async def send(
-        self, method: str, target: str, headers: Headers = (), body: bytes = b""
+        self, method: str, target: str, headers: Headers = (), body: object = None
     ) -> Answer:
-        pairs = _pairs(headers)
-        if body:
-            pairs.append(("content-length", str(len(body))))
-        return await self.begin(method, target, pairs, [body]).answer()
+        return await self.request(method, target, headers, body).answer()
 
     async def get(self, target: str, headers: Headers = ()) -> Answer:
         return await self.send("GET", target, headers)
 
-    async def post(self, body: bytes | object, headers: dict[str, str] | None = None) -> Answer:
-        """`POST /v1/jobs` with a JSON body, given as a value or as bytes."""
-        raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-        merged = {"content-type": "application/json", **(headers or {})}
-        return await self.send("POST", "/v1/jobs", merged, raw)
+    async def post(self, body: object, headers: dict[str, str] | None = None) -> Answer:
+        """`POST /v1/jobs` with JSON, given as a value or as bytes."""
+        return await self.send("POST", "/v1/jobs", {**JSON, **(headers or {})}, body)
+
+    async def pages(
+        self, target: str, parameter: str = "before", headers: Headers = ()
+    ) -> list[Any]:
+        """The bodies of all pages of a list."""
+        found: list[Any] = []
+        url = target
+        while len(found) < 500:
+            answer = await self.get(url, headers)
+            assert answer.status == 200, answer
+            found.append(answer.json())
+            pagination = found[-1].get("result", found[-1]).get("pagination")
+            position = pagination["next_cursor"] if pagination else found[-1].get("next")
+            if position is None:
+                return found
+            url = f"{target}{'&' if '?' in target else '?'}{parameter}={quote(position)}"
+        raise AssertionError("the list does not end")
 
     async def watch(self, job_id: str, headers: Headers = (), query: str = "") -> Exchange:
         """An event stream, its headers read."""

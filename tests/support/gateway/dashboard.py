@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from http.cookies import SimpleCookie
 from typing import Any
 
-from tests.support.gateway.access import JSON
 from tests.support.gateway.asgi import Answer, Client
 from tests.support.gateway.harness import Gateway
 
@@ -29,10 +27,7 @@ class Browser:
         sent = dict(PAGE if headers is None else headers)
         if self.cookie:
             sent["cookie"] = f"other=1; sluice_session={self.cookie}; more=2"
-        raw = b"" if body is None else json.dumps(body).encode()
-        if raw:
-            sent |= JSON
-        answer = await self._client.send(method, path, sent, raw)
+        answer = await self._client.send(method, path, sent, body)
         set_cookie = answer.header("set-cookie")
         if set_cookie is not None:
             self.cookie = SimpleCookie(set_cookie)["sluice_session"].value

@@ -6,7 +6,7 @@ import itertools
 import json
 from typing import Any
 
-from tests.support.gateway.asgi import Answer
+from tests.support.gateway.asgi import JSON, Answer
 from tests.support.gateway.harness import Gateway
 
 NOON = 1_760_000_000_000
@@ -101,7 +101,6 @@ async def left(gateway: Gateway) -> list[str]:
 
 
 async def call(gateway: Gateway, method: str, target: str = "", body: object = None) -> Answer:
-    """`method /v1/dlq<target>`."""
-    raw = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
-    headers = {"content-type": "application/json"} if raw else {}
-    return await gateway.client.send(method, f"/v1/dlq{target}", headers, raw)
+    """`method /v1/dlq<target>`; a body in bytes is sent as JSON too."""
+    headers = JSON if isinstance(body, bytes) else {}
+    return await gateway.client.send(method, f"/v1/dlq{target}", headers, body)

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 from fastapi import FastAPI
-from redis.asyncio import Redis
 
 from common.contracts.jobs import JobKeys
 from common.jobs.audit.auditor import AuditPace, build_auditor
 from common.jobs.partition_clients import PartitionClient, PartitionClients
 from common.jobs.scripts import CORE_SCRIPT
+from common.observability.heartbeats import Heartbeat
 from common.process.usage import LoopLag
 from common.redis.batching import ScriptBatcher
 from common.redis.pipelined import CommandClient
@@ -66,7 +66,7 @@ class Gateway:
     app: FastAPI
     client: Client
     state: GatewayState
-    redis: Redis
+    redis: Any
     keys: JobKeys
     #: The connection that the hub reads with.
     reading: Any
@@ -80,23 +80,19 @@ class Gateway:
 
     @property
     def images(self) -> ImageServices:
-        services: ImageServices = self.app.state.images
-        return services
+        return self.app.state.images
 
     @property
     def workflows(self) -> WorkflowServices:
-        services: WorkflowServices = self.app.state.workflows
-        return services
+        return self.app.state.workflows
 
     @property
     def bullmq(self) -> BullQueues:
-        queues: BullQueues = self.app.state.bullmq
-        return queues
+        return self.app.state.bullmq
 
     @property
     def history(self) -> HistoryServices:
-        services: HistoryServices = self.app.state.history
-        return services
+        return self.app.state.history
 
     def keys_of(self, job_id: str) -> JobKeys:
         """The keys of the partition that a job belongs to."""
@@ -110,8 +106,7 @@ class Gateway:
         """Create a job over HTTP; returns its id."""
         answer = await self.client.post(body, headers)
         assert answer.status == 202, answer
-        job_id: str = answer.json()["job_id"]
-        return job_id
+        return answer.json()["job_id"]
 
     async def emit(
         self, job_id: str, type: str, data: bytes | object = None, *, hint: bool = True
@@ -129,8 +124,14 @@ class Gateway:
         """The end of a job as the contract orders it: hash first, terminal event second."""
         fields = {"status": status, "updated_ts": "1760000000001", "result": '{"text":"hi"}'}
         keys = self.keys_of(job_id)
-        await self.redis.hset(keys.job(job_id), mapping=fields)  # type: ignore[misc]
+        await self.redis.hset(keys.job(job_id), mapping=fields)
         return await self.emit(job_id, status, {"ms": 1}, hint=hint)
+
+    async def heartbeat(self, *beats: Heartbeat) -> None:
+        """Store heartbeats as workers do."""
+        for beat in beats:
+            await self.redis.zadd(self.keys.workers, {beat.consumer: beat.seen_ms})
+            await self.redis.set(self.keys.worker(beat.consumer), beat.to_json())
 
     async def watch_all(self, job_id: str, last_event_id: str | None = None) -> list[Block]:
         """All events of a stream up to its end, without the hello."""

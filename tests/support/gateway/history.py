@@ -87,7 +87,7 @@ class History:
         """Increase the job counters."""
         for name, number in counts.items():
             assert name in values_of(CountField)
-            await self.redis.hincrby(KEYS.counts, name, number)  # type: ignore[misc]
+            await self.redis.hincrby(KEYS.counts, name, number)
 
     async def store_heartbeat(self, beat: Heartbeat) -> None:
         await self.redis.zadd(KEYS.workers, {beat.consumer: beat.seen_ms})

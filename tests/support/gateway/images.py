@@ -16,11 +16,10 @@ from common.features.images.types import (
     ProcessingAttempt,
     ProcessingFailure,
 )
-from tests.support.gateway.asgi import Answer, Exchange
+from tests.support.gateway.asgi import JSON, Answer, Exchange
 from tests.support.gateway.harness import Gateway
 
 IMAGES = "/v1/images"
-JSON = {"content-type": "application/json"}
 PNG = {"content-type": "image/png"}
 KEYS = ImageKeys()
 STAGES = (Stage.VALIDATING, Stage.DECODING, Stage.PROCESSING, Stage.ENCODING, Stage.UPLOADING)
@@ -107,14 +106,12 @@ class Images:
     # -- a client's calls ------------------------------------------------------------------
 
     async def post(self, body: object = None, **headers: str) -> Answer:
-        raw = b"" if body is None else json.dumps(body).encode()
-        return await self.client.send("POST", IMAGES, {**JSON, **headers}, raw)
+        return await self.client.send("POST", IMAGES, {**JSON, **headers}, body)
 
     async def create(self, body: object = None, **headers: str) -> str:
         answer = await self.post(body, **headers)
         assert answer.status == 201, answer
-        image_id: str = answer.json()["image_id"]
-        return image_id
+        return answer.json()["image_id"]
 
     def begin(
         self,
@@ -161,8 +158,7 @@ class Images:
     async def view(self, image_id: str) -> dict[str, Any]:
         answer = await self.read(image_id)
         assert answer.status == 200, answer
-        found: dict[str, Any] = answer.json()
-        return found
+        return answer.json()
 
     async def watch(self, image_id: str, **headers: str) -> Exchange:
         return await self.client.begin("GET", f"{IMAGES}/{image_id}/events", headers).start()
@@ -216,7 +212,7 @@ class Images:
         return sorted(directory.iterdir()) if directory.is_dir() else []
 
     async def status(self, image_id: str) -> dict[str, str]:
-        found: Any = await self.redis.hgetall(KEYS.status(image_id))  # type: ignore[misc]
+        found: Any = await self.redis.hgetall(KEYS.status(image_id))
         return {name.decode(): value.decode() for name, value in found.items()}
 
     async def jobs(self) -> int:

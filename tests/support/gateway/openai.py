@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from common.observability.heartbeats import Heartbeat, ModelReading
-from tests.support.gateway.asgi import Answer, Exchange
+from tests.support.gateway.asgi import JSON, Answer, Exchange
 from tests.support.gateway.harness import Gateway
 from tests.support.waiting import eventually
 
 CHAT, EMBEDDINGS, MODELS = "/v1/chat/completions", "/v1/embeddings", "/v1/models"
 HELLO: dict[str, Any] = {"messages": [{"role": "user", "content": "hello"}]}
 STREAMED: dict[str, Any] = {**HELLO, "stream": True}
-JSON = "application/json"
 USAGE = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10, "cached_tokens": 4}
 RESULT: dict[str, Any] = {
     "text": "Hi there, friend.",
@@ -68,7 +67,7 @@ class Work:
         await self.end("error", error=error)
 
     async def end(self, status: str, **fields: str) -> None:
-        await self.gateway.redis.hset(  # type: ignore[misc]
+        await self.gateway.redis.hset(
             self.gateway.keys_of(self.job_id).job(self.job_id), mapping={"status": status, **fields}
         )
         await self.gateway.emit(self.job_id, status, {"ms": 1})
@@ -76,7 +75,7 @@ class Work:
     async def status(self) -> str:
         """The status of the job."""
         key = self.gateway.keys_of(self.job_id).job(self.job_id)
-        found = await self.gateway.redis.hget(key, "status")  # type: ignore[misc]
+        found = await self.gateway.redis.hget(key, "status")
         return bytes(found).decode()
 
     async def events(self) -> list[tuple[str, Any]]:
@@ -89,7 +88,7 @@ class Work:
     async def payload(self) -> Any:
         """The payload of the job."""
         key = self.gateway.keys_of(self.job_id).job(self.job_id)
-        return json.loads(await self.gateway.redis.hget(key, "payload"))  # type: ignore[misc]
+        return json.loads(await self.gateway.redis.hget(key, "payload"))
 
     async def answer(self) -> Answer:
         return await self.exchange.answer()
@@ -97,9 +96,7 @@ class Work:
 
 def begin(gateway: Gateway, body: object, path: str = CHAT, **headers: str) -> Exchange:
     """A request, sent."""
-    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    sent = {"content-type": JSON, "content-length": str(len(raw)), **headers}
-    return gateway.client.begin("POST", path, sent, [raw])
+    return gateway.client.request("POST", path, {**JSON, **headers}, body)
 
 
 async def send(gateway: Gateway, body: object, path: str = CHAT, **headers: str) -> Answer:
@@ -136,7 +133,7 @@ def text_of(found: list[dict[str, Any]], member: str = "content") -> str:
 def error_in(answer: Answer, status: int, code: str) -> dict[str, Any]:
     """The answer is an error in OpenAI's envelope; returns it."""
     assert answer.status == status, answer
-    assert answer.header("content-type") == JSON
+    assert answer.header("content-type") == JSON["content-type"]
     body = answer.json()
     assert set(body) == {"error"}
     error: dict[str, Any] = body["error"]

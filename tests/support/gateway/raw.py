@@ -51,8 +51,7 @@ class Raw:
             await asyncio.sleep(every_s)
 
     async def _within(self, reading: Any) -> bytes:
-        read: bytes = await asyncio.wait_for(reading, TIMEOUT_S)
-        return read
+        return await asyncio.wait_for(reading, TIMEOUT_S)
 
     def close(self) -> None:
         self.writer.close()

@@ -8,16 +8,15 @@ from typing import Any
 
 from common.features.workflows.types import NewItem, StepExecution
 from tests.support.gateway.asgi import Answer, Exchange
-from tests.support.gateway.workflows import JOBS, JSON, Workflows, proposals, things
+from tests.support.gateway.workflows import JOBS, Workflows, proposals, things
 
 
 def begin(
     workflows: Workflows, path: str, body: object = None, method: str = "POST", **headers: str
 ) -> Exchange:
     """A request under way."""
-    raw = json.dumps({} if body is None else body).encode()
-    pairs = {**JSON, "content-length": str(len(raw)), **headers}
-    return workflows.gateway.client.begin(method, JOBS + path, pairs, [raw])
+    sent = {} if body is None else body
+    return workflows.gateway.client.request(method, JOBS + path, headers, sent)
 
 
 async def send(

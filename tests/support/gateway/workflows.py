@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import uuid
 from collections.abc import Sequence
@@ -22,11 +21,10 @@ from common.features.workflows.types import (
     WorkflowOutcome,
 )
 from common.jobs.limits import AdmissionLimits
-from tests.support.gateway.asgi import Answer
+from tests.support.gateway.asgi import JSON, Answer
 from tests.support.gateway.harness import Gateway
 
 JOBS = "/api/workflow/jobs"
-JSON = {"content-type": "application/json"}
 ADMISSION = AdmissionLimits("workers", 1000, 600)
 KEYS = WorkflowKeys()
 #: A workflow without sources, proposals and review.
@@ -82,9 +80,9 @@ class Workflows:
     # -- over HTTP -------------------------------------------------------------------------
 
     async def post(self, path: str, body: object = None, **headers: str) -> Answer:
-        """Any POST below the jobs; bytes go as they are."""
-        raw = body if isinstance(body, bytes) else json.dumps({} if body is None else body).encode()
-        return await self.gateway.client.send("POST", JOBS + path, {**JSON, **headers}, raw)
+        """Any POST below the jobs; without a body, it is an empty object."""
+        sent = {} if body is None else body
+        return await self.gateway.client.send("POST", JOBS + path, {**JSON, **headers}, sent)
 
     async def create(self, body: object = None, **headers: str) -> Answer:
         return await self.post("", body, **headers)
@@ -93,8 +91,7 @@ class Workflows:
         """Create a job; returns its id."""
         answer = await self.create(body, **headers)
         assert answer.status == 200, answer
-        job_id: str = answer.json()["job"]["job_id"]
-        return job_id
+        return answer.json()["job"]["job_id"]
 
     async def get(self, path: str, **headers: str) -> Answer:
         return await self.gateway.client.get(JOBS + path, headers)

@@ -1,15 +1,21 @@
-"""Redrive of dead letters: one job each, idempotent, at a given rate."""
+"""Redrive of dead letters: one job each, idempotent, at a given rate, with the same rights."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import uuid
 from typing import Any
 
 import pytest
 
+from common.access.record import tenant_tail
+from common.jobs.options import JobOptions
 from gateway.admin.dlq.models import RedriveReport, RedriveRequest
+from gateway.jobs.ids import new_job_id
 from tests.gateway.admin.dlq.test_dead_letters import IMPOSSIBLE_IDS
+from tests.support.gateway.access import call as send
+from tests.support.gateway.access import key_for, post
 from tests.support.gateway.dead_letters import EXHAUSTED, HOSTILE, NO_JOB, call, dead, left, put
 from tests.support.gateway.harness import CHAT, Gateway, Make, check_problem, partitioned
 
@@ -247,3 +253,69 @@ async def test_a_job_key_of_another_type_is_skipped(gateway: Gateway) -> None:
     assert report["skipped"] == [{"dead_letter_id": bad, "code": "store_corrupt"}]
     assert ids_in(report["redriven"]) == [good]
     assert await left(gateway) == [bad]
+
+
+@pytest.fixture
+async def strict(make: Make) -> Gateway:
+    return make(auth="required")
+
+
+async def put_dead_letter(gateway: Gateway, job_id: str = "", options: bytes | None = None) -> str:
+    """A dead letter with or without the options of its job."""
+    job_id = job_id or str(uuid.uuid4())
+    message = {"job_id": job_id, "task": "chat", "payload": "{}"}
+    fields = {b"reason": NO_JOB.encode(), b"fields": json.dumps(message).encode()}
+    more = {} if options is None else {b"options": options}
+    return await put(gateway, {**fields, b"job_id": job_id.encode(), **more})
+
+
+async def rights(gateway: Gateway, dead_letter_id: str) -> tuple[str | None, Any]:
+    """Tenant and tools of the redriven job."""
+    admin = await key_for(gateway, scopes=frozenset({"admin"}))
+    answer = await send(gateway, "POST", f"/v1/dlq/{dead_letter_id}/redrive", admin)
+    assert answer.status == 202, answer
+    key = gateway.keys.lease(answer.json()["job_id"])
+    if await gateway.redis.exists(key):
+        assert await gateway.redis.ttl(key) > 0
+        assert await gateway.redis.hget(key, "attempt") == b"0"
+    options = JobOptions.from_json(await gateway.redis.hget(key, "options") or b"")
+    return options.tenant, options.tools
+
+
+async def test_tenant_and_tools_of_the_dead_letter_are_kept(strict: Gateway) -> None:
+    await key_for(strict, tools=frozenset({"clock"}))
+    shop = JobOptions(5.0, tenant="shop", tools=("clock", "search"))
+    for options, expected in (
+        (shop.to_json(), ("shop", ("clock", "search"))),
+        (JobOptions(tenant="shop", tools=()).to_json(), ("shop", ())),
+        # Other options of the original job may have caused the failure.
+        (JobOptions(timeout_s=0.5).to_json(), (None, None)),
+        (b"", (None, None)),
+        *((junk, ("?", ())) for junk in (b"{", b"[]", b'{"tenant":7,"tools":"all"}')),
+    ):
+        dead_letter_id = await put_dead_letter(strict, options=options)
+        assert await rights(strict, dead_letter_id) == expected, options
+
+
+async def test_an_expired_job_gets_the_rights_of_the_keys(strict: Gateway) -> None:
+    """Its tenant was not recorded, and is recognised by the job id."""
+    shop = new_job_id(tenant_tail("shop"))
+    for keys, job_id, expected in (
+        ({}, "", (None, None)),
+        ({"tenant": "shop"}, shop, ("shop", None)),
+        ({"tenant": "shop", "tools": frozenset({"clock"})}, shop, ("shop", ())),
+        ({}, "", (None, None)),
+        ({"tools": frozenset({"clock"})}, "", (None, ())),
+    ):
+        await key_for(strict, **keys)
+        assert await rights(strict, await put_dead_letter(strict, job_id)) == expected
+
+
+async def test_the_rights_of_a_tenants_job_are_stored_with_it(strict: Gateway) -> None:
+    key = await key_for(strict, tenant="shop", tools=frozenset({"search", "clock"}))
+    job_id = (await post(strict, key)).json()["job_id"]
+    options = await strict.redis.hget(strict.keys.lease(job_id), "options")
+    found = JobOptions.from_json(options)
+    assert (found.tenant, found.tools) == ("shop", ("clock", "search"))
+    job_id = (await post(strict, await key_for(strict))).json()["job_id"]
+    assert not await strict.redis.exists(strict.keys.lease(job_id))

@@ -101,7 +101,7 @@ async def test_invalid_headers_of_the_record_are_replaced(images: Images) -> Non
     await images.succeed(image_id)
     for etag in ("", 'x"\r\nSet-Cookie: a=b', "\u20ac", "a b", "x" * 1000):
         unsafe = {"etag": etag, "content_type": "text/html"}
-        await images.redis.hset(KEYS.record(image_id), mapping=unsafe)  # type: ignore[misc]
+        await images.redis.hset(KEYS.record(image_id), mapping=unsafe)
         answer = await fetch(images, image_id)
         assert (answer.status, answer.body) == (200, STORED)
         assert answer.header("content-type") == "application/octet-stream"

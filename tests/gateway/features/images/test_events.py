@@ -31,8 +31,7 @@ async def test_every_stage_is_sent_in_order(images: Images) -> None:
         200,
         "text/event-stream; charset=utf-8",
     )
-    hello = await stream.next()
-    assert hello is not None
+    hello = await stream.block()
     assert (hello.event, hello.retry) == ("hello", "1000")
     assert hello.json()["data"]["image_id"] == image_id
     first = await stream.next()
@@ -91,8 +90,7 @@ async def test_a_resumed_stream_does_not_repeat_the_known_state(images: Images) 
     await images.advance(image_id, Stage.DECODING)
     stream = await images.watch(image_id)
     await stream.next()
-    known = await stream.next()
-    assert known is not None
+    known = await stream.block()
     assert known.id
     resumed = await images.watch(image_id, last_event_id=known.id)
     await resumed.next()
@@ -108,7 +106,7 @@ async def test_a_resumed_stream_does_not_repeat_the_known_state(images: Images) 
 
 async def write_status(images: Images, image_id: str, **fields: str) -> None:
     """Write the status as a third-party pipeline does, without a hint."""
-    await images.redis.hset(KEYS.status(image_id), mapping=fields)  # type: ignore[misc]
+    await images.redis.hset(KEYS.status(image_id), mapping=fields)
 
 
 async def test_stages_written_without_a_hint_are_sent(images: Images) -> None:
@@ -168,8 +166,7 @@ async def test_an_invalid_progress_is_tolerated(images: Images) -> None:
 async def test_one_stream_has_many_images(images: Images) -> None:
     ids = [await images.uploaded() for _ in range(3)]
     stream = await images.watch_many(ids)
-    hello = await stream.next()
-    assert hello is not None
+    hello = await stream.block()
     assert hello.json()["data"]["image_ids"] == ids
     blocks = [await _block(stream) for _ in ids]
     assert [block.json()["image_id"] for block in blocks] == ids
@@ -199,8 +196,7 @@ async def _block(stream: Any) -> Block:
 
 async def _block_of(images: Images, image_id: str) -> dict[str, Any]:
     _, ready = await (await images.watch(image_id)).rest()
-    data: dict[str, Any] = ready.json()
-    return data
+    return ready.json()
 
 
 async def test_unknown_and_deleted_images_are_reported_as_gone(images: Images) -> None:

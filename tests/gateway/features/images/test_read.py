@@ -13,8 +13,9 @@ import pytest
 from common.contracts.images import STAGE_PROGRESS
 from tests.gateway.features.images.conftest import MakeImages
 from tests.support.gateway.access import bearer, key_for
+from tests.support.gateway.asgi import JSON
 from tests.support.gateway.harness import check_problem
-from tests.support.gateway.images import BYTES, DETAILS, IMAGES, JSON, KEYS, STAGES, STORED, Images
+from tests.support.gateway.images import BYTES, DETAILS, IMAGES, KEYS, STAGES, STORED, Images
 
 pytestmark = pytest.mark.fakeredis_only
 
@@ -182,7 +183,7 @@ async def test_an_invalid_record_is_tolerated(images: Images) -> None:
     image_id = await images.uploaded()
     await images.succeed(image_id)
     fields = {"details": '{"detections":[1],"detector":"x","timings_ms":7}', "metadata": "no JSON"}
-    await images.redis.hset(KEYS.record(image_id), mapping=fields)  # type: ignore[misc]
+    await images.redis.hset(KEYS.record(image_id), mapping=fields)
     view = await images.view(image_id)
     assert (view["detector"], view["metadata"]) == ("x", {})
     assert not {"detections", "timings_ms"} & set(view)

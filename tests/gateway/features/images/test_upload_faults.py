@@ -73,7 +73,7 @@ async def test_the_file_is_kept_while_the_outcome_is_unknown(
         await eventually(lambda: not uploading._cleanup_tasks)
     assert len(images.spooled()) == 1
     check_problem(await images.upload(image_id), 409, "already_uploaded")
-    await images.redis.hset(KEYS.record(image_id), "upload_deadline_ms", "1")  # type: ignore[misc]
+    await images.redis.hset(KEYS.record(image_id), "upload_deadline_ms", "1")
     assert (await images.upload(image_id)).status == 202
 
 
@@ -190,11 +190,11 @@ async def test_a_long_upload_renews_its_claim(images: Images, monkeypatch: Any) 
     upload = images.begin_unfinished(image_id, [])
 
     async def deadline() -> int:
-        raw: Any = await images.redis.hget(KEYS.record(image_id), "upload_deadline_ms")  # type: ignore[misc]
+        raw: Any = await images.redis.hget(KEYS.record(image_id), "upload_deadline_ms")
         return int(raw or 0)
 
     await eventually(deadline)
-    await images.redis.hset(KEYS.record(image_id), "upload_deadline_ms", "1")  # type: ignore[misc]
+    await images.redis.hset(KEYS.record(image_id), "upload_deadline_ms", "1")
     upload.send(b"x")
 
     async def renewed() -> bool:
@@ -215,7 +215,7 @@ async def test_a_stalled_upload_loses_its_claim(
     image_id = await images.create()
     slow = images.begin_unfinished(image_id, [b"slow"])
     await eventually(lambda: not slow._chunks)
-    await images.redis.hset(KEYS.record(image_id), "upload_deadline_ms", "1")  # type: ignore[misc]
+    await images.redis.hset(KEYS.record(image_id), "upload_deadline_ms", "1")
     fast = await images.upload(image_id)
     assert fast.status == 202
     if held:  # otherwise it is detected only at the end of the body

@@ -1,4 +1,4 @@
-"""Request members: which are supported, how they are passed on, how others are refused."""
+"""Request members and errors of the OpenAI API: what is passed on, and how others are refused."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ import pytest
 
 from gateway.features.openai.chat.request import UNSUPPORTED_MEMBERS, ChatRequest
 from gateway.features.openai.validation import parse_body
+from gateway.http.error_formats import openai_error_view
+from gateway.http.paths import is_openai
 from gateway.http.problems import Problem
-from tests.support.gateway.harness import Gateway
-from tests.support.gateway.openai import HELLO, error_in, send, work
+from tests.support.gateway.access import bearer, client_at, key_for
+from tests.support.gateway.harness import CHAT as JOB
+from tests.support.gateway.harness import Gateway, Make, check_problem
+from tests.support.gateway.openai import CHAT, EMBEDDINGS, HELLO, MODELS, error_in, send, work
 
 pytestmark = pytest.mark.fakeredis_only
 
@@ -34,8 +38,7 @@ def payload_of(**members: Any) -> dict[str, Any]:
 
 
 def messages_of(*messages: dict[str, Any]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = payload_of(messages=list(messages))["messages"]
-    return found
+    return payload_of(messages=list(messages))["messages"]
 
 
 PASSED_ON: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -205,3 +208,191 @@ async def test_messages_may_have_the_maximum_payload_size(gateway: Gateway) -> N
     assert len(json.dumps(await work_item.payload())) > len(text)
     await work_item.finish()
     assert (await work_item.answer()).status == 200
+
+
+#: Kinds of job errors by the status of the response.
+KINDS: dict[int, tuple[str, ...]] = {
+    400: ("invalid_payload", "model_refused", "unknown_tool"),
+    500: ("handler_error", "attempts_exhausted", "ZeroDivisionError"),
+    502: ("model_failed", "model_stream_broken", "model_answer_invalid"),
+    503: ("no_model", "no_embedder", "model_unavailable", "unknown_task", "tool_unavailable"),
+    504: (
+        *("timeout", "expired_before_start", "model_connect_timeout", "model_total_timeout"),
+        *("model_first_token_timeout", "model_idle_timeout"),
+    ),
+}
+
+
+async def test_a_failed_job_has_the_status_of_its_error_kind(gateway: Gateway) -> None:
+    for status, kind in [(status, kind) for status, kinds in KINDS.items() for kind in kinds]:
+        request = await work(gateway)
+        await request.run()
+        await request.fail(kind, "so and so")
+        answer = await request.answer()
+        error = error_in(answer, status, kind)
+        assert error["message"] == "so and so"
+        assert error["type"] == ("invalid_request_error" if status == 400 else "server_error")
+        # SDKs retry by default, but the job has used its attempts.
+        assert answer.header("x-should-retry") == "false"
+        assert answer.header("x-job-id") == request.job_id
+    for invalid in ("", "no json", "[1]", '{"kind":null}'):
+        request = await work(gateway)
+        await request.end("error", error=invalid)
+        error = error_in(await request.answer(), 500, "handler_error")
+        assert error["message"] == "the job failed"
+
+
+async def test_a_full_queue_gets_429(make: Make) -> None:
+    gateway = make(backpressure_max_backlog=1)
+    await gateway.create()
+    answer = await send(gateway, HELLO)
+    error = error_in(answer, 429, "queue_full")
+    assert error["type"] == "rate_limit_error"
+    assert answer.header("retry-after")
+    assert answer.header("retry-after-ms")
+    assert answer.header("x-should-retry") is None
+
+
+async def test_limits_of_keys_and_pressure_are_reported(make: Make) -> None:
+    gateway = make(auth="required")
+    slow = await key_for(gateway, rate_per_min=1, burst=1)
+    few = await key_for(gateway, max_jobs=1)
+    for key, code in ((slow, "rate_limit_exceeded"), (few, "quota_exceeded")):
+        await gateway.client.post(JOB, bearer(key))
+        answer = await send(gateway, HELLO, **bearer(key))
+        assert error_in(answer, 429, code)["type"] == "rate_limit_error"
+        assert answer.header("retry-after")
+    key = await key_for(gateway)
+    gateway.state.pressure.refusing = True
+    for body, path in ((HELLO, CHAT), ({"input": "x"}, EMBEDDINGS)):
+        error_in(await send(gateway, body, path, **bearer(key)), 503, "under_pressure")
+
+
+async def test_unreachable_redis_gets_503(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    from redis.exceptions import ConnectionError as Gone
+
+    gateway = make()
+
+    async def away(*_: object, **__: object) -> Any:
+        raise Gone("away")
+
+    monkeypatch.setattr("gateway.observability.workers.read_heartbeats", away)
+    answer = await send(gateway, HELLO)
+    assert error_in(answer, 503, "store_unavailable")["type"] == "server_error"
+    error_in(await gateway.client.get(MODELS), 503, "store_unavailable")
+
+
+async def test_malformed_requests_are_rejected(make: Make) -> None:
+    gateway = make(max_payload_bytes=2048)
+    for path in (CHAT, EMBEDDINGS):
+        for body, code in (
+            (b"", "malformed_json"),
+            (b"{", "malformed_json"),
+            (b"[]", "invalid_type"),
+            (b"[" * 70 + b"]" * 70, "nested_too_deep"),
+        ):
+            error_in(await send(gateway, body, path), 400, code)
+    for size, code in ((3000, "payload_too_large"), (30_000, "body_too_large")):
+        long = {"messages": [{"role": "user", "content": "x" * size}]}
+        error_in(await send(gateway, long), 413, code)
+    answer = await send(gateway, HELLO, content_type="text/plain")
+    error_in(answer, 415, "unsupported_media_type")
+    answer = await send(gateway, HELLO, idempotency_key=" ")
+    error_in(answer, 400, "invalid_idempotency_key")
+    answer = await gateway.client.get(CHAT)
+    error_in(answer, 405, "method_not_allowed")
+    assert answer.header("allow") == "POST"
+
+
+async def test_other_paths_keep_the_problem_format(gateway: Gateway) -> None:
+    check_problem(await gateway.client.get("/v1/modelsx"), 404, "not_found")
+    check_problem(await gateway.client.get("/v1/chat"), 404, "not_found")
+    check_problem(await gateway.client.post(b"{"), 400, "malformed_json")
+    assert is_openai(CHAT)
+    assert is_openai("/v1/models/a/b")
+    assert not is_openai("/v1/embeddings/x")
+
+
+@pytest.mark.parametrize(
+    ("pointer", "param"),
+    [
+        ("", None),
+        ("/messages", "messages"),
+        ("/messages/0/content", "messages[0].content"),
+        ("/messages/12/content/3", "messages[12].content[3]"),
+        ("/tools/0/function/name", "tools[0].function.name"),
+    ],
+)
+def test_json_pointers_become_openai_parameter_names(pointer: str, param: str | None) -> None:
+    assert openai_error_view(400, "x", "y", pointer).error.param == param
+
+
+# -- keys ------------------------------------------------------------------------------------------
+
+
+async def test_a_missing_or_invalid_key_gets_401(make: Make) -> None:
+    gateway = make(auth="required")
+    for path in (CHAT, EMBEDDINGS):
+        for headers in ({}, bearer("sk-local"), bearer("sluice_x")):
+            answer = await send(gateway, HELLO, path, **headers)
+            error = error_in(answer, 401, "invalid_api_key")
+            assert error["type"] == "invalid_request_error"
+            assert "Bearer" in (answer.header("www-authenticate") or "")
+    error_in(await gateway.client.get(MODELS), 401, "invalid_api_key")
+
+
+async def test_placeholder_keys_are_ignored_on_loopback(gateway: Gateway) -> None:
+    remote = client_at(gateway)
+    for filler in ("Bearer sk-local", "bearer none", "Bearer x y", "Bearer "):
+        headers = {"authorization": filler}
+        assert (await gateway.client.get(MODELS, headers)).status == 200
+        # Not on other paths, not for one of Sluice's keys, not from other machines.
+        check_problem(await gateway.client.get("/v1/status", headers), 401, "invalid_key")
+        error_in(await remote.get(MODELS, headers), 401, "invalid_api_key")
+    for credentials in (
+        [("authorization", "Bearer sluice_oops")],
+        [("authorization", "Bearer SLUICE_k3x9q2ab_x")],
+        [("authorization", "Basic eDp5")],
+        [("authorization", "Bearerx")],
+        [("authorization", "Bearer a"), ("authorization", "Bearer b")],
+    ):
+        error_in(await gateway.client.get(MODELS, credentials), 401, "invalid_api_key")
+
+
+async def test_a_sluice_key_counts_on_loopback_too(gateway: Gateway) -> None:
+    key = await key_for(gateway, tenant="shop")
+    request = await work(gateway, **bearer(key))
+    other = await key_for(gateway, tenant="bakery")
+    path_of_job = f"/v1/jobs/{request.job_id}"
+    assert (await gateway.client.get(path_of_job, bearer(key))).status == 200
+    check_problem(await gateway.client.get(path_of_job, bearer(other)), 404, "job_not_found")
+    await request.finish()
+    assert (await request.answer()).status == 200
+
+
+async def test_both_scopes_and_the_task_are_required(make: Make) -> None:
+    gateway = make(auth="required")
+    for scope in ("jobs:write", "jobs:read", "metrics"):
+        key = await key_for(gateway, scopes=frozenset({scope}))
+        for path in (CHAT, EMBEDDINGS):
+            answer = await send(gateway, HELLO, path, **bearer(key))
+            assert "All of these scopes" in error_in(answer, 403, "insufficient_scope")["message"]
+        assert (await gateway.client.get(MODELS, bearer(key))).status == 200
+    key = await key_for(gateway, tasks=frozenset({"embed"}))
+    error_in(await send(gateway, HELLO, **bearer(key)), 403, "task_not_allowed")
+    both = await key_for(gateway, scopes=frozenset({"jobs:write", "jobs:read"}))
+    request = await work(gateway, **bearer(both))
+    await request.finish()
+    assert (await request.answer()).status == 200
+
+
+async def test_revoking_the_key_ends_the_request(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.auth.callers.CACHE_TTL_S", 0.0)
+    gateway = make(auth="required", sse_heartbeat_s=0.05)
+    key = await key_for(gateway)
+    request = await work(gateway, **bearer(key))
+    await gateway.state.access.keys.revoke(key.split("_")[1])
+    error_in(await request.answer(), 401, "invalid_api_key")
+    assert json.dumps(await request.status()) == '"queued"'

@@ -14,8 +14,8 @@ from common.errors import StoreUnavailable
 from common.features.rag.documents import DocumentRecord
 from common.features.rag.ontology import TermEntry, term_key
 from common.jobs.store import JobStore
-from tests.support.gateway.access import JSON, bearer, key_for
-from tests.support.gateway.asgi import Answer
+from tests.support.gateway.access import bearer, key_for
+from tests.support.gateway.asgi import JSON, Answer
 from tests.support.gateway.harness import Gateway, Make, check_problem
 from tests.support.waiting import eventually
 
@@ -34,25 +34,24 @@ async def add(
 
 async def payload_of(gateway: Gateway, answer: Answer) -> dict[str, Any]:
     assert answer.status == 202, answer
-    raw = await gateway.redis.hget(gateway.keys.job(answer.json()["job_id"]), "payload")  # type: ignore[misc]
-    payload: dict[str, Any] = json.loads(raw)  # type: ignore[arg-type]
-    return payload
+    raw = await gateway.redis.hget(gateway.keys.job(answer.json()["job_id"]), "payload")
+    return json.loads(raw)  # type: ignore[arg-type]
 
 
 async def store(gateway: Gateway, keys: RagKeys, *ids: str, text: str = "Öl über alles.") -> None:
     """Documents as a worker leaves them."""
     for number, document_id in enumerate(ids):
         record = DocumentRecord(document_id, f"Title {number}", "text/plain", 14, 1, "ab", "r1", 5)
-        await gateway.redis.hset(keys.documents, document_id, record.to_json())  # type: ignore[arg-type, misc]
+        await gateway.redis.hset(keys.documents, document_id, record.to_json())
         await gateway.redis.set(keys.text(document_id), text.encode())
         await gateway.redis.zadd(keys.order, {document_id: number + 1})
-    await gateway.redis.sadd(namespaces_key(keys.tenant), keys.namespace)  # type: ignore[misc]
+    await gateway.redis.sadd(namespaces_key(keys.tenant), keys.namespace)
 
 
 async def end(gateway: Gateway, job_id: str, status: str, **outcome: object) -> None:
     """The end of a job, as a worker writes it."""
     fields = {name: json.dumps(value) for name, value in outcome.items()}
-    await gateway.redis.hset(  # type: ignore[misc]
+    await gateway.redis.hset(
         gateway.keys.job(job_id), mapping={"status": status, "updated_ts": "1", **fields}
     )
     await gateway.emit(job_id, status, {"ms": 1})
@@ -224,7 +223,7 @@ async def test_search_waits_for_its_job(make: Make) -> None:
     gateway, hurried = make(), make(max_wait_s=0.05)
     exchange = gateway.client.begin("GET", "/v1/rag/default/search?q=when%3F&top_k=3", {})
     job_id = await the_job(gateway)
-    raw = await gateway.redis.hget(gateway.keys.job(job_id), "payload")  # type: ignore[misc]
+    raw = await gateway.redis.hget(gateway.keys.job(job_id), "payload")
     assert json.loads(raw) == {"query": "when?", "ns": "default", "top_k": 3, "mode": "auto"}  # type: ignore[arg-type]
     result = {"hits": [], "citations": [], "mode": "lexical"}
     await end(gateway, job_id, "done", result=result)
@@ -251,7 +250,7 @@ async def test_the_rights_of_the_key_are_stored_with_the_job(make: Make) -> None
     key = await key_for(gateway, tenant="shop", tools=("now",))
     answer = await add(gateway, NOTE, **bearer(key))
     lease = gateway.keys.lease(answer.json()["job_id"])
-    options = await gateway.redis.hget(lease, "options")  # type: ignore[misc]
+    options = await gateway.redis.hget(lease, "options")
     assert json.loads(options) == {"tenant": "shop", "tools": ["now"]}  # type: ignore[arg-type]
     key = await key_for(gateway, tasks=("chat",))
     answer = await gateway.client.get("/v1/rag/default/search?q=x", bearer(key))
@@ -301,7 +300,7 @@ DLQ = TermEntry(
 
 async def learn(gateway: Gateway, keys: RagKeys, *entries: TermEntry) -> None:
     for entry in entries:
-        await gateway.redis.hset(keys.ontology, term_key(entry.term), entry.to_json())  # type: ignore[misc, arg-type]
+        await gateway.redis.hset(keys.ontology, term_key(entry.term), entry.to_json())
 
 
 async def test_terms_are_listed_with_their_aliases(gateway: Gateway) -> None:

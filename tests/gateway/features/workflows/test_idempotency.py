@@ -41,8 +41,7 @@ BODY = {"metadata": {"order": 7}, "webhook_url": "https://example.com/hook"}
 
 
 async def count(workflows: Workflows) -> int:
-    number: int = await workflows.redis.zcard(KEYS.index())
-    return number
+    return await workflows.redis.zcard(KEYS.index())
 
 
 async def test_a_repeated_request_gets_the_first_response(workflows: Workflows) -> None:

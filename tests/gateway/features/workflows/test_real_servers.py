@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from common.contracts.workflow.statuses import EVENTS_KEPT
-from tests.gateway.features.workflows.test_list import numbers_of
+from tests.gateway.features.workflows.test_stream import numbers_of
 from tests.support.gateway.workflows import KEYS, Workflows, check_envelope, proposals, things
 
 pytestmark = pytest.mark.real_redis

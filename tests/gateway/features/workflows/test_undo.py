@@ -32,8 +32,7 @@ async def approved(workflows: Workflows, job_id: str, *ids: int) -> str:
     """The token of a bulk operation."""
     body = {"action": "approve", "proposal_ids": list(ids)}
     answer = await workflows.post(f"/{job_id}/proposals/bulk", body)
-    token: str = answer.json()["undo_token"]
-    return token
+    return answer.json()["undo_token"]
 
 
 async def test_an_operation_is_undone_once(workflows: Workflows) -> None:
@@ -98,8 +97,7 @@ class Beyond:
     async def core(self) -> str:
         """The last undo job, once it exists and a request waits for it."""
         await eventually(lambda: self.gateway.hub._topics)
-        found: str = (await self.cores())[-1]
-        return found
+        return (await self.cores())[-1]
 
     async def end(self, core_id: str, result: dict[str, Any], status: str = "done") -> None:
         """As a worker does."""

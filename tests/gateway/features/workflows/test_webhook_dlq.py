@@ -17,9 +17,9 @@ from common.features.workflows.webhooks.store import WebhookStore
 from common.observability.heartbeats import WebhooksReading
 from tests.gateway.observability.metrics.test_metrics import beat, scrape, store
 from tests.support.gateway.access import call, key_for
-from tests.support.gateway.asgi import Answer
+from tests.support.gateway.asgi import JSON, Answer
 from tests.support.gateway.harness import Make
-from tests.support.gateway.workflows import JSON, KEYS, Workflows, check_envelope
+from tests.support.gateway.workflows import KEYS, Workflows, check_envelope
 
 pytestmark = pytest.mark.fakeredis_only
 

@@ -1,16 +1,54 @@
-"""The history reader: each sample is read once and returned as a point."""
+"""Samples of the history: encoding, ring buffers in Redis, and the reader."""
 
 from __future__ import annotations
 
+import random
+from bisect import bisect_left
+from collections import Counter
+
 import pytest
 
-from common.contracts.stats import ONE_SECOND, TEN_SECONDS, StatsColumn
+from common.contracts.stats import (
+    COUNT_FIELDS,
+    HISTOGRAM_FIELDS,
+    ONE_SECOND,
+    TEN_SECONDS,
+    TOTAL_FIELDS,
+    Resolution,
+    StatsColumn,
+    StatsField,
+)
+from common.contracts.workers import SECONDS_BOUNDS
+from common.errors import CorruptKey
 from gateway.observability.history import reader as module
+from gateway.observability.history import samples
+from gateway.observability.history.collector import (
+    NEW_WITHIN_MS,
+    WORKER_FORGET_MS,
+    WorkerBaselines,
+    WorkerCounters,
+    sum_counters,
+)
 from gateway.observability.history.reader import HistoryReader
-from gateway.observability.history.samples import COLUMNS, Number, Point, columns, make_point
-from tests.support.gateway.history import START, STATS, History, sample
-
-pytestmark = pytest.mark.fakeredis_only
+from gateway.observability.history.rings import SamplerLease, WriteOutcome
+from gateway.observability.history.samples import (
+    COLUMNS,
+    Number,
+    Point,
+    Sample,
+    columns,
+    make_point,
+    merge_samples,
+)
+from tests.support.gateway.history import (
+    LEASE,
+    START,
+    STATS,
+    History,
+    beat,
+    sample,
+    task_histograms,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -105,3 +143,218 @@ async def test_several_samples_of_one_time_count_once(history: History) -> None:
     known = HistoryReader(history.rings)
     for _ in range(3):
         assert [each.ts for each in await known.points(ONE_SECOND)] == [START]
+
+
+OTHER = SamplerLease("other", 60_000)
+
+
+async def test_only_one_gateway_holds_the_lease(history: History) -> None:
+    rings = history.rings
+    assert await rings.acquire(LEASE)
+    assert not await rings.acquire(OTHER)
+    assert await rings.append(ONE_SECOND, sample(START, done=1), OTHER) is WriteOutcome.LOST
+    assert await history.stored() == []
+    await rings.release(OTHER)
+    assert not await rings.acquire(OTHER), "only the holder can release the lease"
+    await rings.release(LEASE)
+    assert await rings.acquire(OTHER)
+
+
+async def test_each_sample_is_written_once(history: History) -> None:
+    rings = history.rings
+    await rings.acquire(LEASE._replace(ttl_ms=100))
+    assert await rings.append(ONE_SECOND, sample(START, done=1), LEASE, "seen") is WriteOutcome.OK
+    assert await history.redis.pttl(STATS.sampler_lock) > 50_000, "a sample renews the lease"
+    again = await rings.append(ONE_SECOND, sample(START, done=2), LEASE, "more")
+    before = await rings.append(ONE_SECOND, sample(START - 1000, done=2), LEASE, "more")
+    assert (again, before) == (WriteOutcome.TAKEN, WriteOutcome.TAKEN)
+    [only] = await history.stored()
+    assert only.encode() == sample(START, done=1).encode()
+    assert await rings.seen() == b"seen", "baselines are stored only with a written sample"
+    short = Resolution("1s", 1000, 5)
+    for second in range(1, 8):
+        await rings.append(short, sample(START + second * 1000), LEASE)
+    assert [each.ts for each in await history.stored()] == [
+        START + second * 1000 for second in range(3, 8)
+    ]
+
+
+async def test_samples_in_the_future_are_deleted(history: History) -> None:
+    kept = [sample(START + n * 1000, {2: n}, depth=n) for n in range(4)]
+    await history.put([*kept, sample(START + 10**9, depth=9)])
+    await history.rings.rewind(ONE_SECOND, OTHER, START + 60_000)
+    assert len(await history.stored()) == 5, "not without the lease"
+    await history.rings.acquire(LEASE)
+    await history.rings.rewind(ONE_SECOND, LEASE, START + 60_000)
+    assert [each.encode() for each in await history.stored()] == [each.encode() for each in kept]
+    assert await history.rings.append(ONE_SECOND, sample(START + 4000), LEASE) is WriteOutcome.OK
+
+
+async def test_samples_are_read_after_a_time(history: History) -> None:
+    await history.put([sample(START + n * 1000) for n in range(5)], TEN_SECONDS)
+    after = history.rings.after
+    assert [each.ts for each in await after(TEN_SECONDS, START + 2000)] == [
+        START + 3000,
+        START + 4000,
+    ]
+    assert [each.ts for each in await after(TEN_SECONDS, 0, START + 1000)] == [START, START + 1000]
+    assert [each.ts for each in await after(TEN_SECONDS, 0, count=2)] == [START, START + 1000]
+    newest = await history.rings.newest(TEN_SECONDS)
+    assert newest is not None
+    assert newest.ts == START + 4000
+    assert await history.rings.newest(ONE_SECOND) is None
+
+
+async def test_key_of_another_type_is_not_changed(history: History) -> None:
+    await history.redis.set(STATS.ring(ONE_SECOND), "text")
+    await history.rings.acquire(LEASE)
+    with pytest.raises(CorruptKey):
+        await history.rings.append(ONE_SECOND, sample(START), LEASE)
+    assert await history.stored() == []
+    assert await history.redis.get(STATS.ring(ONE_SECOND)) == b"text"
+
+
+def entry(one: Sample) -> dict[bytes, bytes]:
+    flat = [text.encode() for text in one.encode()]
+    return dict(zip(flat[::2], flat[1::2]))
+
+
+def test_encoded_sample_can_be_decoded() -> None:
+    whole = sample(START, {3: 4}, depth=5, temperature_c=61.5, gpu_load=0.25, done=0)
+    fields = entry(whole)
+    assert list(fields) == [field.value.encode() for field in StatsField], (
+        "every entry has the same fields"
+    )
+    found = Sample.decode(f"{START}-0".encode(), fields)
+    assert found.ts == START
+    assert found.values == whole.values
+    assert StatsField.ERROR not in found.values, "unknown is not zero"
+    assert found.spreads == {StatsField.END_TO_END: {3: 4}}
+
+
+@pytest.mark.parametrize("raw", [b"x", b"nan", b"inf", b"\xff", b"1e999"])
+def test_invalid_fields_are_ignored(raw: bytes) -> None:
+    found = Sample.decode(b"5-0", {b"depth": raw, b"done": b"2", b"unknown": b"3"})
+    assert found == Sample(5, {StatsField.DONE: 2}, {})
+
+
+def test_merged_sample_has_sums_worst_values_and_totals() -> None:
+    first = sample(START, {1: 2}, done=2, depth=9, done_total=10, available_bytes=100)
+    second = sample(START + 1000, {1: 1, 2: 5}, done=3, depth=1, done_total=13, available_bytes=70)
+    third = sample(START + 2000, depth=4)
+    whole = merge_samples(START, [first, second, third])
+    assert whole.ts == START
+    assert whole.values == {
+        StatsField.DONE: 5,
+        StatsField.DEPTH: 9,
+        StatsField.DONE_TOTAL: 13,
+        StatsField.AVAILABLE_BYTES: 70,
+    }
+    assert whole.spreads[StatsField.END_TO_END] == {1: 3, 2: 5}
+    plain = [field for field in StatsField if field not in HISTOGRAM_FIELDS]
+    whole = merge_samples(START, [Sample(START, dict.fromkeys(plain, 1), {})])
+    assert set(whole.values) == set(plain), "every field is merged"
+    assert not set(COUNT_FIELDS) & set(TOTAL_FIELDS)
+
+
+def counts_of(values: list[float]) -> dict[int, int]:
+    return dict(Counter(bisect_left(SECONDS_BOUNDS, value) for value in values))
+
+
+@pytest.mark.parametrize("share", [0.5, 0.95, 0.99])
+def test_percentile_is_in_the_right_bucket(share: float) -> None:
+    assert samples.percentile_ms({}, share) is None
+    assert samples.percentile_ms({3: 0}, share) is None
+    assert samples.percentile_ms({samples.LAST_BUCKET: 5}, share) == SECONDS_BOUNDS[-1] * 1000
+    rng = random.Random(7)
+    for _ in range(50):
+        values = sorted(rng.lognormvariate(-1, 2) for _ in range(rng.randrange(1, 400)))
+        found = samples.percentile_ms(counts_of(values), share)
+        assert found is not None
+        rank = max(0, -(-int(share * 1000) * len(values) // 1000) - 1)
+        bucket = bisect_left(SECONDS_BOUNDS, values[rank])
+        low = SECONDS_BOUNDS[bucket - 1] if bucket else 0.0
+        high = SECONDS_BOUNDS[min(bucket, samples.LAST_BUCKET - 1)]
+        assert low * 1000 - 0.001 <= found <= high * 1000 + 0.001
+
+
+def test_merged_counts_have_the_same_percentiles() -> None:
+    rng = random.Random(3)
+    parts = [[rng.expovariate(2) for _ in range(rng.randrange(30))] for _ in range(20)]
+    whole = counts_of([value for part in parts for value in part])
+    merged = samples.merge_counts(counts_of(part) for part in parts)
+    assert merged == whole
+    for share in (0.5, 0.95, 0.99):
+        assert samples.percentile_ms(merged, share) == samples.percentile_ms(whole, share)
+
+
+def test_encoded_counts_can_be_decoded() -> None:
+    counts = {0: 3, 7: 12, samples.LAST_BUCKET: 1}
+    assert samples.encode({**counts, 4: 0}) == f"0:3,7:12,{samples.LAST_BUCKET}:1"
+    assert samples.decode(samples.encode(counts)) == counts
+    assert samples.decode("") == {}
+
+
+@pytest.mark.parametrize("raw", ["x", "1", "1:", ":1", "1:-2", "99:1", "1:1.5", "1:" + "9" * 99])
+def test_invalid_histograms_are_ignored(raw: str) -> None:
+    assert samples.decode(f"2:4,{raw},5:1") == {2: 4, 5: 1}
+
+
+OLD = START - NEW_WITHIN_MS
+
+
+def test_only_increases_count() -> None:
+    first = beat(started_ms=OLD, seen_ms=START, tally=task_histograms(5, 1, waits=(2,)))
+    then = beat(started_ms=OLD, seen_ms=START + 5000, tally=task_histograms(5, 4, waits=(3,)))
+    seen, increases = WorkerBaselines().diff([first], START)
+    assert increases == [], "it is unknown which counts are already in the samples"
+    seen, increases = seen.diff([then], START + 5000)
+    _, spreads = sum_counters(increases)
+    assert spreads == {StatsField.END_TO_END: {1: 3}, StatsField.QUEUE_WAIT: {0: 1}}
+    _, increases = seen.diff([then], START + 6000)
+    assert increases == [], "no new heartbeat"
+
+
+def test_all_counts_of_a_new_worker_are_added() -> None:
+    new_worker = beat(started_ms=START - 1000, seen_ms=START, tally=task_histograms(2))
+    seen, increases = WorkerBaselines().diff([new_worker], START)
+    assert sum_counters(increases)[1][StatsField.END_TO_END] == {0: 2}
+    again = beat(started_ms=START + 500, seen_ms=START + 1000, tally=task_histograms(1))
+    _, increases = seen.diff([again], START + 1000)
+    assert sum_counters(increases)[1][StatsField.END_TO_END] == {0: 1}, (
+        "another process of that name"
+    )
+    assert WorkerCounters(5).since(WorkerCounters(9)) == WorkerCounters(5), "it was reset"
+
+
+def test_tokens_are_counted() -> None:
+    def heartbeat(at: int, prompt: int, completion: int) -> object:
+        model = {"state": "ready", "prompt_tokens": prompt, "completion_tokens": completion}
+        return beat(started_ms=OLD, seen_ms=at, model=model)
+
+    seen, _ = WorkerBaselines().diff([heartbeat(START, 100, 10)], START)  # type: ignore[list-item]
+    _, increases = seen.diff([heartbeat(START + 1, 130, 17)], START)  # type: ignore[list-item]
+    values, _ = sum_counters(increases)
+    assert values == {StatsField.PROMPT_TOKENS: 30, StatsField.COMPLETION_TOKENS: 7}
+
+
+def test_next_sampler_restores_the_baselines() -> None:
+    first = beat(started_ms=OLD, seen_ms=START, tally=task_histograms(0, 7, waits=(1,)))
+    seen, _ = WorkerBaselines().diff([first], START)
+    later = beat(started_ms=OLD, seen_ms=START + 1, tally=task_histograms(0, 9, waits=(1,)))
+    _, increases = WorkerBaselines.decode(seen.encode().encode()).diff([later], START)
+    assert sum_counters(increases)[1] == {StatsField.END_TO_END: {1: 2}, StatsField.QUEUE_WAIT: {}}
+
+
+def test_baseline_of_a_dead_worker_is_dropped() -> None:
+    seen, _ = WorkerBaselines().diff([beat(started_ms=OLD, seen_ms=START)], START)
+    assert "w1" in seen.encode()
+    seen, _ = seen.diff([], START + WORKER_FORGET_MS)
+    assert seen.encode() == "{}"
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"x", b"[]", b"7", b'{"w":1}', b'{"w":[1,2]}', b'{"w":[1,2,3,4,5,"x"]}']
+)
+def test_invalid_baselines_are_ignored(raw: bytes) -> None:
+    assert WorkerBaselines.decode(raw).encode() == "{}"

@@ -75,7 +75,7 @@ async def test_sample_has_counts_since_the_last_one(history: History) -> None:
 async def test_sample_has_current_values(history: History) -> None:
     now_ms = await history.now_ms()
     fields = {"job_id": "a", "task": "chat", "payload": "{}"}
-    await history.redis.xadd(KEYS.queue, fields, f"{now_ms - 9000}-0")  # type: ignore[arg-type]
+    await history.redis.xadd(KEYS.queue, fields, f"{now_ms - 9000}-0")
     await history.redis.zadd(KEYS.scheduled, {"b": now_ms + 10**6, "c": now_ms + 10**6})
     await history.redis.xadd(KEYS.dead_letters, {"reason": "x"})
     queue = {"waiting": 1, "pending": 0, "oldest_ms": now_ms - 9000}
@@ -164,7 +164,7 @@ async def test_stopping_sampler_releases_the_lease(
     await first.run_once()
     await first.release()
     assert await history.redis.exists(STATS.sampler_lock) == 0
-    assert await history.redis.hlen(STATS.gateways) == 0  # type: ignore[misc]
+    assert await history.redis.hlen(STATS.gateways) == 0
     await second.release()
     await second.run_once()
     assert second.holds_lease
@@ -283,20 +283,20 @@ async def test_clock_behind_for_a_while_deletes_no_history(
 
 
 async def test_stale_gateways_are_removed(history: History) -> None:
-    await history.redis.hset(  # type: ignore[misc]
+    await history.redis.hset(
         STATS.gateways, mapping={"gone": '{"seen_ms":5,"sse_clients":9}', "odd": "x", "many": "[1]"}
     )
     found = await next_sample(history.sampler())
     assert found.values[StatsField.GATEWAYS] == 1
     assert found.values[StatsField.SSE_CLIENTS] == 0
-    assert await history.redis.hlen(STATS.gateways) == 1  # type: ignore[misc]
+    assert await history.redis.hlen(STATS.gateways) == 1
 
 
 async def test_invalid_values_in_redis_are_tolerated(history: History) -> None:
     for key in (KEYS.counts, KEYS.scheduled, KEYS.dead_letters, KEYS.workers, STATS.gateways):
         await history.redis.set(key, "text")
     await history.redis.set(KEYS.queue, "text")
-    await history.redis.hset(STATS.seen, "text", "1")  # type: ignore[misc]
+    await history.redis.hset(STATS.seen, "text", "1")
     found = await next_sample(history.sampler())
     assert StatsField.DEPTH not in found.values
     assert StatsField.DONE_TOTAL not in found.values

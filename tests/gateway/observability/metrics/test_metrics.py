@@ -129,7 +129,7 @@ async def test_queue_metrics_have_the_values_of_redis(gateway: Gateway) -> None:
     await gateway.redis.zadd(gateway.keys.scheduled, {"a": 1, "b": 2})
     await gateway.redis.xadd(gateway.keys.dead_letters, {"x": "y"})
     counts = {"accepted": 9, "done": 1234567890120, "error": 2, "canceled": 1}
-    await gateway.redis.hset(gateway.keys.counts, mapping=counts)  # type: ignore[misc]
+    await gateway.redis.hset(gateway.keys.counts, mapping=counts)
     lost = Violation("x", Rule.NOT_QUEUED, ""), Violation("y", Rule.NO_TTL, "")
     report = AuditReport(1_760_000_000_123, 7, 250, lost, 2)
     await store_report(gateway.redis, gateway.keys, report)
@@ -473,9 +473,9 @@ async def test_invalid_values_of_redis_are_left_out(
 ) -> None:
     keys = gateway.keys
     many: Any = {"done": b"\xffmany"}
-    await gateway.redis.hset(keys.counts, mapping=many)  # type: ignore[misc]
+    await gateway.redis.hset(keys.counts, mapping=many)
     odd: Any = {"last_ts": "nan", "last_violations": "1e400", "violations_total": b"\xff"}
-    await gateway.redis.hset(keys.audit, mapping=odd)  # type: ignore[misc]
+    await gateway.redis.hset(keys.audit, mapping=odd)
     found = await scrape(gateway)
     assert found.value("gw_jobs_finished_total") == 0
     assert found.value("gw_audit_last_violations") == 0
@@ -483,7 +483,7 @@ async def test_invalid_values_of_redis_are_left_out(
     for key in (keys.queue, keys.scheduled, keys.dead_letters, keys.workers):
         await gateway.redis.set(key, "x")
     for key in (keys.counts, keys.audit):
-        await gateway.redis.rpush(key, "x")  # type: ignore[misc]
+        await gateway.redis.rpush(key, "x")
     found = await scrape(gateway)
     assert found.value("gw_up") == 1
     left_out = {"gw_queue_depth", "gw_queue_pending", "gw_scheduled_jobs", "gw_dlq_depth"}

@@ -1,4 +1,4 @@
-"""`GET /v1/status` and `GET /v1/workers`."""
+"""`GET /v1/status` and `GET /v1/workers`: checks, model servers, and limited tasks."""
 
 from __future__ import annotations
 
@@ -9,20 +9,33 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
+from common.access.record import tenant_tail
+from common.contracts.workers import FIRST_TOKEN_BOUNDS, ModelState
 from common.jobs.audit.report import AuditRecord, AuditReport, Violation, store_report
 from common.jobs.audit.rules import Rule
 from common.jobs.queue_stats import JobCounts, QueueReading
-from common.observability.heartbeats import Heartbeat, ImagesReading
+from common.observability.heartbeats import (
+    Heartbeat,
+    Histogram,
+    ImagesReading,
+    LimitReading,
+    LimitsReading,
+    ModelReading,
+    WaitingReading,
+)
 from common.process.host import HostReadings
 from common.settings.gateway import GatewaySettings
 from common.version import VERSION
 from gateway.jobs.backpressure import PressureState, PressureView
+from gateway.jobs.ids import new_job_id
 from gateway.observability.metrics import routes as metrics_route
+from gateway.observability.snapshot.limits import MOST_HOLDERS
 from gateway.observability.snapshot.redis import RedisFacts
 from gateway.observability.status.checks import Level
-from gateway.observability.status.status import Checks, StatusView, overall, run_checks
-from tests.gateway.observability.metrics.test_metrics import beat, store, with_workers
-from tests.support.gateway.harness import Gateway
+from gateway.observability.status.status import Checks, ModelCheck, StatusView, overall, run_checks
+from tests.gateway.observability.metrics.test_metrics import beat, scrape, store, with_workers
+from tests.support.gateway.access import call, key_for
+from tests.support.gateway.harness import Gateway, Make
 
 pytestmark = pytest.mark.fakeredis_only
 
@@ -169,3 +182,179 @@ async def test_workers_are_listed(gateway: Gateway) -> None:
     assert abs(listed[0]["heartbeat_age_s"] - time.time()) < 60, "it was seen in 1970"
     assert listed[0]["tally"]["chat"]["started"] == 7
     assert TypeAdapter(Heartbeat).validate_python(listed[1]).to_json() == beat("b").to_json()
+
+
+def model(state: ModelState = ModelState.READY, reason: str = "", **more: Any) -> ModelReading:
+    return ModelReading(state=state, reason=reason, url="http://box:8090", slots=2, **more)
+
+
+def check(*readings: ModelReading | None) -> tuple[ModelCheck, Level]:
+    workers = [beat(f"w{n}", model=reading) for n, reading in enumerate(readings, 1)]
+    checks = run_checks(GatewaySettings(), replace(HEALTHY, workers=workers), 1.0, CALM)
+    return checks.model[0], overall(checks)[0]
+
+
+def test_ready_model_server_passes() -> None:
+    found, level = check(model(busy=1), model(busy=2), None, model(ModelState.ABSENT))
+    assert (found.number, found.ready, found.busy, found.slots) == (2, 2, 3, 4)
+    assert (found.status, found.output, level) == (Level.PASS, None, Level.PASS)
+
+
+def test_a_model_server_that_is_not_ready_is_a_warning() -> None:
+    for state in (ModelState.DOWN, ModelState.LOADING):
+        found, level = check(model(state, "Connection refused"), model())
+        assert (found.number, found.ready, found.slots) == (2, 1, 2)
+        assert (found.status, level) == (Level.WARN, Level.WARN)
+        assert found.output == f"w1 ({state.value}): Connection refused"
+    down = model(ModelState.DOWN, "Connection refused")
+    found, _ = check(down, down, down, model(ModelState.LOADING))
+    expected = "w1 and 2 more (down): Connection refused; w4 (loading): no answer"
+    assert found.output == expected, "a server of many workers is listed once"
+    found, _ = check(model(reason="401: who are you?; is MODEL_API_KEY right?"))
+    assert found.status is Level.WARN
+    assert found.output == "w1 (ready): 401: who are you?; is MODEL_API_KEY right?"
+
+
+def test_without_a_model_server_the_check_passes() -> None:
+    found = run_checks(GatewaySettings(), None, 1.0, CALM).model[0]
+    assert (found.status, found.number) == (Level.PASS, 0)
+
+
+async def test_model_values_are_in_status_and_metrics(gateway: Gateway) -> None:
+    counts = [0] * len(FIRST_TOKEN_BOUNDS) + [2]
+    busy = model(
+        busy=1,
+        name="small",
+        answers=7,
+        failures=1,
+        prompt_tokens=50,
+        completion_tokens=20,
+        first_token=Histogram(counts=counts, sum=900.0),
+    )
+    down = model(ModelState.DOWN, "Connection refused")
+    await store(
+        gateway, beat("w1", model=busy), beat("w2", model=down), beat("w3"),
+        beat("w4", model=model(ModelState.ABSENT)),
+    )  # fmt: skip
+    listed = (await gateway.client.get("/v1/workers")).json()["workers"]
+    assert listed[0]["model"]["name"] == "small"
+    assert listed[1]["model"]["reason"] == "Connection refused"
+    assert listed[2].get("model") is None
+    found = await scrape(gateway)
+    assert found.labels("gw_model_up") == [{"worker": "w1"}, {"worker": "w2"}]
+    assert found.value("gw_model_up", worker="w1") == 1
+    assert found.value("gw_model_up", worker="w2") == 0
+    assert found.value("gw_model_slots", worker="w1") == 2
+    assert found.value("gw_model_busy", worker="w1") == 1
+    assert found.value("gw_model_answers_total", worker="w1") == 7
+    assert found.value("gw_model_failures_total", worker="w1") == 1
+    assert found.value("gw_model_tokens_total", worker="w1", kind="prompt") == 50
+    assert found.value("gw_model_tokens_total", worker="w1", kind="completion") == 20
+    assert found.value("gw_model_first_token_seconds_count", worker="w1") == 2
+
+
+LIMITED = "chat+plan+code"
+
+
+def limited(name: str, seen_ms: int | None = None, **changes: Any) -> Heartbeat:
+    limits = LimitsReading(across=[LimitReading(name=LIMITED, places=2)], **changes)
+    now_ms = int(time.time() * 1000)
+    seen = {"seen_ms": now_ms if seen_ms is None else seen_ms}
+    return replace(beat(name), limits=limits, **seen)
+
+
+async def hold(gateway: Gateway, *job_ids: str, name: str = LIMITED, ms: int = 30_000) -> int:
+    until_ms = int(time.time() * 1000) + ms
+    await gateway.redis.zadd(gateway.keys.running(name), dict.fromkeys(job_ids, until_ms))
+    return until_ms
+
+
+async def checks_of(gateway: Gateway, key: str | None = None) -> dict[str, Any]:
+    answer = await call(gateway, "GET", "/v1/status", key)
+    assert answer.status == 200, answer
+    StatusView.model_validate(answer.json())
+    return answer.json()["checks"]
+
+
+async def test_limit_lists_its_holders(gateway: Gateway) -> None:
+    await store(gateway, beat("w0"))
+    checks = await checks_of(gateway)
+    assert (checks["limits"], checks["waiting"]) == ([], [])
+    older = LimitsReading(across=[LimitReading(name=LIMITED, places=9)])
+    await store(gateway, replace(limited("w2", seen_ms=1), limits=older), limited("w1"))
+    until_ms = await hold(gateway, "one", "two")
+    await hold(gateway, "expired", ms=-1000)
+    [limit] = (await checks_of(gateway))["limits"]
+    assert limit == {
+        "status": "pass",
+        "name": LIMITED,
+        "places": 2,
+        "running": 2,
+        "holders": [
+            {"job_id": "one", "until_ms": until_ms},
+            {"job_id": "two", "until_ms": until_ms},
+        ],
+    }
+    found = await scrape(gateway)
+    assert found.value("gw_task_limit_places", limit=LIMITED) == 2
+    assert found.value("gw_task_limit_running", limit=LIMITED) == 2
+    await hold(gateway, *(f"job-{number}" for number in range(MOST_HOLDERS + 3)))
+    [limit] = (await checks_of(gateway))["limits"]
+    assert (limit["running"], len(limit["holders"])) == (MOST_HOLDERS + 5, MOST_HOLDERS)
+
+
+async def test_invalid_holders_are_tolerated(gateway: Gateway) -> None:
+    await store(gateway, limited("w1"))
+    await gateway.redis.zadd(gateway.keys.running(LIMITED), {b"\xff": "+inf"})
+    [limit] = (await checks_of(gateway))["limits"]
+    assert limit["running"] == 1
+    await gateway.redis.set(gateway.keys.running(LIMITED), "a string")
+    [limit] = (await checks_of(gateway))["limits"]
+    assert (limit.get("running"), limit["holders"]) == (None, [])
+
+
+async def test_tenant_sees_only_its_own_holders(make: Make) -> None:
+    gateway = make(auth="required")
+    await store(gateway, limited("w1"))
+    own_job, others = new_job_id(tenant_tail("shop")), new_job_id(tenant_tail("bank"))
+    await hold(gateway, own_job, others, new_job_id())
+    shop = await key_for(gateway, tenant="shop", scopes=frozenset({"jobs:read"}))
+    [limit] = (await checks_of(gateway, shop))["limits"]
+    assert [holder["job_id"] for holder in limit["holders"]] == [own_job]
+    assert limit["running"] == 3
+    admin = await key_for(gateway, scopes=frozenset({"admin"}))
+    [limit] = (await checks_of(gateway, admin))["limits"]
+    assert len(limit["holders"]) == 3
+
+
+async def test_waiting_tasks_and_closed_workers_are_listed(gateway: Gateway) -> None:
+    now_ms = int(time.time() * 1000)
+    waiting = {"chat": WaitingReading(number=12, oldest_ms=now_ms - 90_000)}
+    closed = dict.fromkeys(("chat", "plan"), "the model server does not answer")
+    await store(gateway, limited("w1", closed=closed, waiting=waiting))
+    await store(gateway, limited("w2", seen_ms=now_ms - 60_000))
+    answer = (await call(gateway, "GET", "/v1/status")).json()
+    chat, plan = answer["checks"]["waiting"]
+    assert (chat["task"], chat["number"], chat["status"]) == ("chat", 12, "warn")
+    assert 89 < chat["oldest_age_s"] < 120
+    assert chat["closed"] == {"w1": "the model server does not answer"}
+    assert "12 chat jobs wait for a slot" in answer["output"]
+    assert "w1: the model server does not answer" in answer["output"]
+    assert (plan["task"], plan["number"], plan["status"]) == ("plan", 0, "pass")
+    found = await scrape(gateway)
+    assert found.value("gw_task_waiting", task="chat") == 12
+    assert 89 < found.value("gw_task_waiting_oldest_age_seconds", task="chat") < 120
+    assert found.value("gw_worker_task_closed", worker="w1", task="plan") == 1
+
+
+async def test_short_wait_is_no_warning(gateway: Gateway) -> None:
+    now_ms = int(time.time() * 1000)
+    waiting = {
+        "chat": WaitingReading(number=2, oldest_ms=now_ms - 5000),
+        "embed": WaitingReading(number=1),
+        "unknown task": WaitingReading(number=1),
+    }
+    await store(gateway, limited("w1", waiting=waiting))
+    chat, embed = (await checks_of(gateway))["waiting"]
+    assert (chat["status"], embed["status"]) == ("pass", "pass")
+    assert "oldest_age_s" not in embed
