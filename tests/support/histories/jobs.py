@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import redis
 
-from common.contracts.jobs import CHECKPOINT_PREFIX, JobKeys
+from common.contracts.jobs import CHECKPOINT_PREFIX
 from common.jobs.scripts import CORE_SCRIPT
 from common.jobs.store import Lease, WorkerIdentity
-from common.redis.scripts import Record, Reply
-from tests.support.histories.machine import History, Script
+from tests.support.histories.machine import JOBS as KEYS
+from tests.support.histories.machine import History
 
-KEYS = JobKeys()
 GROUP = "workers"
 TERMINAL = (b"done", b"error", b"canceled")
 STATUSES = {b"queued", b"running", *TERMINAL}
@@ -87,10 +88,10 @@ def _number(entry_id: bytes) -> tuple[int, ...]:
 class JobInvariants(History):
     """A queue, its jobs and their model; subclasses define the operations."""
 
+    lua = CORE_SCRIPT
+
     def __init__(self, client: redis.Redis) -> None:
         super().__init__(client)
-        self.script = Script(client, KEYS, CORE_SCRIPT)
-        self.number = 0
         self.models: dict[str, Model] = {}
         #: Scheduled jobs, and whether they are due.
         self.schedule: dict[str, bool] = {}
@@ -102,19 +103,10 @@ class JobInvariants(History):
     # -- talking to Redis ----------------------------------------------------------------------
 
     def next(self, prefix: str) -> str:
-        self.number += 1
-        return f"{prefix}-{self.number}"
+        return f"{prefix}-{next(self.numbers)}"
 
     def identity(self, consumer: str = "a") -> WorkerIdentity:
         return WorkerIdentity(GROUP, consumer, FAR_MS, 300, 1_000_000)
-
-    def call(self, *records: Record) -> list[Any]:
-        return self.script.send(*records)
-
-    def one(self, record: Record) -> Reply:
-        [reply] = self.call(record)
-        assert isinstance(reply, Reply), reply
-        return reply
 
     def job_keys(self, job_id: str, lease: Lease | None = None) -> list[str]:
         keys = [KEYS.job(job_id), KEYS.events(job_id), KEYS.lease(job_id)]
@@ -127,6 +119,13 @@ class JobInvariants(History):
         pipe.xrange(KEYS.events(job_id))
         pipe.hgetall(KEYS.lease(job_id))
         return pipe.execute()
+
+    @contextlib.contextmanager
+    def unchanged(self, job_id: str) -> Iterator[None]:
+        """A repetition in its block writes nothing."""
+        before = self.traces(job_id), self.client.xlen(KEYS.queue)
+        yield
+        assert (self.traces(job_id), self.client.xlen(KEYS.queue)) == before
 
     def owns(self, lease: Lease) -> bool:
         model = self.models[lease.job_id]

@@ -6,12 +6,11 @@ time; Hypothesis tries fewer operations, but shortens a history that fails.
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Coroutine
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-import fakeredis
-import pytest
 import redis
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -26,8 +25,8 @@ from hypothesis.stateful import (
 from common.contracts.jobs import JobKeys
 from common.jobs.scripts import JobScript
 from common.redis.scripts import Record, Reply, unpack
-from tests.support.servers import BUNDLED, FAKE, REAL, RealServer
 
+JOBS = JobKeys()
 _T = TypeVar("_T")
 _SEED = st.integers(0, 2**32 - 1)
 
@@ -35,22 +34,26 @@ _SEED = st.integers(0, 2**32 - 1)
 class History:
     """The state of one history; subclasses define the operations, the model and the invariants."""
 
-    #: Methods that perform an operation with random choices, and how often each is chosen. An
-    #: operation returns False if there is nothing that it could act on; the first always acts.
+    #: Methods that perform an operation with random choices, and how often each is chosen.
     operations: ClassVar[dict[str, int]]
+    lua: ClassVar[JobScript]
 
     def __init__(self, client: redis.Redis) -> None:
         client.flushall()
         self.client = client
+        self.script = Script(client, self.lua)
+        self.rng = random.Random()
+        self.numbers = itertools.count(1)
 
-    def start(self, rng: random.Random) -> None:
+    def chance(self, share: float) -> bool:
+        return self.rng.random() < share
+
+    def start(self) -> None:
         """Begin with some state: an empty history takes long to become interesting."""
 
-    def step(self, rng: random.Random) -> None:
-        names, weights = zip(*self.operations.items())
-        for name in (*rng.choices(names, weights, k=20), names[0]):
-            if getattr(self, name)(rng) is not False:
-                return
+    def step(self) -> None:
+        [name] = self.rng.choices([*self.operations], [*self.operations.values()])
+        getattr(self, name)()
 
     def check(self) -> None:
         """Check the invariants after a step, unless the operations do."""
@@ -59,18 +62,68 @@ class History:
         """Check what would take too long after each step."""
 
 
+class View(Protocol):
+    """Everything that is stored about one object."""
+
+    def content(self) -> Any:
+        """What an operation without effect leaves unchanged."""
+
+
+_View = TypeVar("_View", bound=View)
+
+
+class ObservedHistory(History, Generic[_View]):
+    """A few objects; each is read and checked completely after every operation on it."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        super().__init__(client)
+        #: The last state of each object.
+        self.views: dict[str, _View] = {}
+
+    def read(self, name: str) -> _View:
+        raise NotImplementedError
+
+    def has_no_effect(self, outcome: Any) -> bool:
+        raise NotImplementedError
+
+    def notice(self, name: str, after: _View) -> None:
+        """Check the new state of an object, and remember it."""
+        self.views[name] = after
+
+    def one_of(self, preferred: list[str]) -> str:
+        """Preferably one of these, otherwise any object."""
+        return self.rng.choice([*self.views] if self.chance(0.125) or not preferred else preferred)
+
+    def act(self, name: str, call: Coroutine[Any, Any, _T]) -> _T:
+        """Run an operation, repeat it if its reply is lost, and check its effect."""
+        before, outcome, after = self.views[name], now(call), self.read(name)
+        if self.has_no_effect(outcome):
+            assert after.content() == before.content(), outcome
+        if self.chance(0.3):
+            self.script.repeat()
+            assert self.read(name).content() == after.content(), outcome
+        self.notice(name, after)
+        return outcome
+
+    def check_at_the_end(self) -> None:
+        """Check that an operation on one object has changed no other."""
+        for name, view in self.views.items():
+            assert self.read(name).content() == view.content()
+
+
 def walk(history: History, seed: int, steps: int) -> None:
     """Run a long history."""
-    rng = random.Random(seed)
-    history.start(rng)
+    history.rng = random.Random(seed)
+    history.start()
     for _ in range(steps):
-        history.step(rng)
+        history.step()
         history.check()
     history.check_at_the_end()
 
 
-def search(make: Callable[[], History], operations: dict[str, int], **sizes: int) -> None:
+def search(make: Callable[[], History], **sizes: int) -> None:
     """Let Hypothesis search for a history that violates an invariant, and shorten it."""
+    operations = make().operations
     names = [name for name, weight in operations.items() for _ in range(weight)]
 
     class Machine(RuleBasedStateMachine):
@@ -80,11 +133,13 @@ def search(make: Callable[[], History], operations: dict[str, int], **sizes: int
 
         @initialize(seed=_SEED)
         def start(self, seed: int) -> None:
-            self.history.start(random.Random(seed))
+            self.history.rng = random.Random(seed)
+            self.history.start()
 
         @rule(name=st.sampled_from(names), seed=_SEED)
         def step(self, name: str, seed: int) -> None:
-            getattr(self.history, name)(random.Random(seed))
+            self.history.rng = random.Random(seed)
+            getattr(self.history, name)()
 
         @invariant()
         def holds(self) -> None:
@@ -96,30 +151,6 @@ def search(make: Callable[[], History], operations: dict[str, int], **sizes: int
     options = {"deadline": None, "database": None, "derandomize": True, **sizes}
     checks = list(HealthCheck)
     run_state_machine_as_test(Machine, settings=settings(suppress_health_check=checks, **options))
-
-
-def walks(seeds: int, fast: int, on_fakeredis: int = 0) -> Any:
-    """Parametrises a test with a server and a seed: all seeds on the embedded Redis, of which so
-    many in the fast tier, and a quarter of them on each other server, since the scripts are the
-    same there. fakeredis, which is slow, runs one in the fast tier."""
-    sizes = {FAKE: on_fakeredis, **dict.fromkeys(REAL, seeds // 4), BUNDLED: seeds}
-    slow = pytest.mark.slow("more random histories; the first ones are in the fast tier")
-    pairs = [
-        pytest.param(name, seed, marks=slow if seed >= (1 if name == FAKE else fast) else ())
-        for name, count in sizes.items()
-        for seed in range(count)
-    ]
-    return pytest.mark.parametrize(("name", "seed"), pairs)
-
-
-#: Marks a search for a history by Hypothesis.
-search_is_slow = pytest.mark.slow("Hypothesis; long walks with the same operations are fast")
-
-
-def blocking_client(name: str, real_server: Callable[[str], RealServer]) -> redis.Redis:
-    if name == FAKE:
-        return fakeredis.FakeRedis(server=fakeredis.FakeServer(version=(7, 2)))
-    return real_server(name).client
 
 
 def now(coroutine: Coroutine[Any, Any, _T]) -> _T:
@@ -134,29 +165,30 @@ def now(coroutine: Coroutine[Any, Any, _T]) -> _T:
 class Script:
     """Replaces a batcher: runs each record at once, over a blocking client."""
 
-    def __init__(self, client: redis.Redis, keys: JobKeys, script: JobScript) -> None:
+    def __init__(self, client: redis.Redis, script: JobScript) -> None:
         self._client = client
-        self._keys = keys
         self._script = script
         #: The last call, for a repetition after a lost reply.
         self.last: Record | None = None
 
     async def call(self, record: Record) -> Reply:
         self.last = record
-        [reply] = self.send(record)
-        assert isinstance(reply, Reply), reply
-        return reply
+        return self.one(record)
 
     def send(self, *records: Record) -> list[Any]:
-        args = self._script.pack(self._keys, records)
+        args = self._script.pack(JOBS, records)
         try:
             raw: Any = self._client.evalsha(self._script.sha, *args)
         except redis.exceptions.NoScriptError:
             raw = self._client.eval(self._script.source, *args)
         return [unpack(each) for each in raw]
 
+    def one(self, record: Record) -> Reply:
+        [reply] = self.send(record)
+        assert isinstance(reply, Reply), reply
+        return reply
+
     def repeat(self) -> None:
         """Send the last call again, as after a lost reply."""
         assert self.last is not None
-        [reply] = self.send(self.last)
-        assert isinstance(reply, Reply), reply
+        self.one(self.last)

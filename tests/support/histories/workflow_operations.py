@@ -1,11 +1,9 @@
-"""Actions of a random history of workflow jobs; each is checked by its effect."""
+"""A random history of workflow jobs: its operations; each is checked by its effect."""
 
 from __future__ import annotations
 
-import itertools
-import random
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, ClassVar
 
 import redis
 
@@ -29,18 +27,8 @@ from common.features.workflows.types import (
     WorkflowAnswer,
     WorkflowOutcome,
 )
-from tests.support.histories.machine import History, Script, now
-from tests.support.histories.workflows import (
-    JOBS,
-    KEYS,
-    PROPOSES,
-    REVIEW,
-    STEPS,
-    View,
-    check,
-    read_view,
-    unchanged,
-)
+from tests.support.histories.machine import JOBS, ObservedHistory, now
+from tests.support.histories.workflows import KEYS, PROPOSES, REVIEW, STEPS, View, check, read_view
 from tests.support.store.workflows import ADMISSION, hooked, new_workflow
 
 RAG = RagKeys("notes")
@@ -55,18 +43,37 @@ REVIEWS = (
 CONFIDENCES = (0.1, 0.5, 0.8, 0.95)
 
 
-class WorkflowOperations(History):
-    """A few jobs, clients, reviewers and workers; calls with lost replies are repeated."""
+class WorkflowHistory(ObservedHistory[View]):
+    """Clients create, execute and cancel jobs. Reviewers decide, edit and undo. Workers progress,
+    split, complete and fail steps, apply effects outside the workflow and revert them, also for
+    superseded executions. Reviews expire. Each undo restores the state before the operation.
+
+    Operations that advance a job are chosen more often than those that end it.
+    """
+
+    lua = WORKFLOW_SCRIPT
+    operations: ClassVar[dict[str, int]] = {
+        "execute": 9,
+        "execute_next": 18,
+        "decide": 18,
+        "edit": 9,
+        "edit_often": 9,
+        "undo": 18,
+        "complete": 18,
+        "report": 9,
+        "create": 4,
+        "undo_everything": 2,
+        "expire_review": 2,
+        "revert_effects": 2,
+        "cancel": 2,
+    }
 
     def __init__(self, client: redis.Redis) -> None:
         super().__init__(client)
-        self.script = Script(client, JOBS, WORKFLOW_SCRIPT)
         self.store = WorkflowStore(client, JOBS, self.script)
         self.effects = EffectStore(client, self.store)
-        self.jobs: list[str] = []
         #: All executions so far.
         self.executions: dict[str, list[StepExecution]] = {}
-        self.views: dict[str, View] = {}
         #: States of items before an operation, by job, token and item.
         self.priors: dict[tuple[str, str, str], tuple[Any, ...]] = {}
         #: Jobs that may have dropped operations.
@@ -75,46 +82,46 @@ class WorkflowOperations(History):
         self.for_good: set[str] = set()
         #: Tokens that were used or dropped.
         self.old_tokens: list[str] = ["undo_p_001", "undo_ffffffff", "undo_"]
-        self._numbers = itertools.count(1)
 
-    # -- calls -----------------------------------------------------------------------------
+    def job(self) -> str:
+        """Preferably one that has not ended."""
+        return self.one_of([job_id for job_id, view in self.views.items() if not view.ended])
+
+    def execution(self, job_id: str) -> StepExecution | None:
+        """Preferably the running one rather than an old one, which may be superseded."""
+        current = tuple(self.views[job_id].running.split(" "))
+        known = self.executions[job_id]
+        running = [each for each in known if each[1:3] == current]
+        some = running if running and self.chance(0.8) else known
+        return self.rng.choice(some) if some else None
+
+    def items(self, job_id: str) -> list[str]:
+        return [name for name in self.views[job_id].items if name.startswith("p_")]
 
     def ids(self) -> StepIds:
-        number = next(self._numbers)
+        number = next(self.numbers)
         return StepIds(f"ex_{number:08x}", f"00000000-0000-4000-8000-{number:012x}")
 
     def once(self) -> IdempotencyClaim:
-        return IdempotencyClaim(f"idempotency.wf:x:{next(self._numbers)}", "print", 600)
+        return IdempotencyClaim(f"idempotency.wf:x:{next(self.numbers)}", "print", 600)
 
     def digits(self) -> str:
-        return f"{next(self._numbers) + 0xA0000000:08x}"
+        return f"{next(self.numbers) + 0xA0000000:08x}"
 
-    def act(
-        self, job_id: str, call: Coroutine[Any, Any, WorkflowOutcome], again: bool
-    ) -> WorkflowOutcome:
-        """Run an operation on a job, perhaps twice, and check its effect."""
-        before = self.views[job_id]
-        outcome = now(call)
-        after = read_view(self.client, job_id)
-        idle = outcome.answer in IDLE or (
-            outcome.answer is WorkflowAnswer.REFUSED
-            and outcome.facts["code"] != "review_required"  # then the review was entered
-        )
-        if idle:
-            assert unchanged(before, after), outcome
-        if again:
-            self.script.repeat()
-            repeated = read_view(self.client, job_id)
-            assert unchanged(after, repeated), outcome
-        self.notice(job_id, before, after)
-        return outcome
+    def read(self, name: str) -> View:
+        return read_view(self.client, name)
 
-    def notice(self, job_id: str, before: View, after: View) -> None:
-        """Remember a change, and check it."""
-        check(self.client, job_id, after, self.for_good)
-        for name, state in after.items.items():
-            former = before.items.get(name)
-            if former and before.numbers[name] == after.numbers[name]:
+    def has_no_effect(self, outcome: WorkflowOutcome) -> bool:
+        if outcome.answer is WorkflowAnswer.REFUSED:
+            return bool(outcome.facts["code"] != "review_required")  # then the review was entered
+        return outcome.answer in IDLE
+
+    def notice(self, name: str, after: View) -> None:
+        before = self.views.get(name, after)
+        check(self.client, name, after, self.for_good)
+        for item, state in after.items.items():
+            former = before.items.get(item)
+            if former and before.numbers[item] == after.numbers[item]:
                 assert state.version >= former.version
                 if state.content != former.content:
                     assert state.version > former.version
@@ -124,69 +131,89 @@ class WorkflowOperations(History):
             for item in after.operations[token].get("items") or ():
                 # Otherwise an intermediate state was not observed.
                 if item not in known and before.numbers.get(item) == after.numbers[item]:
-                    self.priors[job_id, token, item] = before.items[item].content
+                    self.priors[name, token, item] = before.items[item].content
                 known.add(item)
         if len(after.stack) == UNDO_DEPTH:
-            self.capped.add(job_id)
+            self.capped.add(name)
         self.old_tokens += [token for token in before.stack if token not in after.stack]
-        for name in STEPS:
-            running = StepExecution(job_id, name, after.step(name, "execution"))
-            if running.execution and running not in self.executions[job_id]:
-                self.executions[job_id].append(running)
-        self.views[job_id] = after
+        for step in STEPS:
+            running = StepExecution(name, step, after.step(step, "execution"))
+            if running.execution and running not in self.executions[name]:
+                self.executions[name].append(running)
+        super().notice(name, after)
 
     # -- clients ---------------------------------------------------------------------------
 
-    def create(self, review: ReviewOptions, auto_advance: bool, webhook: bool) -> str:
+    def start(self) -> None:
+        self.create()
+        [job_id] = self.views
+        self._execute(job_id, "second", False, False)
+        for _ in range(3):
+            self.complete()
+        if self.chance(0.7):
+            self._execute(job_id, "review", False, False)
+        self.decide()
+
+    def create(self) -> None:
+        if sum(not view.ended for view in self.views.values()) >= 3:
+            return
+        webhook = hooked("step.started", "item.changed", "undo.applied")
         new = new_workflow(
-            review=review,
-            auto_advance=auto_advance,
-            webhook=hooked("step.started", "item.changed", "undo.applied") if webhook else None,
+            review=self.rng.choice(REVIEWS),
+            auto_advance=self.chance(0.5),
+            webhook=webhook if self.chance(0.5) else None,
         )
         made = now(self.store.create(new, self.once(), self.ids(), ADMISSION))
         job_id = str(made.facts["job_id"])
-        assert job_id not in self.jobs
-        self.jobs.append(job_id)
+        assert job_id not in self.views
         self.executions[job_id] = []
-        self.views[job_id] = read_view(self.client, job_id)
-        self.notice(job_id, self.views[job_id], self.views[job_id])
-        return job_id
+        self.notice(job_id, self.read(job_id))
 
-    def execute(self, job_id: str, step: str, strict: bool, discard: bool, again: bool) -> None:
+    def execute(self) -> None:
+        self._execute(self.job(), self.rng.choice(STEPS), self.chance(0.2), self.chance(0.5))
+
+    def execute_next(self) -> None:
+        """Execute and complete the next step, which random choices rarely do."""
+        job_id = self.job()
+        left = [name for name in STEPS if self.views[job_id].step(name) != "complete"]
+        if left:
+            self._execute(job_id, left[0], True, False)
+            self._complete(job_id)
+
+    def _execute(self, job_id: str, step: str, strict: bool, discard: bool) -> None:
         wanted = ExecuteCommand(job_id, step, None, strict, discard)
         call = self.store.execute(wanted, self.once(), self.ids(), ADMISSION)
-        outcome = self.act(job_id, call, again)
+        outcome = self.act(job_id, call)
         if outcome.answer is OK and outcome.facts["started"]:
             assert self.views[job_id].running
 
-    def cancel(self, job_id: str, again: bool) -> None:
-        self.act(job_id, self.store.cancel(job_id, self.once()), again)
+    def cancel(self) -> None:
+        if self.chance(0.25):
+            job_id = self.job()
+            self.act(job_id, self.store.cancel(job_id, self.once()))
 
     # -- reviewers -------------------------------------------------------------------------
 
-    def items(self, job_id: str) -> list[str]:
-        return [name for name in self.views[job_id].items if name.startswith("p_")]
-
-    def decide(self, job_id: str, rng: random.Random, again: bool) -> None:
+    def decide(self) -> None:
+        job_id, rng = self.job(), self.rng
         known = [*self.items(job_id), "p_404"]
         chosen = rng.sample(known, rng.randint(0, len(known)))
-        decisions = [
-            Decision(name, rng.choice([*Action]), rng.choice((0, 1, 2))) for name in chosen
-        ]
-        command: dict[str, Any] = {"decisions": decisions}
-        if rng.random() < 0.5:
+        command: dict[str, Any] = {
+            "decisions": [
+                Decision(name, rng.choice([*Action]), rng.choice((0, 1, 2))) for name in chosen
+            ]
+        }
+        if self.chance(0.5):
             command = {
                 "action": rng.choice([*Action]),
                 "status": rng.choice((None, ItemStatus.PROPOSED, ItemStatus.APPROVED)),
                 "min_confidence": rng.choice((None, 0.5, 0.9)),
             }
-        wanted = DecideCommand(
-            job_id, "me", token=self.digits(), reviewing=rng.random() < 0.5,
-            finalize=rng.random() < 0.2, **command,
-        )  # fmt: skip
+        command |= {"reviewing": self.chance(0.5), "finalize": self.chance(0.2)}
+        wanted = DecideCommand(job_id, "me", token=self.digits(), **command)
         before = self.views[job_id]
         call = self.store.decide(wanted, self.once(), self.ids(), ADMISSION)
-        outcome = self.act(job_id, call, again)
+        outcome = self.act(job_id, call)
         if outcome.answer is not OK:
             assert outcome.facts["code"] == "not_reviewable"
             return
@@ -195,37 +222,46 @@ class WorkflowOperations(History):
         assert outcome.facts["completed"] == (after.step(REVIEW) == "complete")
         pending = sum(1 for state in after.items.values() if state.status == "proposed")
         assert outcome.facts["pending"] == pending
-        if after.step(REVIEW) == "complete":
-            assert pending == 0
+        assert pending == 0 or after.step(REVIEW) != "complete"
 
-    def edit(self, job_id: str, rng: random.Random, again: bool) -> None:
+    def edit(self) -> None:
+        self._edit(self.job())
+
+    def edit_often(self) -> None:
+        """Make more changes to one job than can be undone."""
+        job_id = self.job()
+        for _ in range(9):
+            self._edit(job_id)
+
+    def _edit(self, job_id: str) -> None:
         names = self.items(job_id)
-        name = rng.choice(names if names and rng.random() < 0.9 else ["f_001", "p_404"])
+        name = self.rng.choice(names if names and self.chance(0.9) else ["f_001", "p_404"])
         state = self.views[job_id].items.get(name)
-        version = state.version if state and rng.random() < 0.9 else 1
-        content = codec.dumps({"n": rng.randint(0, 99)})
-        wanted = EditCommand(
-            job_id, name, content, version, rng.choice(CONFIDENCES), rng.random() < 0.5, "me",
-            self.digits(),
-        )  # fmt: skip
-        outcome = self.act(
-            job_id, self.store.edit(wanted, self.once(), self.ids(), ADMISSION), again
-        )
-        if outcome.answer is OK:
+        version = state.version if state and self.chance(0.9) else 1
+        content = codec.dumps({"n": self.rng.randint(0, 99)})
+        how = (self.rng.choice(CONFIDENCES), self.chance(0.5), "me", self.digits())
+        wanted = EditCommand(job_id, name, content, version, *how)
+        call = self.store.edit(wanted, self.once(), self.ids(), ADMISSION)
+        if self.act(job_id, call).answer is OK:
             after = self.views[job_id].items[name]
-            assert (after.payload, after.version) == (content, version + 1)
-            assert after.edited
+            assert (after.payload, after.version, after.edited) == (content, version + 1, True)
 
-    def undo(self, job_id: str, token: str, by_worker: bool, again: bool) -> WorkflowOutcome:
-        before = self.views[job_id]
-        own = token
+    def undo(self) -> None:
+        job_id = self.job()
+        view = self.views[job_id]
+        tokens = [*view.stack[:3], *(f"undo_{name}" for name in view.undoable)]
+        tokens += [self.rng.choice(self.old_tokens), *view.stack[3:]]
+        self._undo(job_id, self.rng.choice(tokens), self.chance(0.5))
+
+    def _undo(self, job_id: str, token: str, by_worker: bool) -> WorkflowOutcome:
+        before, own = self.views[job_id], token
         if token.startswith("undo_p_"):
             own = before.undoable.get(token.removeprefix("undo_"), "").lstrip("!")
         if by_worker:
             call = self.store.undo_with_effects(job_id, token)
         else:
             call = self.store.undo(job_id, token, self.once())
-        outcome = self.act(job_id, call, again)
+        outcome = self.act(job_id, call)
         after = self.views[job_id]
         if outcome.answer is WorkflowAnswer.MISSING:
             assert own not in before.stack or (by_worker and own != token)
@@ -238,15 +274,14 @@ class WorkflowOperations(History):
                 prior = self.priors.get((job_id, own, name))
                 assert prior is None or state.content == prior
         elif outcome.answer is WorkflowAnswer.BEYOND:
-            assert unchanged(before, after)
+            assert before.content() == after.content()
         return outcome
 
-    def undo_everything(self, job_id: str) -> None:
+    def undo_everything(self) -> None:
         """Undo from the newest; decided, edited and applied items are as proposed afterwards."""
-        while self.views[job_id].stack:
-            token = self.views[job_id].stack[0]
-            outcome = self.undo(job_id, token, True, False)
-            if outcome.answer is not OK:
+        job_id = self.job()
+        while stack := self.views[job_id].stack:
+            if self._undo(job_id, stack[0], True).answer is not OK:
                 return  # a step is running, or something was changed without undo data
         for name in self.items(job_id):
             state = self.views[job_id].items[name]
@@ -255,36 +290,42 @@ class WorkflowOperations(History):
 
     # -- workers ---------------------------------------------------------------------------
 
-    def complete(self, running: StepExecution, rng: random.Random, again: bool) -> None:
-        job_id = running.job_id
-        result = StepResult("done", [NewItem(b"{}")] * rng.randint(0, 2))
+    def complete(self) -> None:
+        self._complete(self.job())
+
+    def _complete(self, job_id: str) -> None:
+        running = self.execution(job_id)
+        if running is None:
+            return
+        result = StepResult("done", [NewItem(b"{}")] * self.rng.randint(0, 2))
         if running.step == PROPOSES:
-            result = StepResult("proposed", [
-                NewItem(b'{"n":%d}' % number, "proposed", rng.choice(CONFIDENCES))
-                for number in range(rng.randint(0, 5))
-            ])  # fmt: skip
+            confidences = self.rng.choices(CONFIDENCES, k=self.rng.randint(0, 5))
+            items = [
+                NewItem(b'{"n":%d}' % number, "proposed", confidence)
+                for number, confidence in enumerate(confidences)
+            ]
+            result = StepResult("proposed", items)
         elif running.step == "apply":
-            result = self._applied(running, rng)
-        call = self.store.complete(running, result, self.ids(), 600)
+            result = self._applied(running)
         before = self.views[job_id]
         names = set() if result.undo_token else {name for name, _, _ in result.changed}
         self.for_good |= names
-        outcome = self.act(job_id, call, again)
+        outcome = self.act(job_id, self.store.complete(running, result, self.ids(), 600))
         if outcome.answer is OK:
             assert before.running == f"{running.step} {running.execution}"
             assert self.views[job_id].step(running.step) == "complete"
             assert not names & set(self.views[job_id].undoable)
 
-    def _applied(self, running: StepExecution, rng: random.Random) -> StepResult:
+    def _applied(self, running: StepExecution) -> StepResult:
         job_id, token = running.job_id, ""
-        kind = rng.choice(("for good", "undoable", "effects", "effects"))
+        kind = self.rng.choice(("for good", "undoable", "effects", "effects"))
         if kind == "undoable":
             token = f"undo_{self.digits()}"
         elif kind == "effects":
             token = undo_token_for(running.execution)
-            number = next(self._numbers)
+            number = next(self.numbers)
             change = TermChange(f"t{number}", b"", b"%d" % number)
-            self.act(job_id, self.effects.change_terms(running, RAG, [change]), rng.random() < 0.3)
+            self.act(job_id, self.effects.change_terms(running, RAG, [change]))
         states = self.views[job_id].items
         changed = [
             (name, "applied", states[name].version)
@@ -293,28 +334,33 @@ class WorkflowOperations(History):
         ]
         return StepResult("applied", [NewItem(b"{}")], changed=changed, undo_token=token)
 
-    def work(self, running: StepExecution, what: str, rng: random.Random, again: bool) -> None:
+    def report(self) -> None:
         """Everything that a worker does before it ends a step."""
-        store = self.store
-        said: dict[str, Callable[[], Coroutine[Any, Any, WorkflowOutcome]]] = {
+        job_id, store, rng = self.job(), self.store, self.rng
+        running = self.execution(job_id)
+        if running is None:
+            return
+        reports: dict[str, Callable[[], Coroutine[Any, Any, WorkflowOutcome]]] = {
             "progress": lambda: store.progress(running, rng.randint(0, 9), 9),
             "put": lambda: store.put(running, rng.choice("ab"), b"x"),
             "split": lambda: store.split(running, [self.ids().core_job], 600),
             "part": lambda: store.finish_part(running, rng.randint(0, 1), b"y"),
-            "fail": lambda: store.fail(running, b'[{"code":"step_failed"}]', rng.random() < 0.3),
+            "fail": lambda: store.fail(running, b'[{"code":"step_failed"}]', self.chance(0.3)),
         }
-        self.act(running.job_id, said[what](), again)
+        what = rng.choice([*reports])
+        self.act(job_id, reports[what]())
         if what == "split":
             for part in rng.sample(range(3), rng.randint(0, 3)):
-                self.act(running.job_id, store.finish_part(running, part, b"z"), again)
+                self.act(job_id, store.finish_part(running, part, b"z"))
 
-    def revert_effects(self, job_id: str) -> None:
+    def revert_effects(self) -> None:
         """Revert incomplete effects of executions."""
+        job_id = self.job()
         now(self.effects.revert(job_id))
-        after = read_view(self.client, job_id)
-        self.notice(job_id, self.views[job_id], after)
+        self.notice(job_id, self.read(job_id))
 
-    def expire_review(self, job_id: str, again: bool) -> None:
+    def expire_review(self) -> None:
+        job_id = self.job()
         if self.views[job_id].in_review:
             self.client.zadd(KEYS.reviews, {job_id: 1})
-        self.act(job_id, self.store.expire_review(job_id, self.ids(), ADMISSION), again)
+        self.act(job_id, self.store.expire_review(job_id, self.ids(), ADMISSION))

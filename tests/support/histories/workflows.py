@@ -8,13 +8,12 @@ from typing import Any, NamedTuple
 import redis
 
 from common import codec
-from common.contracts.jobs import JobKeys
 from common.contracts.workflow.keys import WorkflowKeys
 from common.contracts.workflow.statuses import UNDO_DEPTH
+from tests.support.histories.machine import JOBS
 from tests.support.store.base import texts
 from tests.support.store.workflows import FIVE
 
-JOBS = JobKeys()
 KEYS = WorkflowKeys()
 STEPS = [step.name for step in FIVE.steps]
 WEIGHTS = {step.name: step.weight for step in FIVE.steps}
@@ -67,6 +66,11 @@ class View:
     def statuses(self) -> list[str]:
         return [self.step(name) for name in STEPS]
 
+    def content(self) -> dict[str, Any]:
+        """Everything except the time of the last change."""
+        record = {name: value for name, value in self.record.items() if name != "updated_ms"}
+        return {**vars(self), "record": record}
+
 
 def read_view(client: redis.Redis, job_id: str) -> View:
     """Read a whole job."""
@@ -116,18 +120,6 @@ def read_view(client: redis.Redis, job_id: str) -> View:
             if args["workflow_job_id"] == job_id
         },
         left={**data, **parts},
-    )
-
-
-def unchanged(before: View, after: View) -> bool:
-    """True if nothing differs except the time of the last change."""
-    records = []
-    for view in (before, after):
-        records.append({k: v for k, v in view.record.items() if k != "updated_ms"})
-    return records[0] == records[1] and all(
-        getattr(before, name) == getattr(after, name)
-        for name in View.__dataclass_fields__
-        if name != "record"
     )
 
 
