@@ -1,21 +1,25 @@
-"""The agent loop: rounds and calls, repair, repetition, limits and events."""
+"""The agent loop: rounds and calls, repair, repetition and limits."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tests.support.worker.agent import AgentHarness, answer, calls, events, hang, says
-from tests.support.worker.harness import MakeWorker, WorkerHarness
-from worker.execution.executor import Outcome
+from tests.support.worker.agent import AgentHarness
+from tests.support.worker.harness import MakeWorker
+from tests.support.worker.model_tasks import Hang, calls
+from tests.support.worker.tools import sleep_long
+from tests.worker.features.agent.conftest import Run
 from worker.features.agent.answer import ToolCallSink
 from worker.features.agent.types import AgentLimits
-from worker.features.model.types import Completion, NullSink
+from worker.features.model.types import NullSink
 from worker.features.tools.errors import ToolUnavailable
+
+pytestmark = pytest.mark.fakeredis_only
 
 TWICE = {
     "type": "object",
@@ -23,93 +27,52 @@ TWICE = {
     "required": ["n"],
     "additionalProperties": False,
 }
+EFFECT = calls(("effect", {}))
+#: Different calls, so that none is a repetition.
+EFFECTS = [calls(("effect", {"n": n}), text=f"Round {n}.") for n in range(5)]
 
 
-async def run(
-    make_worker: MakeWorker, agent: AgentHarness
-) -> tuple[WorkerHarness, str, dict[str, Any]]:
-    worker = make_worker(registry=agent.registry)
-    outcome, job_id = await worker.execute()
-    assert outcome is Outcome.DONE, await worker.job(job_id)
-    return worker, job_id, await answer(worker, job_id)
+def agent_with_twice(*lines: Any, more: tuple[str, ...] = ()) -> AgentHarness:
+    """An agent with a tool that takes a number."""
+    agent = AgentHarness(*lines, names=["twice", *more])
+    agent.add("twice", parameters=TWICE)
+    return agent
 
 
-async def test_a_question_two_calls_and_an_answer(make_worker: MakeWorker) -> None:
-    agent = AgentHarness(
-        calls(("calculator", {"expression": "6*7"}), ("effect", {"a": 1}), text="Let me see."),
-        says("It is 42."),
-        names=["calculator", "effect"],
-    )
-    worker, job_id, result = await run(make_worker, agent)
-    assert (result["text"], result["finish_reason"]) == ("It is 42.", "stop")
-    assert (result["usage"]["total_tokens"], result["rounds"]) == (30, 2)
-    first, second = agent.model.asked
-    assert [tool["function"]["name"] for tool in first.tools or []] == ["calculator", "effect"]
-    assert first.messages == [{"role": "user", "content": "How many?"}]
-    wanted = [
-        {"id": "c0", "type": "function",
-         "function": {"name": "calculator", "arguments": '{"expression": "6*7"}'}},
-        {"id": "c1", "type": "function",
-         "function": {"name": "effect", "arguments": '{"a": 1}'}},
-    ]  # fmt: skip
-    assert second.messages[1:] == [
-        {"role": "assistant", "content": "Let me see.", "tool_calls": wanted},
-        {"role": "tool", "tool_call_id": "c0", "name": "calculator", "content": '{"value":42}'},
-        {"role": "tool", "tool_call_id": "c1", "name": "effect", "content": "effect done"},
-    ]
-    reported = [
-        (kind, data.get("id"), data.get("round"))
-        for kind, _, data in await worker.parsed_events(job_id)
-        if kind.startswith("tool_")
-    ]
-    pairs = [("tool_call", "c0", 1), ("tool_result", "c0", 1)]
-    assert reported == [*pairs, ("tool_call", "c1", 1), ("tool_result", "c1", 1)]
-    called, came, *_ = await events(worker, job_id, "tool_call", "tool_result")
-    about = {"id": "c0", "name": "calculator", "round": 1, "attempt": 1}
-    assert called == {**about, "arguments": {"expression": "6*7"}}
-    assert came["output"] == {"value": 42}
-    assert [step["name"] for step in result["steps"]] == ["calculator", "effect"]
-    assert result["steps"][1]["output"] == "effect done"
-    assert agent.calls == [f"{job_id}:agent.1.1"]
-    text: dict[int, str] = {}
-    for data in await events(worker, job_id, "message"):
-        text[data.get("round", 1)] = text.get(data.get("round", 1), "") + data["delta"]
-    assert text == {1: "Let me see.", 2: "It is 42."}
+def offered(agent: AgentHarness, number: int) -> list[str]:
+    """Names of the tools of a request."""
+    return [tool["function"]["name"] for tool in agent.model.requests[number].tools or []]
 
 
-@pytest.mark.fakeredis_only
-async def test_a_tool_with_a_dot_in_its_name(make_worker: MakeWorker) -> None:
-    agent = AgentHarness(calls(("files__read", {})), calls(("files.read", {"a": 1})), says("ok"))
+def kinds_of_errors(result: dict[str, Any]) -> list[str | None]:
+    return [step.get("error", {}).get("kind") for step in result["steps"]]
+
+
+async def test_a_tool_with_a_dot_in_its_name(run: Run) -> None:
+    lines = calls(("files__read", {})), calls(("files.read", {"a": 1})), "ok"
+    agent = AgentHarness(*lines, names=["files.read"])
     agent.add("files.read")
-    agent.names = ["files.read"]
-    _, _, result = await run(make_worker, agent)
+    result, _ = await run(agent)
     assert [step["name"] for step in result["steps"]] == ["files.read"] * 2
-    [offered] = agent.model.asked[0].tools or []
-    assert offered["function"]["name"] == "files__read"
+    assert offered(agent, 0) == ["files__read"]
 
 
-@pytest.mark.fakeredis_only
-async def test_unknown_tools_fail_the_job_before_any_request(
-    make_worker: MakeWorker,
-) -> None:
+async def test_unknown_tools_fail_the_job_before_any_request(make_worker: MakeWorker) -> None:
     agent = AgentHarness(names=["calculator", "hammer"])
     worker = make_worker(registry=agent.registry)
     _, job_id = await worker.execute()
     assert (await worker.error(job_id))["kind"] == "unknown_tool"
-    assert agent.model.asked == []
+    assert agent.model.requests == []
 
 
-@pytest.mark.fakeredis_only
-async def test_the_model_can_correct_invalid_arguments(make_worker: MakeWorker) -> None:
-    agent = AgentHarness(calls(("twice", {"n": "two"})), calls(("twice", {"n": 2})), says("4"))
-    agent.add("twice", parameters=TWICE)
-    agent.names = ["twice"]
-    worker, job_id, result = await run(make_worker, agent)
+async def test_the_model_can_correct_invalid_arguments(run: Run) -> None:
+    agent = agent_with_twice(calls(("twice", {"n": "two"})), calls(("twice", {"n": 2})), "4")
+    result, events = await run(agent)
     assert agent.arguments == [{"n": 2}]
-    reported = agent.model.asked[1].messages[-1]["content"]
+    reported = agent.model.last_message(1)
     assert 'at "/n"' in reported
     assert reported.endswith("Correct the arguments and call it again.")
-    [wrong, _] = await events(worker, job_id, "tool_result")
+    [wrong, _] = [data for kind, _, data in events if kind == "tool_result"]
     assert wrong["error"]["kind"] == "tool_arguments_invalid"
     assert result["text"] == "4"
 
@@ -118,232 +81,181 @@ async def test_the_model_can_correct_invalid_arguments(make_worker: MakeWorker) 
 DEEP = '{"a":' * 300 + "1" + "}" * 300
 
 
-@pytest.mark.fakeredis_only
-async def test_arguments_must_be_an_object(make_worker: MakeWorker) -> None:
+async def test_arguments_must_be_an_object(run: Run) -> None:
     for arguments in ("{", "[1]", "5", '"x"', "null", "nonsense", DEEP):
-        agent = AgentHarness(calls(("effect", arguments)), says("ok"))
-        await run(make_worker, agent)
+        agent = AgentHarness(calls(("effect", arguments)), "ok")
+        await run(agent)
         assert agent.calls == []
-        assert "not a JSON object" in agent.model.asked[1].messages[-1]["content"]
+        assert "not a JSON object" in agent.model.last_message(1)
     # Or JSON in JSON, or nothing.
     for arguments, read in ((json.dumps('{"a": 1}'), {"a": 1}), ("", {})):
-        agent = AgentHarness(calls(("effect", arguments)), says("ok"))
-        await run(make_worker, agent)
+        agent = AgentHarness(calls(("effect", arguments)), "ok")
+        await run(agent)
         assert agent.arguments == [read]
 
 
-@pytest.mark.fakeredis_only
-async def test_a_tool_that_is_called_wrongly_twice_is_withdrawn(make_worker: MakeWorker) -> None:
-    agent = AgentHarness(
-        calls(("twice", {"n": "a"})),
-        calls(("twice", {"n": "b"})),
-        calls(("twice", {"n": 1})),
-        says("without it"),
-        names=["twice", "effect"],
-    )
-    agent.add("twice", parameters=TWICE)
-    _, _, result = await run(make_worker, agent)
+async def test_a_tool_that_is_called_wrongly_twice_is_withdrawn(run: Run) -> None:
+    lines = [calls(("twice", {"n": n})) for n in ("a", "b", 1)]
+    agent = agent_with_twice(*lines, "without it", more=("effect",))
+    result, _ = await run(agent)
     assert result["text"] == "without it"
     assert agent.calls == []
-    asked = agent.model.asked
-    assert asked[2].messages[-1]["content"].endswith("do without it.")
-    assert [tool["function"]["name"] for tool in asked[2].tools or []] == ["effect"]
-    assert "there are: effect" in asked[3].messages[-1]["content"]
+    assert agent.model.last_message(2).endswith("do without it.")
+    assert offered(agent, 2) == ["effect"]
+    assert "there are: effect" in agent.model.last_message(3)
     # A repaired tool may be wrong once more.
-    turns = [calls(("twice", {"n": n})) for n in ("a", 1, "b", 2)]
-    agent = AgentHarness(*turns, says("ok"), names=["twice"])
-    agent.add("twice", parameters=TWICE)
-    await run(make_worker, agent)
+    agent = agent_with_twice(*(calls(("twice", {"n": n})) for n in ("a", 1, "b", 2)), "ok")
+    await run(agent)
     assert agent.arguments == [{"n": 1}, {"n": 2}]
     # Without any tool left the model may not call.
-    turns = [calls(("twice", wrong)) for wrong in ("{", "[")]
-    agent = AgentHarness(*turns, says("ok"), names=["twice"])
-    agent.add("twice", parameters=TWICE)
-    await run(make_worker, agent)
-    assert [request.tool_choice for request in agent.model.asked] == [None, None, "none"]
+    agent = agent_with_twice(*(calls(("twice", wrong)) for wrong in ("{", "[")), "ok")
+    await run(agent)
+    assert [request.tool_choice for request in agent.model.requests] == [None, None, "none"]
 
 
-@pytest.mark.fakeredis_only
-async def test_the_model_is_informed_about_an_unknown_tool(make_worker: MakeWorker) -> None:
-    agent = AgentHarness(
-        calls(("hammer", {})), calls(("calculator", {"expression": "1"})), says("ok")
-    )
-    await run(make_worker, agent)
-    for request in agent.model.asked[1:]:  # it exists, but was not offered
-        reported = request.messages[-1]["content"]
-        assert "unknown_tool" in reported
-        assert reported.endswith("there are: effect")
+async def test_the_model_is_informed_about_an_unknown_tool(run: Run) -> None:
+    unknown, not_offered = calls(("hammer", {})), calls(("calculator", {"expression": "1"}))
+    agent = AgentHarness(unknown, not_offered, "ok")
+    await run(agent)
+    for number in (1, 2):
+        assert "unknown_tool" in agent.model.last_message(number)
+        assert agent.model.last_message(number).endswith("there are: effect")
 
 
-@pytest.mark.fakeredis_only
-async def test_arguments_that_are_too_long_are_refused(make_worker: MakeWorker) -> None:
-    long = {"text": "\x00" * 20_000}
-    agent = AgentHarness(
-        calls(("effect", long), ("effect", {"a": 1}), text="x" * 100_000), says("ok")
-    )
-    _, _, result = await run(make_worker, agent)
+async def test_arguments_that_are_too_long_are_refused(run: Run) -> None:
+    long = calls(("effect", {"text": "\x00" * 20_000}), ("effect", {"a": 1}), text="x" * 100_000)
+    agent = AgentHarness(long, "ok")
+    result, _ = await run(agent)
     assert agent.arguments == [{"a": 1}]
-    assert result["steps"][0]["error"]["kind"] == "tool_arguments_invalid"
-    history = agent.model.asked[1].messages[1]
+    assert kinds_of_errors(result) == ["tool_arguments_invalid", None]
+    history = agent.model.requests[1].messages[1]
     assert history["tool_calls"][0]["function"]["arguments"] == "{}"
     assert len(history["content"]) < 13_000
 
 
-@pytest.mark.fakeredis_only
-async def test_odd_ids_are_made_usable(make_worker: MakeWorker) -> None:
-    wanted = calls(("effect", {"a": 1}), ("effect", {"a": 2}), ("effect", {"a": 3}))
-    broken = [
-        type(call)(id, call.name, call.arguments)
-        for call, id in zip(wanted.tool_calls, ["", "x", "x"])
-    ]
-    agent = AgentHarness(Completion("", "tool_calls", "m", tool_calls=tuple(broken)), says("ok"))
-    _, _, result = await run(make_worker, agent)
+async def test_odd_ids_are_made_usable(run: Run) -> None:
+    wanted = calls(*(("effect", {"a": n}) for n in range(3)))
+    odd = [replace(call, id=id) for call, id in zip(wanted.tool_calls, ["", "x", "x"])]
+    result, _ = await run(AgentHarness(replace(wanted, tool_calls=tuple(odd)), "ok"))
     ids = [step["id"] for step in result["steps"]]
     assert len(set(ids)) == 3
     assert all(ids)
 
 
-@pytest.mark.fakeredis_only
 @pytest.mark.parametrize(
-    ("error", "kind"), [(ValueError("no"), "tool_failed"), (ToolUnavailable("gone"), None)]
+    ("error", "kind"),
+    [(ValueError("no"), "tool_failed"), (ToolUnavailable("gone"), "tool_unavailable")],
 )
-async def test_the_model_is_informed_about_a_failure(
-    make_worker: MakeWorker, error: Exception, kind: str | None
-) -> None:
+async def test_the_model_is_informed_about_a_failure(run: Run, error: Exception, kind: str) -> None:
     async def fails(call: Any, arguments: Any) -> Any:
         raise error
 
-    agent = AgentHarness(calls(("fails", {})), says("never mind"), names=["fails"])
+    agent = AgentHarness(calls(("fails", {})), "never mind", names=["fails"])
     agent.add("fails", fails)
-    _, _, result = await run(make_worker, agent)
+    result, _ = await run(agent)
     assert result["text"] == "never mind"
-    assert result["steps"][0]["error"]["kind"] == (kind or "tool_unavailable")
-    assert str(error) in agent.model.asked[1].messages[-1]["content"]
+    assert kinds_of_errors(result) == [kind]
+    assert str(error) in agent.model.last_message(1)
 
 
-@pytest.mark.fakeredis_only
 @pytest.mark.parametrize(
     ("repeatable", "kinds"),
     [(True, ["tool_timeout"] * 2), (False, ["tool_timeout", "tool_call_repeated"])],
 )
 async def test_the_model_is_informed_about_a_timeout(
-    make_worker: MakeWorker, repeatable: bool, kinds: list[str]
+    run: Run, repeatable: bool, kinds: list[str]
 ) -> None:
     """After a timeout the same call is allowed again only if repeating it is safe."""
-
-    async def slow(call: Any, arguments: Any) -> Any:
-        await asyncio.sleep(60)
-
-    agent = AgentHarness(
-        calls(("slow", {})), calls(("slow", {})), says("never mind"), names=["slow"]
-    )
-    agent.add("slow", slow, timeout_s=0.05, repeatable=repeatable)
-    _, _, result = await run(make_worker, agent)
-    assert [step["error"]["kind"] for step in result["steps"]] == kinds
+    agent = AgentHarness(*[calls(("slow", {}))] * 2, "never mind", names=["slow"])
+    agent.add("slow", sleep_long, timeout_s=0.05, repeatable=repeatable)
+    result, _ = await run(agent)
+    assert kinds_of_errors(result) == kinds
     assert len(agent.calls) == kinds.count("tool_timeout")
 
 
-@pytest.mark.fakeredis_only
-async def test_long_outputs_are_cut(make_worker: MakeWorker) -> None:
+async def test_long_outputs_are_cut(run: Run) -> None:
     async def chatty(call: Any, arguments: Any) -> Any:
         return "\x01" * 200_000
 
-    agent = AgentHarness(calls(("chatty", {})), says("ok"), names=["chatty"])
+    agent = AgentHarness(calls(("chatty", {})), "ok", names=["chatty"])
     agent.add("chatty", chatty, output_bytes=200_000)
-    _, _, result = await run(make_worker, agent)
+    result, _ = await run(agent)
     assert result["steps"][0]["truncated"]
     assert len(json.dumps(result["steps"][0]["output"])) < 60 * 1024
 
 
-@pytest.mark.fakeredis_only
-async def test_a_repeated_call_is_warned_about_once(
-    make_worker: MakeWorker,
-) -> None:
-    same = calls(("effect", {"b": 1, "a": 2}))
-    turned = calls(("effect", '{"a":2,  "b":1}'))
-    agent = AgentHarness(same, turned, same, says("never"))
-    _, _, result = await run(make_worker, agent)
+async def test_a_repeated_call_is_warned_about_once(run: Run) -> None:
+    same, turned = calls(("effect", {"b": 1, "a": 2})), calls(("effect", '{"a":2,  "b":1}'))
+    agent = AgentHarness(same, turned, same, "never")
+    result, _ = await run(agent)
     assert result["finish_reason"] == "tool_loop"
     assert len(agent.calls) == 1
-    assert "made before" in agent.model.asked[2].messages[-1]["content"]
-    kinds = [step.get("error", {}).get("kind") for step in result["steps"]]
-    assert kinds == [None, "tool_call_repeated"]
-    assert len(agent.model.asked) == 3
+    assert "made before" in agent.model.last_message(2)
+    assert kinds_of_errors(result) == [None, "tool_call_repeated"]
+    assert len(agent.model.requests) == 3
     # A model that takes the hint continues.
-    agent = AgentHarness(same, same, calls(("effect", {"a": 1})), says("good"))
-    _, _, result = await run(make_worker, agent)
+    agent = AgentHarness(same, same, EFFECT, "good")
+    result, _ = await run(agent)
     assert (result["text"], result["finish_reason"]) == ("good", "stop")
     assert len(agent.calls) == 2
 
 
-@pytest.mark.fakeredis_only
-async def test_rounds_are_limited(make_worker: MakeWorker) -> None:
-    turns = [calls(("effect", {"n": n}), text=f"Round {n}.") for n in range(5)]
-    agent = AgentHarness(*turns, limits=AgentLimits(rounds=3))
-    _, _, result = await run(make_worker, agent)
+async def test_rounds_are_limited(run: Run) -> None:
+    agent = AgentHarness(*EFFECTS, limits=AgentLimits(rounds=3))
+    result, _ = await run(agent)
     assert (result["text"], result["finish_reason"]) == ("Round 2.", "max_rounds")
     assert agent.arguments == [{"n": 0}, {"n": 1}]  # the result of a third could not be used
-    assert [request.tool_choice for request in agent.model.asked] == [None, None, "none"]
-    agent = AgentHarness(calls(("effect", {})), says("there"), limits=AgentLimits(rounds=2))
-    _, _, result = await run(make_worker, agent)
+    assert [request.tool_choice for request in agent.model.requests] == [None, None, "none"]
+    result, _ = await run(AgentHarness(EFFECT, "there", limits=AgentLimits(rounds=2)))
     assert (result["text"], result["finish_reason"]) == ("there", "stop")
 
 
-@pytest.mark.fakeredis_only
-async def test_after_the_limit_of_calls_the_model_still_answers(make_worker: MakeWorker) -> None:
-    many = calls(*[("effect", {"n": n}) for n in range(5)])
-    agent = AgentHarness(many, says("with what I have"), limits=AgentLimits(calls=3))
-    _, _, result = await run(make_worker, agent)
+async def test_after_the_limit_of_calls_the_model_still_answers(run: Run) -> None:
+    many = calls(*(("effect", {"n": n}) for n in range(5)))
+    agent = AgentHarness(many, "with what I have", limits=AgentLimits(calls=3))
+    result, _ = await run(agent)
     assert (result["text"], result["finish_reason"]) == ("with what I have", "max_calls")
     assert len(agent.calls) == 3
-    kinds = [step.get("error", {}).get("kind") for step in result["steps"]]
-    assert kinds == [None] * 3 + ["too_many_tool_calls"] * 2
-    assert agent.model.asked[1].tool_choice == "none"
+    assert kinds_of_errors(result) == [None] * 3 + ["too_many_tool_calls"] * 2
+    assert agent.model.requests[1].tool_choice == "none"
     # A model that ignores the limit is stopped.
-    turns = [calls(("effect", {"n": n})) for n in range(5)]
-    agent = AgentHarness(*turns, limits=AgentLimits(calls=2))
-    _, _, result = await run(make_worker, agent)
+    agent = AgentHarness(*EFFECTS, limits=AgentLimits(calls=2))
+    result, _ = await run(agent)
     assert result["finish_reason"] == "max_calls"
     assert len(agent.calls) == 2
 
 
-@pytest.mark.fakeredis_only
 @pytest.mark.parametrize("limit", ["agent", "attempt"])
-async def test_time_is_limited_while_the_model_talks(make_worker: MakeWorker, limit: str) -> None:
+async def test_time_is_limited_while_the_model_talks(run: Run, limit: str) -> None:
     limits = AgentLimits(seconds=0.3) if limit == "agent" else None
-    agent = AgentHarness(calls(("effect", {})), hang, limits=limits)
+    agent = AgentHarness(EFFECT, Hang("so far"), limits=limits)
     if limit == "attempt":
         agent.registry.add("chat", agent.chat, timeout_s=1.0)
-    _, _, result = await run(make_worker, agent)
+    result, _ = await run(agent)
     assert (result["text"], result["finish_reason"]) == ("so far", "max_time")
     assert len(result["steps"]) == 1
 
 
-@pytest.mark.fakeredis_only
-async def test_time_is_limited_while_a_tool_works(make_worker: MakeWorker) -> None:
-    async def slow(call: Any, arguments: Any) -> Any:
-        await asyncio.sleep(60)
-
+async def test_time_is_limited_while_a_tool_works(run: Run) -> None:
     agent = AgentHarness(calls(("slow", {})), names=["slow"], limits=AgentLimits(seconds=0.3))
-    agent.add("slow", slow, timeout_s=60)
+    agent.add("slow", sleep_long, timeout_s=60)
     began = time.monotonic()
-    _, _, result = await run(make_worker, agent)
+    result, _ = await run(agent)
     assert result["finish_reason"] == "max_time"
     assert time.monotonic() - began < 30  # half of the tool's duration
-    assert result["steps"][0]["error"]["kind"] == "tool_timeout"
+    assert kinds_of_errors(result) == ["tool_timeout"]
 
 
-@pytest.mark.fakeredis_only
-@pytest.mark.parametrize("wanted", ["required", {"type": "function", "function": {"name": "x.y"}}])
-async def test_a_forced_call_is_forced_once(make_worker: MakeWorker, wanted: Any) -> None:
-    agent = AgentHarness(calls(("effect", {})), says("ok"), names=["effect", "x.y"])
+@pytest.mark.parametrize("name", [None, "x.y"])
+async def test_a_forced_call_is_forced_once(run: Run, name: str | None) -> None:
+    named = {"type": "function", "function": {"name": name}}
+    wanted = named if name else "required"
+    agent = AgentHarness(EFFECT, "ok", names=["effect", "x.y"], tool_choice=wanted)
     agent.add("x.y")
-    agent.ask_for(tool_choice=wanted)
-    await run(make_worker, agent)
-    first, second = (request.tool_choice for request in agent.model.asked)
+    await run(agent)
+    first, second = (request.tool_choice for request in agent.model.requests)
+    assert first == ({"type": "function", "function": {"name": "x__y"}} if name else "required")
     assert second == "auto"
-    if isinstance(wanted, dict):
-        assert first == {"type": "function", "function": {"name": "x__y"}}
 
 
 CALL = '<tool_call>\n{"name": "effect", "arguments": {"a": [1, "}"]}}\n</tool_call>'
@@ -397,17 +309,14 @@ async def test_text_that_is_not_a_call_is_forwarded(text: str, size: int) -> Non
     assert await listen(text, size) == (text, [])
 
 
-@pytest.mark.fakeredis_only
-async def test_the_agent_runs_calls_written_as_text(make_worker: MakeWorker) -> None:
-    agent = AgentHarness(says(f"Let me see. {CALL}"), says("There."))
-    worker = make_worker(registry=agent.registry)
-    outcome, job_id = await worker.execute()
-    assert outcome is Outcome.DONE
-    assert (await answer(worker, job_id))["text"] == "There."
+async def test_the_agent_runs_calls_written_as_text(run: Run) -> None:
+    agent = AgentHarness(f"Let me see. {CALL}", "There.")
+    result, events = await run(agent)
+    assert result["text"] == "There."
     assert agent.arguments == [{"a": [1, "}"]}]
-    [_, call, result] = agent.model.asked[1].messages
+    [_, call, output] = agent.model.requests[1].messages
     assert call["content"] == "Let me see. "
     assert call["tool_calls"][0]["function"]["name"] == "effect"
-    assert result["tool_call_id"] == "call_1_0"
-    deltas = [data["delta"] for data in await events(worker, job_id, "message")]
+    assert output["tool_call_id"] == "call_1_0"
+    deltas = [data["delta"] for kind, _, data in events if kind == "message"]
     assert "".join(deltas) == "Let me see. There."

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.worker.agent import AgentHarness, answer, calls, events, says
+from tests.support.worker.agent import AgentHarness
 from tests.support.worker.harness import MakeWorker, WorkerHarness, within
+from tests.support.worker.model_tasks import calls, says
+from tests.support.worker.tools import events
 from worker.errors import AttemptLost, TransientError
 from worker.execution.context import JobContext
 from worker.execution.executor import Outcome
@@ -38,12 +40,15 @@ def agent() -> AgentHarness:
 
 
 class Dying:
-    """Ends the first attempt before or after its n-th save, as SIGKILL would."""
+    """Ends the first attempt before or after its n-th save, as SIGKILL would.
 
-    def __init__(self, agent: AgentHarness, at: int, after: bool) -> None:
+    `at_ms` replaces the saved time.
+    """
+
+    def __init__(self, agent: AgentHarness, at: int, after: bool, at_ms: int | None = None) -> None:
         self.saves: list[str] = []
         self._chat = agent.chat
-        self._at, self._after = at, after
+        self._at, self._after, self._at_ms = at, after, at_ms
         agent.registry.add("chat", self.chat)
 
     async def chat(self, context: JobContext, payload: dict[str, Any]) -> Any:
@@ -55,6 +60,8 @@ class Dying:
                 dies = len(self.saves) == self._at
                 if dies and not self._after:
                     raise AttemptLost
+                if self._at_ms is not None and "at_ms" in value:
+                    value = {**value, "at_ms": self._at_ms}
                 await save(name, value)
                 if dies:
                     raise AttemptLost
@@ -69,7 +76,7 @@ async def run_twice(worker: WorkerHarness) -> tuple[str, dict[str, Any]]:
     lease = await worker.take_over(first.lease)
     again = ClaimedJob(lease, "chat", "chat", first.payload)
     assert await within(10, worker.executor.run(again)) is Outcome.DONE
-    return first.lease.job_id, await answer(worker, first.lease.job_id)
+    return first.lease.job_id, await worker.result(first.lease.job_id)
 
 
 async def test_a_run_without_a_crash_saves_every_step(make_worker: MakeWorker) -> None:
@@ -98,8 +105,7 @@ async def test_a_crash_at_any_step_repeats_nothing(
 ) -> None:
     made = agent()
     Dying(made, at, after)
-    worker = make_worker(registry=made.registry)
-    job_id, result = await run_twice(worker)
+    job_id, result = await run_twice(make_worker(registry=made.registry))
     assert (result["text"], result["finish_reason"]) == ("All done.", "stop")
     assert [step["name"] for step in result["steps"]] == ["once", "calculator", "keyed", "once"]
     # A call that runs at most once: not at all, if its intent was the last save.
@@ -108,9 +114,8 @@ async def test_a_crash_at_any_step_repeats_nothing(
         dead_in_intent = INTENTS.get(at) == step and after
         dead_in_result = INTENTS.get(at - 1) == step and not after
         assert made_times == (0 if dead_in_intent else 1)
-        [reported] = [
-            s for s in result["steps"] if (s["round"], s["id"]) == (int(step[0]), _id(step))
-        ]
+        where = int(step[0]), f"c{step[-1]}"
+        [reported] = [s for s in result["steps"] if (s["round"], s["id"]) == where]
         if dead_in_intent or dead_in_result:
             assert reported["error"]["kind"] == "tool_outcome_unknown"
         else:
@@ -120,12 +125,8 @@ async def test_a_crash_at_any_step_repeats_nothing(
     assert made.calls.count(f"{job_id}:agent.2.0") == (2 if again else 1)
     # Saved answers are not requested again.
     heard = 3 + (1 if at in (1, 5) and not after else 0)
-    assert len(made.model.asked) == heard
+    assert len(made.model.requests) == heard
     assert result["rounds"] == 3
-
-
-def _id(step: str) -> str:
-    return f"c{step[-1]}"
 
 
 async def test_messages_after_a_crash_equal_those_before_it(make_worker: MakeWorker) -> None:
@@ -134,13 +135,11 @@ async def test_messages_after_a_crash_equal_those_before_it(make_worker: MakeWor
     worker = make_worker(registry=made.registry)
     job_id, result = await run_twice(worker)
     reported = await events(worker, job_id, "tool_call", "tool_result")
+    pairs = [(1, "c0", 1), (1, "c1", 1), (2, "c0", 1), (2, "c1", 2)]
     assert [(data["round"], data["id"], data["attempt"]) for data in reported] == [
-        *[(1, "c0", 1)] * 2,
-        *[(1, "c1", 1)] * 2,
-        *[(2, "c0", 1)] * 2,
-        *[(2, "c1", 2)] * 2,
+        pair for pair in pairs for _ in range(2)
     ]
-    last = made.model.asked[-1].messages
+    last = made.model.requests[-1].messages
     assert [message["role"] for message in last] == [
         *("user", "assistant", "tool", "tool", "assistant", "tool", "tool")
     ]
@@ -150,20 +149,17 @@ async def test_messages_after_a_crash_equal_those_before_it(make_worker: MakeWor
         ("Second.", 1, 2),
         ("All done.", 2, 3),
     ]
-    assert result["usage"]["total_tokens"] == 45
+    assert result["usage"]["total_tokens"] == 15 + 15 + 9
 
 
 async def test_only_the_failed_round_is_requested_again(make_worker: MakeWorker) -> None:
     made = agent()
-    made.model.turns.insert(1, TransientError("busy"))
+    made.model.lines.insert(1, TransientError("busy"))
     worker = make_worker(registry=made.registry)
-    await worker.group()
-    worker.start()
-    [job_id] = await worker.post()
-    assert await worker.settled(job_id) == b"done"
+    job_id = await worker.run_job()
     assert len(made.calls) == 3
-    assert len(made.model.asked) == 4
-    assert (await answer(worker, job_id))["text"] == "All done."
+    assert len(made.model.requests) == 4
+    assert (await worker.result(job_id))["text"] == "All done."
 
 
 @pytest.mark.parametrize(
@@ -179,12 +175,11 @@ async def test_only_the_failed_round_is_requested_again(make_worker: MakeWorker)
 async def test_loops_and_limits_count_over_all_attempts(
     make_worker: MakeWorker, arguments: Any, limits: Any, dies_at: int, reason: str, made_calls: int
 ) -> None:
-    turns = [calls(("once", each)) for each in arguments]
-    made = AgentHarness(*turns, names=["once"], limits=limits)
+    lines = [calls(("once", each)) for each in arguments]
+    made = AgentHarness(*lines, names=["once"], limits=limits)
     made.add("once")
     Dying(made, dies_at, after=True)
-    worker = make_worker(registry=made.registry)
-    _, result = await run_twice(worker)
+    _, result = await run_twice(make_worker(registry=made.registry))
     assert result["finish_reason"] == reason
     assert len(made.calls) == made_calls
 
@@ -192,27 +187,11 @@ async def test_loops_and_limits_count_over_all_attempts(
 async def test_time_is_counted_over_all_attempts(make_worker: MakeWorker) -> None:
     made = agent()
     made.limits = AgentLimits(seconds=100.0)
-
-    async def long_ago(context: JobContext, payload: dict[str, Any]) -> Any:
-        if context.attempt == 1:
-            save = context.save
-
-            async def old(name: str, value: Any) -> None:
-                if "at_ms" in value:
-                    value = {**value, "at_ms": 101_000}
-                await save(name, value)
-                if name == "agent.1.1":
-                    raise AttemptLost
-
-            context.save = old  # type: ignore[method-assign]
-        return await made.chat(context, payload)
-
-    made.registry.add("chat", long_ago)
-    worker = make_worker(registry=made.registry)
-    _, result = await run_twice(worker)
+    Dying(made, 4, after=True, at_ms=101_000)  # both calls of the first round are done
+    _, result = await run_twice(make_worker(registry=made.registry))
     assert result["finish_reason"] == "max_time"
     assert len(result["steps"]) == 2
-    assert len(made.model.asked) == 1
+    assert len(made.model.requests) == 1
 
 
 async def test_a_lost_attempt_saves_and_calls_nothing(make_worker: MakeWorker) -> None:

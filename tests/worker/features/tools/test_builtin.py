@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.worker.tools import Job, builtin_tools, use
+from tests.support.worker.tools import CountedTools, Job, use
 from worker.features.tools.builtin.arguments import ToolInputError
 from worker.features.tools.builtin.calculator import evaluate
 from worker.features.tools.builtin.search_documents import search_tool
@@ -85,7 +85,7 @@ def test_no_expression_breaks_it(expression: str) -> None:
 
 
 def test_all_have_schemas_and_descriptions_and_may_be_repeated() -> None:
-    toolbox = builtin_tools()
+    toolbox = CountedTools().toolbox
     names = ["calculator", "convert_units", "date_math", "json_pick", "now", "text_stats"]
     assert toolbox.names() == names
     for name in names:

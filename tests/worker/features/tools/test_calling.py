@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from typing import Any
@@ -99,7 +100,7 @@ async def test_a_tool_that_does_not_stop_is_abandoned() -> None:
     free.set()
 
 
-@pytest.mark.parametrize("kind", ["async", "plain"])
+@pytest.mark.parametrize("kind", ["async", "plain", "stubborn"])
 async def test_cancel_stops_the_waiting_at_once(kind: str) -> None:
     running = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -113,10 +114,17 @@ async def test_cancel_stops_the_waiting_at_once(kind: str) -> None:
         while not call.stopped:
             time.sleep(0.005)
 
+    async def swallows(call: Call, arguments: Any) -> Any:
+        running.set()
+        while not call.stopped:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.5)
+
     async def trial() -> float:
         job = Job()
         running.clear()
-        calling_it = asyncio.create_task(call(waits if kind == "async" else blocks, job))
+        function = {"async": waits, "plain": blocks, "stubborn": swallows}[kind]
+        calling_it = asyncio.create_task(call(function, job))
         await asyncio.wait_for(running.wait(), 10)
         began = time.monotonic()
         job.canceled.set()

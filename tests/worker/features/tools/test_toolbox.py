@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel, Field, field_validator
 
 from common.errors import SettingsError
-from tests.support.worker.tools import ANYTHING, CALL, builtin_tools
+from tests.support.worker.tools import ANYTHING, CountedTools
 from worker.features.tools.errors import InvalidArguments, ToolUnavailable, UnknownTool
 from worker.features.tools.tool import Call, make_tool
 from worker.features.tools.toolbox import ToolBox
@@ -83,7 +83,7 @@ def test_the_decorator_registers_and_leaves_the_function_alone() -> None:
         """Says it loudly."""
         return arguments.text.upper()
 
-    assert shout(CALL, Note(text="a")) == "A"
+    assert shout(Call("job", "job:call"), Note(text="a")) == "A"
     assert toolbox.find("shout").repeatable
     assert toolbox.timeout_s(toolbox.find("shout")) == 3
 
@@ -134,7 +134,7 @@ def test_forbidden_and_missing_tools_are_indistinguishable() -> None:
         toolbox.find("a", frozenset())
     for name in ("sluice.step", "workflow.step", "image.process"):  # reserved
         with pytest.raises(UnknownTool):
-            builtin_tools().find(name)
+            CountedTools().toolbox.find(name)
     source = FakeSource()
     source.unavailable_reason = "it is down"
     toolbox.add_source("files", source)
