@@ -60,6 +60,24 @@ async def events(worker: WorkerHarness, job_id: str, *kinds: str) -> list[dict[s
     return [data for kind, _, data in await worker.parsed_events(job_id) if kind in kinds]
 
 
+def returning(value: Any) -> Any:
+    """A tool that returns this value."""
+
+    async def tool(call: Call, arguments: Any) -> Any:
+        return value
+
+    return tool
+
+
+def raising(error: BaseException) -> Any:
+    """A tool that fails."""
+
+    async def tool(call: Call, arguments: Any) -> Any:
+        raise error
+
+    return tool
+
+
 async def sleep_long(call: Any, arguments: Any) -> Any:
     """A tool that returns long after the test."""
     await asyncio.sleep(60)

@@ -12,7 +12,7 @@ import pytest
 from tests.support.worker.agent import AgentHarness
 from tests.support.worker.harness import MakeWorker
 from tests.support.worker.model_tasks import Hang, calls
-from tests.support.worker.tools import sleep_long
+from tests.support.worker.tools import raising, returning, sleep_long
 from tests.worker.features.agent.conftest import Run
 from worker.features.agent.answer import ToolCallSink
 from worker.features.agent.types import AgentLimits
@@ -147,11 +147,8 @@ async def test_odd_ids_are_made_usable(run: Run) -> None:
     [(ValueError("no"), "tool_failed"), (ToolUnavailable("gone"), "tool_unavailable")],
 )
 async def test_the_model_is_informed_about_a_failure(run: Run, error: Exception, kind: str) -> None:
-    async def fails(call: Any, arguments: Any) -> Any:
-        raise error
-
     agent = AgentHarness(calls(("fails", {})), "never mind", names=["fails"])
-    agent.add("fails", fails)
+    agent.add("fails", raising(error))
     result, _ = await run(agent)
     assert result["text"] == "never mind"
     assert kinds_of_errors(result) == [kind]
@@ -174,11 +171,8 @@ async def test_the_model_is_informed_about_a_timeout(
 
 
 async def test_long_outputs_are_cut(run: Run) -> None:
-    async def chatty(call: Any, arguments: Any) -> Any:
-        return "\x01" * 200_000
-
     agent = AgentHarness(calls(("chatty", {})), "ok", names=["chatty"])
-    agent.add("chatty", chatty, output_bytes=200_000)
+    agent.add("chatty", returning("\x01" * 200_000), output_bytes=200_000)
     result, _ = await run(agent)
     assert result["steps"][0]["truncated"]
     assert len(json.dumps(result["steps"][0]["output"])) < 60 * 1024

@@ -13,7 +13,7 @@ import pytest
 from common import codec
 from common.errors import StoreUnavailable
 from tests.support.worker.timing import at_best_within
-from tests.support.worker.tools import ANYTHING, Job
+from tests.support.worker.tools import ANYTHING, Job, raising, returning
 from worker.errors import AttemptLost, JobError, TransientError
 from worker.features.tools import call as calling
 from worker.features.tools.call import ToolOutput
@@ -37,20 +37,14 @@ async def test_an_async_tool_and_a_plain_one() -> None:
     async def one(call: Call, arguments: Any) -> Any:
         return {"key": call.key, "tenant": call.tenant, "job": call.job_id, **arguments}
 
-    def other(call: Call, arguments: Any) -> Any:
-        return threading.current_thread() is threading.main_thread()
+    def in_thread(call: Call, arguments: Any) -> Any:
+        assert threading.current_thread() is not threading.main_thread()
+        return call.remaining_s
 
     output = await call(one, arguments={"a": 1})
     assert output.value == {"key": "job-1:call", "tenant": "acme", "job": "job-1", "a": 1}
-    assert (await call(other)).value is False
-
-
-async def test_a_tool_knows_how_long_it_has() -> None:
-    async def tool(call: Call, arguments: Any) -> Any:
-        return call.remaining_s
-
-    assert 30 < (await call(tool)).value <= 60
-    assert (await call(tool, timeout_s=20)).value <= 20
+    assert 30 < (await call(in_thread)).value <= 60
+    assert (await call(in_thread, timeout_s=20)).value <= 20
 
 
 async def test_a_tool_that_takes_too_long_is_stopped() -> None:
@@ -67,14 +61,11 @@ async def test_a_tool_that_takes_too_long_is_stopped() -> None:
             time.sleep(0.005)
         thread_ended.set()
 
-    with pytest.raises(ToolTimeout, match=r"t took longer than 0.05 s") as caught:
-        await call(slow, timeout_s=0.05)
-    assert caught.value.kind == "tool_timeout"
-    assert caught.value.permanent  # its effect is unknown
-    assert ended.is_set()
-    with pytest.raises(ToolTimeout) as caught:
-        await call(slow, timeout_s=0.05, repeatable=True)
-    assert not caught.value.permanent
+    for repeatable in (False, True):  # its effect is unknown
+        with pytest.raises(ToolTimeout, match=r"t took longer than 0.05 s") as caught:
+            await call(slow, timeout_s=0.05, repeatable=repeatable)
+        assert (caught.value.kind, caught.value.permanent) == ("tool_timeout", not repeatable)
+        assert ended.is_set()
     with pytest.raises(ToolTimeout):
         await call(slow_thread, timeout_s=0.05)
     assert await asyncio.to_thread(thread_ended.wait, 5)
@@ -172,16 +163,13 @@ async def test_any_exception_of_a_tool_is_a_failure() -> None:
         (RuntimeError("x" * 5000), "t: RuntimeError: xxx"),
     ]
 
-    async def one(call: Call, arguments: Any) -> Any:
-        raise errors[arguments["n"]][0]
+    def in_thread(call: Call, arguments: Any) -> Any:
+        raise error
 
-    def other(call: Call, arguments: Any) -> Any:
-        raise errors[arguments["n"]][0]
-
-    for n, (_, text) in enumerate(errors):
-        for function in (one, other):
+    for error, text in errors:
+        for function in (raising(error), in_thread):
             with pytest.raises(ToolFailed) as caught:
-                await call(function, arguments={"n": n})
+                await call(function)
             assert str(caught.value).startswith(text)
             assert len(str(caught.value)) < 1100
             assert (caught.value.kind, caught.value.permanent) == ("tool_failed", False)
@@ -191,24 +179,11 @@ async def test_any_exception_of_a_tool_is_a_failure() -> None:
     "error", [Own("no"), TransientError("later"), AttemptLost(), StoreUnavailable("gone")]
 )
 async def test_job_errors_of_a_tool_are_kept(error: Exception) -> None:
-    async def tool(call: Call, arguments: Any) -> Any:
-        raise error
-
-    async def cancels_itself(call: Call, arguments: Any) -> Any:
-        raise asyncio.CancelledError
-
     with pytest.raises(type(error)) as caught:
-        await call(tool)
+        await call(raising(error))
     assert caught.value is error
     with pytest.raises(ToolFailed, match="canceled itself"):
-        await call(cancels_itself)
-
-
-def returning(value: Any) -> Any:
-    async def tool(call: Call, arguments: Any) -> Any:
-        return value
-
-    return tool
+        await call(raising(asyncio.CancelledError()))
 
 
 async def test_json_values_are_returned() -> None:

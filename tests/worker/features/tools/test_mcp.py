@@ -61,6 +61,15 @@ class Servers:
         parsed = tool.parse(arguments)
         return (await self.toolbox.call(tool, parsed, job or Job(), "key")).value
 
+    async def cancel_waiting(self, name: str, path: Path) -> None:
+        """Cancel a call of a tool that waits; it writes to the path when it has begun."""
+        job = Job()
+        calling = asyncio.create_task(self.call(name, job, path=str(path)))
+        await eventually(path.exists, TIMEOUT_S)
+        job.canceled.set()
+        with pytest.raises(CallCanceled):
+            await asyncio.wait_for(calling, 5)
+
     def reading(self, name: str = "hand") -> Any:
         [found] = [each for each in self.services.heartbeat_fields["mcp"]() if each.name == name]
         return found
@@ -145,7 +154,6 @@ async def test_tools_are_listed_described_and_called(
 
 
 async def test_an_interrupted_call_is_canceled_on_the_server(begin: Any, tmp_path: Path) -> None:
-    job = Job()
     servers = await begin(
         slow=by_hand("kind", str(tmp_path / "slow"), timeout_s=0.3),
         hand=by_hand("kind", str(tmp_path / "hand")),
@@ -153,11 +161,7 @@ async def test_an_interrupted_call_is_canceled_on_the_server(begin: Any, tmp_pat
     )
     with pytest.raises(ToolTimeout):
         await servers.call("slow.wait", path=str(tmp_path / "state of slow"))
-    calling = asyncio.create_task(servers.call("hand.wait", job, path=str(tmp_path / "state")))
-    await eventually((tmp_path / "state").exists, TIMEOUT_S)
-    job.canceled.set()
-    with pytest.raises(CallCanceled):
-        await asyncio.wait_for(calling, 5)
+    await servers.cancel_waiting("hand.wait", tmp_path / "state")
     for name in ("slow", "hand"):
         await eventually((tmp_path / f"{name}.canceled").exists, TIMEOUT_S)
     for name in ("slow", "loud"):
@@ -180,16 +184,12 @@ SDK_SERVER = str(MCP_SERVERS / "sdk_server.py")
 
 
 async def test_a_current_server_over_stdio(begin: Any, tmp_path: Path) -> None:
-    state, job = tmp_path / "state", Job()
+    state = tmp_path / "state"
     servers = await begin(today=McpServer(command=sys.executable, args=[SDK_SERVER]))
     assert servers.toolbox.find("today.add").repeatable
     assert await servers.call("today.add", a=2, b=3) == {"result": 5}
     assert await servers.call("today.picture") == "see:\n[image image/png]"
-    calling = asyncio.create_task(servers.call("today.wait", job, path=str(state)))
-    await eventually(state.exists, TIMEOUT_S)
-    job.canceled.set()
-    with pytest.raises(CallCanceled):
-        await asyncio.wait_for(calling, 5)
+    await servers.cancel_waiting("today.wait", state)
     await eventually(lambda: state.read_text() == "canceled", TIMEOUT_S)
 
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from common.jobs.options import JobOptions
 from tests.support.worker.harness import MakeWorker, WorkerHarness, within
 from tests.support.worker.timing import at_best_within
-from tests.support.worker.tools import CountedTools, events, sleep_long
+from tests.support.worker.tools import CountedTools, events, raising, returning, sleep_long
 from worker.errors import AttemptLost, JobError
 from worker.execution.executor import Outcome
 from worker.features.tools.tool import Call
@@ -75,10 +75,7 @@ async def test_errors_have_a_kind(worker: WorkerHarness, tools: CountedTools) ->
     class NoInk(JobError):
         kind = "no_ink"
 
-    async def printer(call: Call, arguments: Any) -> None:
-        raise NoInk("fill it up")
-
-    tools.add("printer", printer)
+    tools.add("printer", raising(NoInk("fill it up")))
     for raw, kind, says in (
         (payload("hammer"), "unknown_tool", "'hammer'"),
         (payload("workflow.step"), "unknown_tool", "'workflow.step'"),
@@ -203,11 +200,8 @@ async def test_a_failed_call_is_retried_if_configured(
             raise ValueError("not yet")
         return "at last"
 
-    async def sets(call: Call, arguments: Any) -> Any:
-        return {1, 2}
-
     tools.add("shaky", shaky)
-    tools.add("sets", sets)
+    tools.add("sets", returning({1, 2}))
     job_id = await worker.run_job(task="tool", payload=payload("shaky"), max_attempts=5)
     assert (await worker.result(job_id))["output"] == "at last"
     assert tools.calls == [f"{job_id}:call"] * 3
@@ -223,10 +217,7 @@ async def test_a_failed_call_is_retried_if_configured(
 async def test_long_output_and_timeouts_are_in_the_events(
     worker: WorkerHarness, tools: CountedTools
 ) -> None:
-    async def chatty(call: Call, arguments: Any) -> str:
-        return "x" * 5000
-
-    tools.add("chatty", chatty)
+    tools.add("chatty", returning("x" * 5000))
     tools.add("slow", sleep_long, timeout_s=0.05)
     job_id = await run(worker, payload("chatty"))
     answer = await worker.result(job_id)
