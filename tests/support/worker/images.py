@@ -5,20 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from common.contracts.jobs import JobKeys
 from common.features.images.reader import ImageReader
 from common.features.images.records import ImageRecord
 from common.features.images.storage.spool import Spool
 from common.features.images.types import CompletedUpload, ImageAnswer, NewImage
 from common.jobs.limits import AdmissionLimits
-from common.jobs.store import WorkerIdentity
 from common.settings.worker import WorkerSettings
 from tests.support.files import photos
-from tests.support.servers import Backend
+from tests.support.store.base import texts
+from tests.support.store.images import FAILURE_FIELDS
 from tests.support.waiting import eventually
 from tests.support.worker.harness import WorkerHarness
 from worker.features.images import service as image_service
@@ -26,11 +25,6 @@ from worker.features.images.service import ImageService
 from worker.handlers import tool
 from worker.registry import Registry
 
-RESULT_FIELDS = [
-    "image_id", "status", "storage_key", "sha256", "etag", "file_size", "content_type",
-    "original_width", "original_height", "processed_width", "processed_height", "processed_at",
-]  # fmt: skip
-FAILURE_FIELDS = ["image_id", "status", "error_code", "error_message", "failed_at"]
 STAGES = ["validating", "decoding", "processing", "encoding", "uploading"]
 
 
@@ -56,20 +50,13 @@ def registry_of(settings: WorkerSettings) -> Registry:
 class ImageWorker(WorkerHarness):
     """A worker with images, and the gateway's operations on them."""
 
-    def __init__(
-        self,
-        backend: Backend,
-        keys: JobKeys,
-        worker: WorkerIdentity,
-        settings: WorkerSettings,
-        registry: Registry | None = None,
-        **options: Any,
-    ) -> None:
-        self.registry = registry or registry_of(settings)
-        super().__init__(backend, keys, worker, self.registry, **options)
+    def __init__(self, home: Path, registry: Registry, *worker: Any, **options: Any) -> None:
+        backend, keys, identity = worker
+        super().__init__(backend, keys, identity, registry, **options)
+        self.registry = registry
         self.images = self.consumer.images
         self.image_reader = ImageReader(self.client, self.images.keys)
-        self.home = Path(settings.sluice_data_dir) / "images"
+        self.home = home / "images"
         self.spool = Spool(self.home / "spool")
         self.telling: dict[str, Any] = {}
 
@@ -82,10 +69,10 @@ class ImageWorker(WorkerHarness):
         """Start as a worker does."""
         if not await self.client.exists(self.keys.queue):
             await self.group()
-        house = self.services
-        self.telling = house.heartbeat_fields
+        services = self.services
+        self.telling = services.heartbeat_fields
         for service in self.registry.services:
-            await service.start(house)
+            await service.start(services)
         if read:
             self.start(recover=True)
 
@@ -104,35 +91,35 @@ class ImageWorker(WorkerHarness):
 
     async def upload(
         self,
-        data: bytes,
+        data: bytes | None = None,
         content_type: str = "image/jpeg",
         *,
         image_id: str = "",
         keep_file: bool = True,
         **new: Any,
     ) -> str:
-        """Create an image whose job is queued; returns its id."""
+        """Create an image, of a photo by default, whose job is queued; returns its id."""
+        data = photo() if data is None else data
         image_id = image_id or await self.create(**new)
         upload_id = uuid.uuid4().hex[:16]
         claimed = await self.images.claim(image_id, upload_id, 60_000)
         assert claimed.answer is ImageAnswer.OK, claimed
+        digest = hashlib.sha256(data).hexdigest()
         if keep_file:
             file = self.spool.create(image_id, upload_id)
             file.write(data)
-            assert file.commit() == (len(data), hashlib.sha256(data).hexdigest())
-        uploaded = CompletedUpload(
-            image_id,
-            upload_id,
-            str(uuid.uuid4()),
-            content_type,
-            len(data),
-            hashlib.sha256(data).hexdigest(),
-        )
-        submitted = await self.images.submit(
-            uploaded, AdmissionLimits(self.worker.group, 10**6, 600)
-        )
+            assert file.commit() == (len(data), digest)
+        job_id = str(uuid.uuid4())
+        uploaded = CompletedUpload(image_id, upload_id, job_id, content_type, len(data), digest)
+        admission = AdmissionLimits(self.worker.group, 10**6, 600)
+        submitted = await self.images.submit(uploaded, admission)
         assert submitted.answer is ImageAnswer.OK, submitted
         return image_id
+
+    def go(self) -> None:
+        """Let the processes of `image_processes.wait_for_go` continue."""
+        self.home.mkdir(exist_ok=True)
+        (self.home / "go").touch()
 
     # -- results ---------------------------------------------------------------------------
 
@@ -143,7 +130,6 @@ class ImageWorker(WorkerHarness):
 
     async def image_ended(self, image_id: str, timeout_s: float = 30.0) -> ImageRecord:
         """Wait for the end of an image and of its job."""
-
         key = self.images.keys.record(image_id)
 
         async def ended() -> bool:
@@ -154,21 +140,17 @@ class ImageWorker(WorkerHarness):
         await self.settled(record.job_id)
         return record
 
-    async def process(self, data: bytes, content_type: str = "image/jpeg", **new: Any) -> Any:
+    async def process(self, *upload: Any, **new: Any) -> Any:
         """Upload, and wait for the end."""
-        return await self.image_ended(await self.upload(data, content_type, **new))
+        return await self.image_ended(await self.upload(*upload, **new))
 
     async def shown(self, image_id: str) -> dict[str, str]:
         """`image:status:{image_id}`."""
-        found = await self.client.hgetall(self.images.keys.status(image_id))
-        return {name.decode(): value.decode() for name, value in found.items()}
+        return texts(await self.client.hgetall(self.images.keys.status(image_id)))
 
     async def entries(self, image_id: str = "") -> list[dict[str, str]]:
         """Entries of the result stream, of one image or all."""
-        found = [
-            {name.decode(): value.decode() for name, value in fields.items()}
-            for _, fields in await self.client.xrange(self.images.keys.results)
-        ]
+        found = [texts(raw) for _, raw in await self.client.xrange(self.images.keys.results)]
         return [entry for entry in found if image_id in ("", entry["image_id"])]
 
     async def stage_events(self, job_id: str) -> list[tuple[str, int]]:
@@ -179,16 +161,9 @@ class ImageWorker(WorkerHarness):
             if (kind, step) == ("progress", "worker.image")
         ]
 
-    async def core_result(self, job_id: str) -> Any:
-        record = await self.job(job_id)
-        assert record[b"status"] == b"done", record
-        return json.loads(record[b"result"])
-
     def spooled(self) -> list[str]:
         """Names of the files in the spool."""
-        if not self.spool.directory.exists():
-            return []
-        return sorted(path.name for path in self.spool.directory.iterdir())
+        return sorted(path.name for path in self.spool.directory.glob("*"))
 
     def stored(self, image_id: str) -> bytes | None:
         """The object in the store."""
@@ -213,30 +188,3 @@ class ImageWorker(WorkerHarness):
 
 
 ImageMaker = Callable[..., Any]
-
-
-async def image_maker(
-    backend: Backend, keys: JobKeys, worker: WorkerIdentity, home: Path
-) -> AsyncIterator[ImageMaker]:
-    """Creates and opens workers with images, and closes them all."""
-    made: list[ImageWorker] = []
-
-    async def make(
-        *,
-        consumer: str = "c1",
-        opened: bool = True,
-        read: bool = True,
-        registry: Registry | None = None,
-        options: dict[str, Any] | None = None,
-        **settings: Any,
-    ) -> ImageWorker:
-        chosen = image_settings(home, **settings)
-        identity = worker._replace(consumer=consumer)
-        made.append(ImageWorker(backend, keys, identity, chosen, registry, **(options or {})))
-        if opened:
-            await made[-1].open(read=read)
-        return made[-1]
-
-    yield make
-    for each in made:
-        await each.close()

@@ -4,19 +4,54 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from common.contracts.jobs import JobKeys
 from common.jobs.store import WorkerIdentity
+from tests.support.files.pixels import Make, maker
 from tests.support.servers import Backend
-from tests.support.worker.images import ImageMaker, image_maker
+from tests.support.worker.images import ImageMaker, ImageWorker, image_settings, registry_of
+from worker.registry import Registry
 
 
 @pytest.fixture
 async def imagers(
     backend: Backend, keys: JobKeys, worker: WorkerIdentity, tmp_path: Path
 ) -> AsyncIterator[ImageMaker]:
-    """Creates workers with images, on an empty Redis of every kind."""
-    async for make in image_maker(backend, keys, worker, tmp_path):
-        yield make
+    """Creates and opens workers with images, on an empty Redis of every kind."""
+    made: list[ImageWorker] = []
+
+    async def make(
+        *,
+        consumer: str = "c1",
+        opened: bool = True,
+        read: bool = True,
+        registry: Registry | None = None,
+        options: dict[str, Any] | None = None,
+        **settings: Any,
+    ) -> ImageWorker:
+        registry = registry or registry_of(image_settings(tmp_path, **settings))
+        identity = worker._replace(consumer=consumer)
+        made.append(ImageWorker(tmp_path, registry, backend, keys, identity, **(options or {})))
+        if opened:
+            await made[-1].open(read=read)
+        return made[-1]
+
+    yield make
+    for each in made:
+        await each.close()
+
+
+@pytest.fixture
+async def idle(imagers: ImageMaker) -> ImageWorker:
+    """A worker with images that reads no jobs."""
+    worker: ImageWorker = await imagers(read=False)
+    return worker
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    """Runs the pipeline in the test's process."""
+    return maker(tmp_path)

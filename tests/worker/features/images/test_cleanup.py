@@ -9,13 +9,28 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.worker.images import ImageMaker, ImageWorker, photo
+from common.features.images.storage.files import part_path
+from tests.support.worker.images import ImageMaker, ImageWorker
 from worker.features.images.cleanup import STORE_ID_FILE
 
 pytestmark = pytest.mark.fakeredis_only
 
 UPLOAD = "0123456789abcdef"
 MINUTES, HOURS, DAYS = 60, 3600, 24 * 3600
+#: State of an image, a file of it in the spool, its age in seconds, and whether it is kept.
+SPOOL = (
+    ("waiting", "upload", 10 * HOURS, True),
+    ("waiting", "former upload", 2 * MINUTES, False),
+    ("failed", "upload", 30, True),
+    ("failed", "upload", 2 * MINUTES, False),
+    ("deleted", "upload", 20 * HOURS, True),  # this may be the wrong Redis
+    ("deleted", "upload", 2 * DAYS, False),
+    ("not submitted", "upload", 30 * MINUTES, True),
+    ("not submitted", "upload", 2 * HOURS, False),
+    ("not submitted", "part", 30 * MINUTES, True),
+    ("not submitted", "part", 2 * HOURS, False),
+    ("waiting", "output", 2 * HOURS, False),
+)
 
 
 def aged(path: Path, seconds: float) -> Path:
@@ -24,83 +39,53 @@ def aged(path: Path, seconds: float) -> Path:
     return path
 
 
-async def test_uploads_that_wait_stay_however_long(imagers: ImageMaker) -> None:
-    worker = await imagers(read=False)
-    image_id, path = await spool_file(worker)
-    file = aged(path, 10 * HOURS)
-    assert await worker.service.cleaner.clean_spool() == 0
-    # A superseded upload is removed.
-    worker.spool.create(image_id, UPLOAD).commit()
-    former = aged(worker.spool.path(image_id, UPLOAD), 2 * MINUTES)
-    assert await worker.service.cleaner.clean_spool() == 1
-    assert (file.exists(), former.exists()) == (True, False)
-
-
-async def test_uploads_of_images_that_ended_or_were_deleted_go(imagers: ImageMaker) -> None:
-    worker = await imagers(read=False)
-    (one, ended), (two, deleted), (three, fresh) = [await spool_file(worker) for _ in range(3)]
-    for image_id in (one, three):
+async def spool_file(worker: ImageWorker, state: str, kind: str) -> Path:
+    """A file of an image in this state."""
+    image_id, upload_id = await worker.create(), UPLOAD
+    if state == "not submitted":
+        await worker.images.claim(image_id, UPLOAD, 60_000)
+    else:
+        await worker.upload(image_id=image_id)
+        upload_id = (await worker.record(image_id)).upload_id
+    if state == "failed":
         await worker.client.hset(worker.images.keys.record(image_id), "status", "failed")
-    await worker.images.delete(two)
-    aged(ended, 2 * MINUTES)
-    aged(deleted, 2 * MINUTES)
-    assert await worker.service.cleaner.clean_spool() == 1
-    # This may be the wrong Redis: without a record, a file is kept for a day.
-    assert (ended.exists(), deleted.exists(), fresh.exists()) == (False, True, True)
-    aged(deleted, 20 * HOURS)
-    assert await worker.service.cleaner.clean_spool() == 0
-    aged(deleted, 2 * DAYS)
-    assert await worker.service.cleaner.clean_spool() == 1
-    assert not deleted.exists()
+    elif state == "deleted":
+        await worker.images.delete(image_id)
+    path = worker.spool.path(image_id, UPLOAD if kind == "former upload" else upload_id)
+    if kind in ("part", "output"):
+        path = part_path(path, "" if kind == "part" else "1")
+    path.touch()
+    return path
 
 
-async def test_an_unsubmitted_upload_goes_after_an_hour(imagers: ImageMaker) -> None:
-    worker = await imagers(read=False)
-    image_id = await worker.create()
-    await worker.images.claim(image_id, UPLOAD, 60_000)
-    worker.spool.create(image_id, UPLOAD).commit()
-    path = worker.spool.path(image_id, UPLOAD)
-    aged(path, 30 * MINUTES)
-    assert await worker.service.cleaner.clean_spool() == 0
-    aged(path, 2 * HOURS)
-    assert await worker.service.cleaner.clean_spool() == 1
+async def test_the_spool_keeps_only_what_may_be_needed(idle: ImageWorker) -> None:
+    idle.spool.check()  # creates the directory
+    stranger = idle.spool.directory / "README"
+    stranger.touch()
+    kept, unneeded = [aged(stranger, 10 * DAYS)], []
+    for state, kind, age_s, is_kept in SPOOL:
+        path = aged(await spool_file(idle, state, kind), age_s)
+        (kept if is_kept else unneeded).append(path)
+    assert await idle.service.cleaner.clean_spool() == len(unneeded)
+    assert [path for path in unneeded if path.exists()] == []
+    assert [path for path in kept if not path.exists()] == []
 
 
-async def test_partial_files_go_once_they_are_abandoned(imagers: ImageMaker) -> None:
-    worker = await imagers(read=False)
-    image_id = await worker.create()
-    half = worker.spool.create(image_id, UPLOAD)
-    output = worker.spool.output(image_id, UPLOAD, 1)
-    output.write_bytes(b"made")
-    stranger = worker.spool.directory / "README"
-    stranger.write_text("somebody else's")
-    aged(stranger, 10 * DAYS)
-    assert await worker.service.cleaner.clean_spool() == 0
-    for path in worker.spool.directory.iterdir():
-        aged(path, 2 * HOURS)
-    assert await worker.service.cleaner.clean_spool() == 2
-    assert worker.spooled() == ["README"]
-    half.discard()
-
-
-async def test_objects_without_a_record_go_after_a_day(imagers: ImageMaker) -> None:
-    worker = await imagers(read=False)
-    storage = worker.service.storage
-    await worker.service.cleaner.claim_store()
-    known = await worker.create()
-    for image_id in (known, "gone", "fresh"):
-        await storage.put(f"images/{image_id}.webp", b"x", "image/webp")
-    await storage.put("thumbs/gone.webp", b"x", "image/webp")
-    directory = worker.home / "store"
+async def test_objects_without_a_record_go_after_a_day(idle: ImageWorker) -> None:
+    cleaner, directory = idle.service.cleaner, idle.home / "store"
+    await cleaner.claim_store()
+    known = await idle.create()
+    for key in (f"images/{known}", "images/gone", "images/fresh", "thumbs/gone"):
+        await idle.service.storage.put(f"{key}.webp", b"x", "image/webp")
     (directory / "images" / ".gone.webp.1234.part").write_bytes(b"half")
     for path in directory.rglob("*"):
         if path.is_file() and "fresh" not in path.name:
             aged(path, 2 * DAYS)
-    assert await worker.service.cleaner.run_once() == 2
+    assert await cleaner.run_once() == 2
     left = {path.relative_to(directory).as_posix() for path in directory.rglob("*.*")}
     here = {f"images/{known}.webp", "images/fresh.webp", "thumbs/gone.webp"}
     assert left == {STORE_ID_FILE, *here}
-    assert await worker.service.cleaner.run_once() == 0
+    assert await cleaner.run_once() == 0
 
 
 async def old_objects(worker: ImageWorker, *image_ids: str) -> list[Path]:
@@ -112,66 +97,56 @@ async def old_objects(worker: ImageWorker, *image_ids: str) -> list[Path]:
 
 
 async def test_an_emptied_redis_removes_nothing(
-    imagers: ImageMaker, caplog: pytest.LogCaptureFixture
+    idle: ImageWorker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    worker = await imagers(read=False)
-    sweeper, storage = worker.service.cleaner, worker.service.storage
-    await sweeper.claim_store()
-    store_id = (worker.home / "store" / STORE_ID_FILE).read_text().strip()
-    [kept] = await old_objects(worker, await worker.create())
-    await worker.client.flushall()
+    cleaner, storage = idle.service.cleaner, idle.service.storage
+    await cleaner.claim_store()
+    store_id = (idle.home / "store" / STORE_ID_FILE).read_text().strip()
+    [kept] = await old_objects(idle, await idle.create())
+    await idle.client.flushall()
     # The same after new images were created.
-    await old_objects(worker, await worker.create())
+    await old_objects(idle, await idle.create())
     for _ in range(2):
-        await sweeper.claim_store()
-        assert await sweeper.clean_store(storage) == 0
+        await cleaner.claim_store()
+        assert await cleaner.clean_store(storage) == 0
     assert kept.exists()
-    assert f"redis-cli SADD {worker.images.keys.stores} {store_id}" in caplog.text
+    assert f"redis-cli SADD {idle.images.keys.stores} {store_id}" in caplog.text
     # An operator confirms that it was intended.
-    await worker.client.sadd(worker.images.keys.stores, store_id)
-    assert await sweeper.clean_store(storage) == 1
+    await idle.client.sadd(idle.images.keys.stores, store_id)
+    assert await cleaner.clean_store(storage) == 1
     assert not kept.exists()
 
 
 async def test_a_directory_without_an_id_removes_nothing(
-    imagers: ImageMaker, caplog: pytest.LogCaptureFixture
+    idle: ImageWorker, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It may belong to another Redis, unless this one has a record of every image."""
-    worker = await imagers(read=False)
-    sweeper, storage = worker.service.cleaner, worker.service.storage
-    known, strange = await old_objects(worker, await worker.create(), "somebodys")
-    await sweeper.claim_store()
-    assert await sweeper.clean_store(storage) == 0
+    cleaner, storage = idle.service.cleaner, idle.service.storage
+    known, strange = await old_objects(idle, await idle.create(), "somebodys")
+    await cleaner.claim_store()
+    assert await cleaner.clean_store(storage) == 0
     assert strange.exists()
-    assert not (worker.home / "store" / STORE_ID_FILE).exists()
+    assert not (idle.home / "store" / STORE_ID_FILE).exists()
     assert "no record of 1 image" in caplog.text
     strange.unlink()
-    await sweeper.claim_store()
-    [gone] = await old_objects(worker, "gone")
-    assert await sweeper.clean_store(storage) == 1
+    await cleaner.claim_store()
+    [gone] = await old_objects(idle, "gone")
+    assert await cleaner.clean_store(storage) == 1
     assert (known.exists(), gone.exists()) == (True, False)
 
 
-async def test_two_workers_may_begin_at_once(imagers: ImageMaker) -> None:
-    first = await imagers(read=False)
-    second = await imagers(read=False, consumer="c2")
-    await asyncio.gather(first.service.cleaner.claim_store(), second.service.cleaner.claim_store())
-    [gone] = await old_objects(first, "gone")
-    assert await second.service.cleaner.clean_store(second.service.storage) == 1
+async def test_two_workers_may_begin_at_once(idle: ImageWorker, imagers: ImageMaker) -> None:
+    second = (await imagers(read=False, consumer="c2")).service
+    await asyncio.gather(idle.service.cleaner.claim_store(), second.cleaner.claim_store())
+    [gone] = await old_objects(idle, "gone")
+    assert await second.cleaner.clean_store(second.storage) == 1
     assert not gone.exists()
 
 
-async def test_a_record_of_a_later_version_is_a_record(imagers: ImageMaker) -> None:
-    worker = await imagers(read=False)
-    await worker.service.cleaner.claim_store()
-    image_id = await worker.create()
-    [kept] = await old_objects(worker, image_id)
-    await worker.client.hset(worker.images.keys.record(image_id), "status", "archived")
-    assert await worker.service.cleaner.clean_store(worker.service.storage) == 0
+async def test_a_record_of_a_later_version_is_a_record(idle: ImageWorker) -> None:
+    await idle.service.cleaner.claim_store()
+    image_id = await idle.create()
+    [kept] = await old_objects(idle, image_id)
+    await idle.client.hset(idle.images.keys.record(image_id), "status", "archived")
+    assert await idle.service.cleaner.clean_store(idle.service.storage) == 0
     assert kept.exists()
-
-
-async def spool_file(worker: ImageWorker) -> tuple[str, Path]:
-    """An image that waits, and its spool file."""
-    image_id = await worker.upload(photo())
-    return image_id, worker.spool.path(image_id, (await worker.record(image_id)).upload_id)

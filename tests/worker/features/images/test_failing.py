@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,18 +16,6 @@ from worker.features.images import processor
 from worker.features.images.pixels import process
 
 pytestmark = pytest.mark.fakeredis_only
-
-Instead = Callable[[Any], None]
-
-
-@pytest.fixture
-def instead(monkeypatch: pytest.MonkeyPatch) -> Instead:
-    """Replace the processing in child processes."""
-
-    def do(what: Any) -> None:
-        monkeypatch.setattr(processor, "process", what)
-
-    return do
 
 
 async def test_bad_images_fail_by_their_stage(imagers: ImageMaker) -> None:
@@ -55,28 +42,28 @@ async def test_bad_images_fail_by_their_stage(imagers: ImageMaker) -> None:
 
 
 async def test_a_crash_costs_one_attempt_and_two_fail(
-    imagers: ImageMaker, instead: Instead
+    imagers: ImageMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    instead(image_processes.crash_once)
+    monkeypatch.setattr(processor, "process", image_processes.crash_once)
     worker = await imagers()
-    record = await worker.process(photo())
+    record = await worker.process()
     assert record.status.value == "processed"
     stages = await worker.stage_events(record.job_id)
     assert stages[:2] == [("validating", 1), ("decoding", 1)]
     assert [stage for stage, attempt in stages if attempt == 2] == STAGES
     assert len(await worker.entries(record.image_id)) == 1
-    instead(image_processes.crash)
-    record = await worker.failed(await worker.upload(photo()), "DECODE_FAILED")
+    monkeypatch.setattr(processor, "process", image_processes.crash)
+    record = await worker.failed(await worker.upload(), "DECODE_FAILED")
     assert record.detail()["reason"] == "crashed"
     assert (await worker.error(record.job_id))["attempt"] == 2
-    instead(process)
-    assert (await worker.process(photo())).status.value == "processed"
+    monkeypatch.setattr(processor, "process", process)
+    assert (await worker.process()).status.value == "processed"
 
 
-async def test_one_that_is_canceled(imagers: ImageMaker, instead: Instead) -> None:
-    instead(image_processes.hang)
+async def test_one_that_is_canceled(imagers: ImageMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processor, "process", image_processes.hang)
     worker = await imagers()
-    image_id = await worker.upload(photo())
+    image_id = await worker.upload()
     record = await worker.record(image_id)
 
     async def decoding() -> bool:
@@ -95,7 +82,7 @@ async def test_without_pillow_the_error_names_the_extra(
     words = "images need the package Pillow; install sluice[images]"
     monkeypatch.setattr(processor, "missing_package", lambda formats: words)
     worker = await imagers()
-    record = await worker.failed(await worker.upload(photo()), "INTERNAL_ERROR")
+    record = await worker.failed(await worker.upload(), "INTERNAL_ERROR")
     assert record.failure.error_message == words
 
 
@@ -103,8 +90,7 @@ async def test_invalid_arguments_are_refused(imagers: ImageMaker) -> None:
     worker = await imagers()
     for args in ({}, {"image_id": "../x", "upload_id": "1"}, {"image_id": 1}):
         payload = json.dumps({"tool": "image.process", "args": args}).encode()
-        [job_id] = await worker.post(payload=payload, task="tool")
-        assert await worker.settled(job_id) == b"error"
+        job_id = await worker.run_job(b"error", payload=payload, task="tool")
         assert (await worker.error(job_id))["kind"] == "invalid_payload"
 
 
@@ -119,13 +105,13 @@ async def test_invalid_arguments_are_refused(imagers: ImageMaker) -> None:
     ids=["time", "memory", "exception", "disk"],
 )
 async def test_each_failure_of_a_process_has_its_code(
-    imagers: ImageMaker, instead: Instead, process: Any, code: str, words: str, attempts: int
+    imagers: ImageMaker, monkeypatch: Any, process: Any, code: str, words: str, attempts: int
 ) -> None:
-    instead(process)
+    monkeypatch.setattr(processor, "process", process)
     # On a busy machine a process may need more than a second to start.
     worker = await imagers(image_timeout_s=1.0 if code == "TIMEOUT" else 60.0)
     assert worker.worker.max_attempts == 5
-    record = await worker.failed(await worker.upload(photo()), code)
+    record = await worker.failed(await worker.upload(), code)
     assert words in record.failure.error_message
     assert (await worker.error(record.job_id))["attempt"] == attempts
     if code == "DECODE_FAILED":
@@ -147,11 +133,12 @@ async def test_a_store_that_is_unavailable(
         return await put(*args)
 
     monkeypatch.setattr(worker.service.storage, "put", sometimes)
+    image_id = await worker.upload()
     if failures > 2:
-        record = await worker.failed(await worker.upload(photo()), "UPLOAD_FAILED")
+        record = await worker.failed(image_id, "UPLOAD_FAILED")
         assert record.failure.error_message == "the bucket is away"
-        return
-    record = await worker.process(photo())
-    assert record.status.value == "processed"
-    assert {attempt for _, attempt in await worker.stage_events(record.job_id)} == {1, 2, 3}
-    assert len(await worker.entries()) == 1
+    else:
+        record = await worker.image_ended(image_id)
+        assert record.status.value == "processed"
+        assert {attempt for _, attempt in await worker.stage_events(record.job_id)} == {1, 2, 3}
+        assert len(await worker.entries()) == 1

@@ -5,20 +5,24 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+from collections.abc import Iterator
 
+import boto3
 import pytest
+from moto.server import ThreadedMotoServer
 from PIL import Image, ImageChops, ImageStat
 
 from common.contracts.images import Detect
 from tests.support.files import photos
 from tests.support.files.detection import astronaut
-from tests.support.worker.images import RESULT_FIELDS, STAGES, ImageMaker, photo
+from tests.support.store.images import RESULT_FIELDS
+from tests.support.worker.images import STAGES, ImageMaker
 from worker.features.images.pixels.formats import FORMATS
 
 
 async def test_record_status_and_result_of_a_processed_image_agree(imagers: ImageMaker) -> None:
     worker = await imagers()
-    record = await worker.process(photo("jpeg"))
+    record = await worker.process()
     image_id = record.image_id
     stored = worker.stored(image_id)
     assert stored is not None
@@ -29,10 +33,8 @@ async def test_record_status_and_result_of_a_processed_image_agree(imagers: Imag
     assert result.etag == hashlib.md5(stored).hexdigest()
     assert (result.file_size, result.content_type) == (len(stored), "image/webp")
     with Image.open(io.BytesIO(stored)) as image:
-        assert (image.format, image.size) == (
-            "WEBP",
-            (result.processed_width, result.processed_height),
-        )
+        assert image.format == "WEBP"
+        assert image.size == (result.processed_width, result.processed_height)
     [entry] = await worker.entries(image_id)
     assert list(entry) == RESULT_FIELDS
     assert entry["status"] == "processed"
@@ -40,7 +42,7 @@ async def test_record_status_and_result_of_a_processed_image_agree(imagers: Imag
     shown = await worker.shown(image_id)
     assert (shown["stage"], shown["progress"]) == ("done", "100")
     assert "error" not in shown
-    core = await worker.core_result(record.job_id)
+    core = await worker.result(record.job_id)
     details = core.pop("details")
     assert core == entry
     assert details == record.detail()
@@ -75,29 +77,51 @@ async def test_a_real_photograph_in_every_format(imagers: ImageMaker) -> None:
 async def test_faces_are_found_and_recorded(imagers: ImageMaker) -> None:
     worker = await imagers(image_detector="auto")
     await worker.service.self_test.outcome()
-    made = io.BytesIO()
-    astronaut().save(made, "JPEG", quality=95)
-    record = await worker.process(made.getvalue())
+    portrait = photos.encoded(astronaut(), "jpeg", quality=95)
+    record = await worker.process(portrait)
     details = record.detail()
     installed = worker.service.self_test.choice.enabled
     assert details["detector"] == ("centerface" if installed else "none")
     assert len(details["detections"]) == int(installed)
     assert worker.telling["images"]().detector == details["detector"]
-    unwanted = await worker.process(made.getvalue(), detect=Detect.NONE)
+    unwanted = await worker.process(portrait, detect=Detect.NONE)
     assert unwanted.detail()["detector"] == "none"
 
 
 async def test_a_message_that_comes_twice_makes_one_result(imagers: ImageMaker) -> None:
     worker = await imagers()
-    record = await worker.process(photo("jpeg"))
-    payload = json.dumps(
-        {
-            "tool": "image.process",
-            "args": {"image_id": record.image_id, "upload_id": record.upload_id},
-        }
-    )
-    [again] = await worker.post(payload=payload.encode(), task="tool")
-    assert await worker.settled(again) == b"done"
-    core = await worker.core_result(again)
-    assert core["sha256"] == record.result.sha256
+    record = await worker.process()
+    args = {"image_id": record.image_id, "upload_id": record.upload_id}
+    payload = json.dumps({"tool": "image.process", "args": args}).encode()
+    again = await worker.run_job(task="tool", payload=payload)
+    assert (await worker.result(again))["sha256"] == record.result.sha256
     assert len(await worker.entries(record.image_id)) == 1
+
+
+@pytest.fixture
+def s3_endpoint() -> Iterator[str]:
+    """URL of an S3 server on loopback."""
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    yield "http://{}:{}".format(*server.get_host_and_port())
+    server.stop()
+
+
+@pytest.mark.fakeredis_only
+async def test_record_and_bucket_agree(imagers: ImageMaker, s3_endpoint: str) -> None:
+    key = {"aws_access_key_id": "who", "aws_secret_access_key": "secret"}
+    client = boto3.session.Session().client("s3", "us-east-1", endpoint_url=s3_endpoint, **key)
+    client.create_bucket(Bucket="images")
+    worker = await imagers(
+        image_store="s3", image_s3_endpoint=s3_endpoint, image_s3_bucket="images", **key
+    )
+    record = await worker.process()
+    stored = client.get_object(Bucket="images", Key=record.result.storage_key)
+    data = stored["Body"].read()
+    assert stored["ETag"] == f'"{record.result.etag}"'
+    assert stored["ContentType"] == "image/webp"
+    assert hashlib.sha256(data).hexdigest() == record.result.sha256
+    assert len(data) == record.result.file_size
+    assert worker.stored(record.image_id) is None
+    [entry] = await worker.entries()
+    assert entry["etag"] == record.result.etag

@@ -11,8 +11,9 @@ from redis.exceptions import ResponseError
 
 from common.aio import cancel
 from common.errors import StoreUnavailable
+from tests.support.store.images import RESULT_FIELDS
 from tests.support.waiting import eventually
-from tests.support.worker.images import RESULT_FIELDS, ImageMaker, ImageWorker, photo
+from tests.support.worker.images import ImageMaker, ImageWorker
 
 pytestmark = pytest.mark.fakeredis_only
 
@@ -21,7 +22,7 @@ SHA = "ab" * 32
 
 async def stranded(worker: ImageWorker, **job: str) -> tuple[str, str]:
     """An image whose job was never taken and has these fields; returns both ids."""
-    image_id = await worker.upload(photo())
+    image_id = await worker.upload()
     job_id = (await worker.record(image_id)).job_id
     if job:
         await worker.client.hset(worker.keys.job(job_id), mapping=job)
@@ -62,45 +63,41 @@ async def ended_with(worker: ImageWorker, image_id: str, code: str) -> str:
          "superseded"],
 )  # fmt: skip
 async def test_a_job_that_ended_badly(
-    imagers: ImageMaker, job: dict[str, str], code: str, words: str
+    idle: ImageWorker, job: dict[str, str], code: str, words: str
 ) -> None:
-    worker = await imagers(read=False)
-    image_id, _ = await stranded(worker, **job)
-    await worker.service.run_once()
-    assert words in await ended_with(worker, image_id, code)
+    image_id, _ = await stranded(idle, **job)
+    await idle.service.run_once()
+    assert words in await ended_with(idle, image_id, code)
 
 
-async def test_a_job_that_ended_well(imagers: ImageMaker) -> None:
+async def test_a_job_that_ended_well(idle: ImageWorker) -> None:
     """The job's own result ends the image, even if the stream has lost it."""
-    worker = await imagers(read=False)
-    image_id, job_id = await stranded(worker, status="done", result="{}")
+    image_id, job_id = await stranded(idle, status="done", result="{}")
     values = (image_id, "processed", f"images/{image_id}.webp", SHA, "etag", "10", "image/webp")
     values += ("40", "30", "20", "15", "2026-02-24T10:00:00Z")
     result = {**dict(zip(RESULT_FIELDS, values)), "details": {}}
-    await worker.client.hset(worker.keys.job(job_id), "result", json.dumps(result))
-    await worker.service.run_once()
-    record = await worker.record(image_id)
+    await idle.client.hset(idle.keys.job(job_id), "result", json.dumps(result))
+    await idle.service.run_once()
+    record = await idle.record(image_id)
     assert record.result is not None
     assert record.result.sha256 == SHA
-    assert [entry["status"] for entry in await worker.entries()] == ["processed"]
-    assert worker.spooled() == []
+    assert [entry["status"] for entry in await idle.entries()] == ["processed"]
+    assert idle.spooled() == []
     # The result of another image does not apply.
-    other, other_job = await stranded(worker, status="done", result=json.dumps(result))
-    del other_job
-    await worker.client.delete(worker.images.keys.reconciler)
-    await worker.service.run_once()
-    await ended_with(worker, other, "INTERNAL_ERROR")
+    other, _ = await stranded(idle, status="done", result=json.dumps(result))
+    await idle.client.delete(idle.images.keys.reconciler)
+    await idle.service.run_once()
+    await ended_with(idle, other, "INTERNAL_ERROR")
 
 
-async def test_waiting_and_running_images_are_left_alone(imagers: ImageMaker) -> None:
-    worker = await imagers(read=False)
-    waiting = await worker.upload(photo())
-    running, _ = await stranded(worker, status="running")
-    await worker.service.run_once()
+async def test_waiting_and_running_images_are_left_alone(idle: ImageWorker) -> None:
+    waiting = await idle.upload()
+    running, _ = await stranded(idle, status="running")
+    await idle.service.run_once()
     for image_id in (waiting, running):
-        assert (await worker.record(image_id)).status.value == "processing"
-    assert len(worker.spooled()) == 2
-    assert await worker.entries() == []
+        assert (await idle.record(image_id)).status.value == "processing"
+    assert len(idle.spooled()) == 2
+    assert await idle.entries() == []
 
 
 async def test_one_worker_at_a_time_reconciles(imagers: ImageMaker) -> None:
@@ -133,12 +130,11 @@ async def test_a_corrupt_image_does_not_block_the_others(imagers: ImageMaker) ->
 
 
 async def test_a_redis_that_refuses_has_not_lost_a_job(
-    imagers: ImageMaker, monkeypatch: pytest.MonkeyPatch
+    idle: ImageWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For example a Redis that is loading: an error does not mean that the job is lost."""
-    worker = await imagers(read=False)
-    image_id = await worker.upload(photo())
-    find, loading = worker.client.pipeline, ResponseError("LOADING Redis is loading the dataset")
+    image_id = await idle.upload()
+    loading = ResponseError("LOADING Redis is loading the dataset")
 
     class Refusing:
         def __init__(self) -> None:
@@ -150,11 +146,10 @@ async def test_a_redis_that_refuses_has_not_lost_a_job(
         async def execute(self, raise_on_error: bool = True) -> list[Exception]:
             return [loading] * self.asked
 
-    looks = worker.service.reconciler._find_stranded
-    inflight = await worker.images.inflight(10)
-    monkeypatch.setattr(worker.client, "pipeline", lambda **options: Refusing())
-    assert await looks(inflight) == {}
-    with pytest.raises(StoreUnavailable, match="LOADING"):
-        await worker.image_reader.progress([image_id])
-    monkeypatch.setattr(worker.client, "pipeline", find)
-    assert (await worker.record(image_id)).status.value == "processing"
+    inflight = await idle.images.inflight(10)
+    with monkeypatch.context() as patch:
+        patch.setattr(idle.client, "pipeline", lambda **options: Refusing())
+        assert await idle.service.reconciler._find_stranded(inflight) == {}
+        with pytest.raises(StoreUnavailable, match="LOADING"):
+            await idle.image_reader.progress([image_id])
+    assert (await idle.record(image_id)).status.value == "processing"
