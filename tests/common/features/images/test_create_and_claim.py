@@ -93,11 +93,11 @@ async def test_a_repeated_request_returns_the_same_image(images: ImageHarness) -
     assert (again.answer, again.facts) == (ALREADY, {"image_id": second.image_id})
 
 
-async def test_a_lost_reply_creates_nothing_twice(doubting: ImageHarness) -> None:
+async def test_a_lost_reply_creates_nothing_twice(doubting_images: ImageHarness) -> None:
     new = new_image(tenant="acme", **ONCE)
-    made = await doubting.store.create(new)
+    made = await doubting_images.store.create(new)
     assert (made.answer, made.facts) == (OK, {"image_id": new.image_id})
-    assert await doubting.client.zcard(doubting.keys.index()) == 1
+    assert await doubting_images.client.zcard(doubting_images.keys.index()) == 1
 
 
 async def test_a_repetition_does_not_reset_an_image(images: ImageHarness) -> None:
@@ -242,16 +242,16 @@ async def test_the_guard_of_an_upload_in_progress_is_extended(images: ImageHarne
     assert await images.stage(held.image_id) == ("queued", "0")
 
 
-async def test_a_failed_upload_releases_the_guard(doubting: ImageHarness) -> None:
+async def test_a_failed_upload_releases_the_guard(doubting_images: ImageHarness) -> None:
     """Every call is repeated after a lost reply."""
-    image_id = await doubting.create()
-    upload_id = await doubting.claim(image_id)
-    await doubting.shorten(image_id)
-    assert (await doubting.store.release(image_id, upload_id)).answer is OK
-    assert await doubting.guard(image_id) is None
-    record = await doubting.record(image_id)
+    image_id = await doubting_images.create()
+    upload_id = await doubting_images.claim(image_id)
+    await doubting_images.shorten(image_id)
+    assert (await doubting_images.store.release(image_id, upload_id)).answer is OK
+    assert await doubting_images.guard(image_id) is None
+    record = await doubting_images.record(image_id)
     assert record["status"] == "queued"
     assert not {"upload_id", "upload_deadline_ms"} & set(record)
-    assert await doubting.stage(image_id) == ("queued", "0")
-    assert await doubting.ttls(image_id) == (STATUS_TTL_S, STATUS_TTL_S, -2)
-    await doubting.claim(image_id)
+    assert await doubting_images.stage(image_id) == ("queued", "0")
+    assert await doubting_images.ttls(image_id) == (STATUS_TTL_S, STATUS_TTL_S, -2)
+    await doubting_images.claim(image_id)

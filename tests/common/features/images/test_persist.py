@@ -185,10 +185,10 @@ async def test_an_invalid_entry_is_dead_lettered_once(images: ImageHarness) -> N
     assert await images.pending() == 0
 
 
-async def test_a_lost_reply_writes_one_dead_letter(doubting: ImageHarness) -> None:
-    entry_id = await doubting.third_party_entry({"x": "y"})
-    await doubting.store.dead_letter_result(entry_id, {"x": "y"}, "odd", 1, GROUP)
-    assert len(await letters(doubting)) == 1
+async def test_a_lost_reply_writes_one_dead_letter(doubting_images: ImageHarness) -> None:
+    entry_id = await doubting_images.third_party_entry({"x": "y"})
+    await doubting_images.store.dead_letter_result(entry_id, {"x": "y"}, "odd", 1, GROUP)
+    assert len(await letters(doubting_images)) == 1
 
 
 @pytest.mark.real_redis

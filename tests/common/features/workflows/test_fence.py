@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 
 import pytest
 
-from common.contracts.jobs import JobKeys
 from common.errors import StoreUnavailable
 from common.features.workflows.effects import TermChange, undo_token_for
 from common.features.workflows.types import StepExecution, StepResult, WorkflowOutcome
 from common.jobs.store import Fence
-from tests.support.servers import Backend
 from tests.support.store.workflows import (
     LOST,
     OK,
     REFUSED,
-    Impatient,
     WorkflowHarness,
     fresh_ids,
 )
@@ -93,21 +90,12 @@ async def test_a_step_with_reverted_effects_cannot_complete(
     assert (await workflow.complete(current, StepResult("x", undo_token=token))).answer is OK
 
 
-@pytest.fixture
-async def impatient(backend: Backend, keys: JobKeys) -> AsyncIterator[WorkflowHarness]:
-    """A workflow that fails soon, on real servers only; removes their memory limit at the end."""
-    workflow = WorkflowHarness(backend, keys, Impatient)
-    yield workflow
-    await workflow.client.config_set("maxmemory", "0")
-    await workflow.close()
-
-
 @pytest.mark.real_redis
 @pytest.mark.parametrize("call", ["put", "split"])
 async def test_operations_that_need_memory_wait_for_it(
-    impatient: WorkflowHarness, call: str
+    impatient_workflow: WorkflowHarness, call: str
 ) -> None:
-    workflow = impatient
+    workflow = impatient_workflow
     running = await workflow.start(await workflow.create(), "first")
     async with workflow.unchanged():
         await workflow.client.config_set("maxmemory", "1")
@@ -118,8 +106,8 @@ async def test_operations_that_need_memory_wait_for_it(
 
 
 @pytest.mark.real_redis
-async def test_effects_are_reverted_without_memory(impatient: WorkflowHarness) -> None:
-    workflow = impatient
+async def test_effects_are_reverted_without_memory(impatient_workflow: WorkflowHarness) -> None:
+    workflow = impatient_workflow
     running = await workflow.start(await workflow.create(), "first")
     await workflow.client.hset(workflow.rag.ontology, "dlq", "old")
     await workflow.effects.change_terms(running, workflow.rag, [TermChange("dlq", b"old", b"new")])

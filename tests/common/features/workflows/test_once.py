@@ -1,14 +1,22 @@
-"""Idempotency: a repeated call has no further effect and gets the same answer."""
+"""Repeated requests, lost replies, and keys of the wrong type."""
 
 from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
 
 import pytest
 
 from common.contracts.jobs import JobKeys
-from common.errors import StoreUnavailable
+from common.errors import CorruptKey, StoreUnavailable
 from common.features.workflows.scripts import WORKFLOW_SCRIPT
 from common.features.workflows.store import WorkflowStore
-from common.features.workflows.types import ExecuteCommand, NewItem, StepResult
+from common.features.workflows.types import (
+    ExecuteCommand,
+    IdempotencyClaim,
+    NewItem,
+    StepResult,
+    WorkflowOutcome,
+)
 from common.redis.batching import ScriptBatcher
 from common.redis.pipelined import PipelinedConnection
 from tests.support.servers import Backend
@@ -18,13 +26,13 @@ from tests.support.store.workflows import (
     DATE,
     OK,
     REUSED,
-    Impatient,
     WorkflowHarness,
+    approve,
     fresh_ids,
     hooked,
-    new_workflow,
     once,
     proposals,
+    reject,
 )
 from tests.support.waiting import eventually
 
@@ -47,22 +55,22 @@ async def run_job(workflow: WorkflowHarness) -> str:
     return job_id
 
 
-async def test_lost_replies_do_not_change_the_result(doubting: WorkflowHarness) -> None:
-    job_id = await run_job(doubting)
+async def test_lost_replies_do_not_change_the_result(doubting_workflow: WorkflowHarness) -> None:
+    job_id = await run_job(doubting_workflow)
     assert job_id == f"wf_{DATE}_001"
-    assert await doubting.types(job_id) == [
+    assert await doubting_workflow.types(job_id) == [
         "job.created", "step.started", "step.progress", "step.progress", "step.progress",
         "step.completed", "step.started", "step.failed", "job.failed", "step.started",
         "step.completed", "step.started", "job.waiting_input", "step.reset", "step.started",
         "job.cancelled",
     ]  # fmt: skip
-    assert await doubting.ids(job_id) == ["f_001"]
-    assert len(await doubting.queued()) == 5
-    assert (await doubting.step(job_id, "second"))["attempt"] == "3"
-    outbox = [entry["type"] for entry in await doubting.outbox(job_id)]
+    assert await doubting_workflow.ids(job_id) == ["f_001"]
+    assert len(await doubting_workflow.queued()) == 5
+    assert (await doubting_workflow.step(job_id, "second"))["attempt"] == "3"
+    outbox = [entry["type"] for entry in await doubting_workflow.outbox(job_id)]
     delivered = ["job.created", *["step.started", "step.completed", "step.started"]]
     assert outbox == [*delivered, "step.started", "step.completed", "step.started", "step.started"]
-    assert await doubting.without_ttl() == []
+    assert await doubting_workflow.without_ttl() == []
 
 
 @pytest.mark.real_redis
@@ -132,28 +140,24 @@ async def test_a_refused_request_can_be_repeated(workflow: WorkflowHarness) -> N
 
 
 @pytest.mark.real_redis
-async def test_without_memory_work_ends_but_none_starts(workflow: WorkflowHarness) -> None:
+async def test_without_memory_work_ends_but_none_starts(
+    impatient_workflow: WorkflowHarness,
+) -> None:
+    workflow, store = impatient_workflow, impatient_workflow.store
     job_id, other = await workflow.create(), await workflow.create()
     running = await workflow.start(job_id, "first")
     done = await workflow.create()
     await workflow.run(done, "first", proposals(1))
-    batcher = Impatient(workflow.backend.wire(), workflow.jobs, WORKFLOW_SCRIPT)
-    impatient = WorkflowStore(workflow.client, workflow.jobs, batcher)
     await workflow.client.config_set("maxmemory", "1")
-    try:
-        async with workflow.unchanged():
+    async with workflow.unchanged():
+        with pytest.raises(StoreUnavailable):
+            await workflow.make()
+        for name in (other, done):
             with pytest.raises(StoreUnavailable):
-                await impatient.create(new_workflow(), once(), fresh_ids(), ADMISSION)
-            for name in (other, done):
-                wanted = ExecuteCommand(name, "first")
-                with pytest.raises(StoreUnavailable):
-                    await impatient.execute(wanted, once(), fresh_ids(), ADMISSION)
-        assert (await impatient.progress(running, 1, 2)).answer is OK
-        assert (await impatient.complete(running, proposals(3), fresh_ids(), 600)).answer is OK
-        assert (await impatient.cancel(job_id, once())).answer is OK
-    finally:
-        await workflow.client.config_set("maxmemory", "0")
-        await batcher.close()
+                await workflow.execute(name, "first")
+    assert (await store.progress(running, 1, 2)).answer is OK
+    assert (await workflow.complete(running, proposals(3))).answer is OK
+    assert (await store.cancel(job_id, once())).answer is OK
 
 
 @pytest.mark.real_redis
@@ -164,3 +168,54 @@ async def test_hints_and_wakes_are_published(workflow: WorkflowHarness) -> None:
         await wire.execute_command("SUBSCRIBE", channel)
     job_id = (await workflow.create(webhook=hooked())).encode()
     await eventually(lambda: set(hints) == set(wakes) == {job_id})
+
+
+# -- DECIDE, EDIT and UNDO ------------------------------------------------------------------------
+
+
+Call = Callable[[WorkflowHarness, str, IdempotencyClaim], Awaitable[WorkflowOutcome]]
+CALLS: dict[str, Call] = {
+    "decide": lambda workflow, job_id, request: workflow.decide(
+        job_id, [approve("p_002")], request=request
+    ),
+    "edit": lambda workflow, job_id, request: workflow.edit(job_id, "p_002", 1, request),
+    "undo": lambda workflow, job_id, request: workflow.undo(job_id, "undo_p_001", request),
+}
+each = pytest.mark.parametrize("call", CALLS)
+
+
+async def reviewed(workflow: WorkflowHarness) -> str:
+    """A job in review with two changes that can be undone."""
+    job_id = await workflow.in_review()
+    await workflow.decide(job_id, [approve("p_001")])
+    await workflow.decide(job_id, [reject("p_001")])
+    return job_id
+
+
+@each
+async def test_a_repeated_request_has_one_effect(workflow: WorkflowHarness, call: str) -> None:
+    job_id = await reviewed(workflow)
+    first = await CALLS[call](workflow, job_id, once("k"))
+    async with workflow.unchanged():
+        again = await CALLS[call](workflow, job_id, once("k"))
+        assert (again.answer, again.facts, again.replayed) == (OK, first.facts, True)
+        other = await CALLS[call](workflow, job_id, once("k", "another"))
+        assert other.answer is REUSED
+
+
+@each
+async def test_a_key_of_the_wrong_type_fails_before_any_write(
+    workflow: WorkflowHarness, call: str
+) -> None:
+    names, job_id = workflow.keys, await reviewed(workflow)
+    keys = [names.undoable, names.operations, names.undo, names.states, names.items]
+    if call != "undo":
+        keys.append(names.order)
+    for key in keys:
+        await workflow.client.rename(key(job_id), f"{names.tag}kept")
+        await workflow.client.set(key(job_id), "spoilt")
+        async with workflow.unchanged():
+            with pytest.raises(CorruptKey):
+                await CALLS[call](workflow, job_id, once())
+        await workflow.client.rename(f"{names.tag}kept", key(job_id))
+    assert (await CALLS[call](workflow, job_id, once())).answer is OK

@@ -1,23 +1,24 @@
-"""Every operation: lost replies, corrupt keys, and a lack of memory."""
+"""Every operation: states that do not allow it, lost replies, corrupt keys, too little memory."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
 from common.contracts.images import Stage
-from common.contracts.jobs import JobKeys
 from common.errors import CorruptKey, StoreUnavailable
 from common.features.images.types import ImageOutcome, ProcessingAttempt
 from common.redis.scripts import Record, Reply
-from tests.support.servers import Backend
 from tests.support.store.images import (
     ADMISSION,
     ALREADY,
+    CONFLICT,
     GROUP,
     HOLD_MS,
+    LOST,
+    MISSING,
     OK,
     ImageHarness,
     fresh_upload,
@@ -25,7 +26,6 @@ from tests.support.store.images import (
     result_fields,
     uploaded,
 )
-from tests.support.store.workflows import Impatient
 
 Call = Callable[[ImageHarness, ProcessingAttempt], Awaitable[Any]]
 
@@ -182,31 +182,24 @@ async def test_an_invalid_progress_is_overwritten(images: ImageHarness) -> None:
     assert await images.stage(held.image_id) == ("decoding", "30")
 
 
-@pytest.fixture
-async def impatient(backend: Backend, keys: JobKeys) -> AsyncIterator[ImageHarness]:
-    """Fails soon, on real servers only; their memory limit is removed at the end."""
-    images = ImageHarness(backend, keys, Impatient)
-    yield images
-    await images.client.config_set("maxmemory", "0")
-    await images.close()
-
-
 @pytest.mark.real_redis
-async def test_without_memory_running_work_continues_and_ends(impatient: ImageHarness) -> None:
+async def test_without_memory_running_work_continues_and_ends(
+    impatient_images: ImageHarness,
+) -> None:
     calls = [*WORKING, "hold", "release"]
-    ready = {call: await ready_for(impatient, call) for call in calls}
-    entry_id = await impatient.third_party_entry({"x": "y"})
-    await impatient.client.config_set("maxmemory", "1")
+    ready = {call: await ready_for(impatient_images, call) for call in calls}
+    entry_id = await impatient_images.third_party_entry({"x": "y"})
+    await impatient_images.client.config_set("maxmemory", "1")
     for call, held in ready.items():
-        assert (await CALLS[call](impatient, held)).answer is OK, call
-    await impatient.store.dead_letter_result(entry_id, {"x": "y"}, "odd", 1, GROUP)
-    assert await impatient.client.xlen(impatient.keys.dead_results) == 1
+        assert (await CALLS[call](impatient_images, held)).answer is OK, call
+    await impatient_images.store.dead_letter_result(entry_id, {"x": "y"}, "odd", 1, GROUP)
+    assert await impatient_images.client.xlen(impatient_images.keys.dead_results) == 1
 
 
 @pytest.mark.real_redis
 @pytest.mark.parametrize("call", ["create", "claim", "submit", "reopen"])
-async def test_without_memory_no_new_work_starts(impatient: ImageHarness, call: str) -> None:
-    images = impatient
+async def test_without_memory_no_new_work_starts(impatient_images: ImageHarness, call: str) -> None:
+    images = impatient_images
     begin: Call = CALLS.get(call) or (lambda images, _: images.store.create(new_image()))
     held = await ready_for(images, call)
     if call == "claim":
@@ -217,3 +210,83 @@ async def test_without_memory_no_new_work_starts(impatient: ImageHarness, call: 
             await begin(images, held)
         await images.client.config_set("maxmemory", "0")
     assert (await begin(images, held)).answer is OK
+
+
+# -- Superseded uploads and attempts, and states that do not allow a call: nothing changes --------
+
+
+ENDS = "succeed fail repair"
+#: For each state the answers to calls that it does not allow.
+REFUSED = {
+    "missing": {MISSING: f"claim submit reopen advance {ENDS}", LOST: "hold release"},
+    "new": {CONFLICT: "reopen", LOST: f"hold submit advance {ENDS}"},
+    "uploading": {CONFLICT: "claim reopen", LOST: f"advance {ENDS}"},
+    "another upload": {CONFLICT: "claim reopen", LOST: f"hold release submit advance {ENDS}"},
+    "processing": {CONFLICT: "claim reopen", LOST: "hold release"},
+    "upload replaced": {CONFLICT: "claim reopen", LOST: f"hold release submit advance {ENDS}"},
+    "no upload": {CONFLICT: "claim reopen", LOST: f"hold release submit advance {ENDS}"},
+    "attempt superseded": {LOST: "advance succeed fail"},
+    "without a lease": {LOST: "advance succeed fail"},
+    "processed": {CONFLICT: "claim reopen", LOST: "hold release", ALREADY: f"advance {ENDS}"},
+    "failed": {CONFLICT: "claim", LOST: "hold release", ALREADY: f"advance {ENDS}"},
+    "reopened": {LOST: f"hold submit advance {ENDS}"},
+    "reopened, uploading": {CONFLICT: "claim reopen", LOST: f"hold release submit advance {ENDS}"},
+    "reopened, third-party upload": {CONFLICT: "claim reopen", LOST: f"hold submit advance {ENDS}"},
+    "deleted": {MISSING: f"claim submit reopen advance {ENDS}", LOST: "hold release"},
+}
+calls: dict[str, Call] = {
+    **CALLS,
+    "claim": lambda images, held: images.store.claim(held.image_id, fresh_upload(), HOLD_MS),
+}
+
+
+async def in_state(images: ImageHarness, state: str) -> ProcessingAttempt:
+    """An image in this state, as the caller knows it."""
+    if state == "missing":
+        return ProcessingAttempt("nobody", fresh_upload())
+    if state in ("new", "uploading", "another upload"):
+        image_id = await images.create()
+        upload_id = fresh_upload() if state == "new" else await images.claim(image_id)
+        return ProcessingAttempt(image_id, "0" * 16 if state == "another upload" else upload_id)
+    held = await images.processing()
+    job_id = (await images.record(held.image_id))["job_id"]
+    if state == "upload replaced":
+        return held._replace(upload_id="0" * 16, fence=None)
+    if state == "no upload":
+        return held._replace(upload_id="", fence=None)
+    if state == "attempt superseded":
+        await images.hold(held.image_id, held.upload_id, job_id, attempt=2)
+    elif state == "without a lease":
+        await images.client.delete(images.jobs.lease(job_id))
+    elif state == "processed":
+        await images.succeed(held)
+    elif state == "deleted":
+        await images.store.delete(held.image_id)
+    elif state != "processing":
+        await images.fail(held)
+    if state.startswith("reopened"):
+        await images.store.reopen(held.image_id)
+        if state == "reopened, uploading":
+            await images.claim(held.image_id)
+        elif state != "reopened":
+            await images.client.set(images.keys.upload(held.image_id), "claimed", ex=3600)
+    return held
+
+
+@pytest.mark.parametrize("state", REFUSED)
+async def test_calls_that_a_state_does_not_allow(images: ImageHarness, state: str) -> None:
+    held = await in_state(images, state)
+    status = (await images.record(held.image_id)).get("status")
+    fenced = state in ("attempt superseded", "without a lease")
+    for attempt in [held] if fenced else [held, held._replace(fence=None)]:
+        async with images.unchanged():
+            for answer, names in REFUSED[state].items():
+                for name in names.split():
+                    outcome = await calls[name](images, attempt)
+                    assert outcome.answer is answer, name
+                    if answer is CONFLICT:
+                        assert outcome.facts == {"status": status}
+    if status in ("processing", "processed", "failed"):
+        # The record lives longer than the guard.
+        await images.client.delete(images.keys.upload(held.image_id))
+        assert (await calls["claim"](images, held)).answer is CONFLICT
