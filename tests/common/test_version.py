@@ -77,7 +77,7 @@ def test_versions_before_6_2_are_not_supported(version: ServerVersion, supported
     ],
     ids=str,
 )
-def test_files_are_common_up_to_version_7_2(
+def test_files_are_common_up_to_7_2(
     reader: ServerVersion, writer: ServerVersion, readable: bool
 ) -> None:
     assert reader.can_read(writer) is readable

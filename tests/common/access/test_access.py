@@ -243,9 +243,7 @@ async def test_a_revoked_key_leaves_no_data(store: KeyStore, backend: Backend) -
         await store.revoke(made.key_id)
 
 
-async def test_the_number_of_keys_is_limited(
-    store: KeyStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_keys_are_limited_in_number(store: KeyStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(access, "MOST_KEYS", 2)
     for _ in range(2):
         await store.create(KeySpec("x"))

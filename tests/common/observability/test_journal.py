@@ -145,7 +145,7 @@ def test_an_entry_too_long_for_a_datagram_is_sent_as_a_file(fake: FakeJournal, s
     assert entry["LOGGER"] == "worker.test"
 
 
-def test_without_a_journal_lines_go_to_stderr(
+def test_without_journal_lines_go_to_stderr(
     directory: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with logger_to(str(directory / "nobody")) as log:
@@ -154,7 +154,7 @@ def test_without_a_journal_lines_go_to_stderr(
     assert capfd.readouterr().err == "<3>one\n<3>two\n<7>three job_id=j1\n"
 
 
-def test_a_restarted_journal_is_used_again(
+def test_restarted_journal_is_used_again(
     directory: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = directory / "socket"
@@ -173,7 +173,7 @@ def test_a_restarted_journal_is_used_again(
     assert capfd.readouterr().err == "<6>two\n<6>three\n"
 
 
-def test_a_journal_that_hangs_does_not_block(
+def test_a_hanging_journal_does_not_block(
     fake: FakeJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither its socket nor a stderr that it reads accepts any more."""
@@ -224,9 +224,7 @@ def test_auto_selects_the_journal_only_if_stderr_is_one(
         assert not journal.stderr_is_journal(fake.path)
 
 
-def test_lines_of_a_worker_have_its_name(
-    fake: FakeJournal, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lines_of_workers_have_a_name(fake: FakeJournal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(JournalHandler.__init__, "__defaults__", (fake.path,))
     handler = logs._handler(WorkerSettings(consumer="w1", log_format="journal"))
     handler.handle(

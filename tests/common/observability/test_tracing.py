@@ -76,9 +76,7 @@ def test_an_invalid_traceparent_is_ignored(given: str) -> None:
         (["a=" + "x" * 511], None),
     ],
 )
-def test_a_tracestate_is_passed_on_completely_or_not_at_all(
-    headers: list[str], carried: str | None
-) -> None:
+def test_a_tracestate_is_passed_on_as_a_whole(headers: list[str], carried: str | None) -> None:
     assert parse_trace(GOOD, headers) == TraceContext(GOOD, carried)
 
 
@@ -192,9 +190,7 @@ def test_a_collector_that_hangs_does_not_block_the_end() -> None:
         ("", {"OTEL_TRACES_EXPORTER": "pigeon"}, "must be otlp, console or none"),
     ],
 )
-def test_an_invalid_setup_does_not_prevent_the_start(
-    program: str, env: dict[str, str], said: str
-) -> None:
+def test_an_invalid_setup_prevents_no_start(program: str, env: dict[str, str], said: str) -> None:
     ended = run(f"{program}tracing_setup.start('x')\nassert tracing.tracer is None\n", **env)
     assert ended.returncode == 0, ended.stderr
     assert said in ended.stderr

@@ -164,9 +164,7 @@ async def test_a_redis_that_hangs_does_not_block_the_check(monkeypatch: pytest.M
     assert not await harness.after(1)
 
 
-async def test_trouble_with_leases_stops_feeding_and_is_logged_once(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_lease_trouble_stops_feeding_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     harness = WatchdogHarness()
     caplog.set_level(logging.INFO)
     for lease_trouble in ("", "no lease", "no lease", "no lease", "", ""):
@@ -195,7 +193,7 @@ async def test_a_stopping_process_asks_for_time_and_keeps_feeding() -> None:
     ]
 
 
-async def test_ready_is_sent_first_and_once_without_waiting_for_redis(
+async def test_ready_is_sent_once_without_waiting_for_redis(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", "/nonexistent")

@@ -170,9 +170,7 @@ def test_bullmq_queues_cannot_be_on_a_cluster(
 
 @pytest.mark.parametrize("name", ["REDIS_URL", "BULLMQ_REDIS_URL"])
 @pytest.mark.parametrize("url", ["redis+sentinel://u:hunter2@one", "redis+sentinel://u:hun@ter2"])
-def test_a_bad_url_in_settings_is_refused(
-    name: str, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_settings_refuse_bad_urls(name: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, url)
     with pytest.raises(SettingsError, match=name) as caught:
         load_settings(WorkerSettings)

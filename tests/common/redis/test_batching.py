@@ -184,9 +184,7 @@ async def test_repeatedly_lost_replies_have_one_effect(lossy: tuple[StoreHarness
 
 @pytest.mark.real_redis
 @pytest.mark.one_server
-async def test_a_batch_with_a_lost_reply_is_answered_completely(
-    lossy: tuple[StoreHarness, Proxy],
-) -> None:
+async def test_a_batch_with_a_lost_reply_is_answered(lossy: tuple[StoreHarness, Proxy]) -> None:
     harness, proxy = lossy
     proxy.lose_replies = 2
     jobs = [new_job() for _ in range(100)]
@@ -306,9 +304,7 @@ async def test_close_fails_waiting_callers(keys: JobKeys) -> None:
 
 @pytest.mark.real_redis
 @pytest.mark.one_server
-async def test_close_fails_calls_in_progress_and_does_not_reconnect(
-    lossy: tuple[StoreHarness, Proxy],
-) -> None:
+async def test_close_fails_calls_and_does_not_reconnect(lossy: tuple[StoreHarness, Proxy]) -> None:
     """A call that Redis has not answered yet fails for good when the batcher is closed."""
     harness, proxy = lossy
     proxy.silent = True

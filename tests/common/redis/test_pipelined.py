@@ -210,9 +210,7 @@ async def test_a_server_that_stops_answering(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.real_redis
-async def test_a_blocking_command_may_take_longer(
-    backend: Backend, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_blocking_may_take_longer(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(common.redis.pipelined, "REPLY_TIMEOUT_S", 0.05)
     wire = backend.wire(block_s=5.0)
     assert await wire.execute_command("BLPOP", "{0}none", "0.2") is None

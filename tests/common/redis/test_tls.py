@@ -205,9 +205,7 @@ class TestProblems:
         assert await wire.execute_command("PING") == b"PONG"
         await wire.aclose()
 
-    def test_a_server_that_requires_a_client_certificate(
-        self, start: StartNode, tmp_path: Path
-    ) -> None:
+    def test_a_server_that_requires_certificates(self, start: StartNode, tmp_path: Path) -> None:
         certificates = Certificates(tmp_path / "tls", client_required=True)
         node = start(certificates)
         problem = problem_of(f"rediss://{node.address}/0?ssl_ca_certs={certificates.ca}")

@@ -56,9 +56,7 @@ async def test_out_of_memory_is_reported_in_time_and_writes_nothing(harness: Sto
 
 
 @pytest.mark.real_redis
-async def test_new_jobs_wait_for_memory_and_running_ones_do_not(
-    harness: StoreHarness, repeating: object
-) -> None:
+async def test_only_new_jobs_wait_for_memory(harness: StoreHarness, repeating: object) -> None:
     """Otherwise no job would end, and memory would never be freed."""
     leases = [await harness.running(f"t{number}") for number in range(4)]
     ending, retried, released, canceled = leases
@@ -148,9 +146,7 @@ async def test_a_server_that_refuses_writes_for_a_while_is_retried(
 
 
 @pytest.mark.real_redis
-async def test_a_server_busy_with_another_script_is_retried(
-    harness: StoreHarness, repeating: object
-) -> None:
+async def test_a_busy_server_is_retried(harness: StoreHarness, repeating: object) -> None:
     lease = await harness.running()
     await harness.client.config_set("lua-time-limit", "1")
     blocker = harness.backend.sync_client()

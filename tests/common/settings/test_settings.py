@@ -37,7 +37,7 @@ def test_every_setting_is_described(kind: type[CommonSettings]) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_hosts_of_webhooks_are_checked(
+def test_webhook_hosts_are_checked(
     kind: type[CommonSettings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORKFLOW_WEBHOOK_ALLOWED_HOSTS", "127.0.0.1, hooks.lan,10.0.0.0/8")
@@ -230,7 +230,7 @@ URL = "unix://gateway:hunter2@/run/sluice/redis.sock"
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_credential_is_read_without_its_last_newline(
+def test_a_credential_is_read_without_newline(
     kind: type[CommonSettings], credentials: Path
 ) -> None:
     (credentials / "redis_url").write_text(f"{URL}\n")
@@ -248,9 +248,7 @@ def test_the_environment_takes_precedence_over_the_credential(
 
 
 @pytest.mark.parametrize("directory", ["", "/nonexistent", __file__])
-def test_without_credentials_there_is_no_warning(
-    directory: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_credentials_no_warning(directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", directory)  # a warning would fail the test
     assert load_settings(GatewaySettings).redis_url is None
 

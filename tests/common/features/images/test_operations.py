@@ -108,9 +108,7 @@ async def test_a_call_repeated_after_a_lost_reply_changes_nothing(
 
 
 @pytest.mark.parametrize("call", CALLS)
-async def test_a_key_of_the_wrong_type_fails_before_any_write(
-    images: ImageHarness, call: str
-) -> None:
+async def test_a_spoilt_key_fails_before_any_write(images: ImageHarness, call: str) -> None:
     held = await ready_for(images, call)
     assert await images.client.exists(images.keys.record(held.image_id))
     for name in keys_of(images, held.image_id, call):
@@ -183,9 +181,7 @@ async def test_an_invalid_progress_is_overwritten(images: ImageHarness) -> None:
 
 
 @pytest.mark.real_redis
-async def test_without_memory_running_work_continues_and_ends(
-    impatient_images: ImageHarness,
-) -> None:
+async def test_without_memory_running_work_ends(impatient_images: ImageHarness) -> None:
     calls = [*WORKING, "hold", "release"]
     ready = {call: await ready_for(impatient_images, call) for call in calls}
     entry_id = await impatient_images.third_party_entry({"x": "y"})

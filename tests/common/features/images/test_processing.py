@@ -224,9 +224,7 @@ ENDINGS: dict[str, Callable[[ImageHarness, ProcessingAttempt], Awaitable[ImageOu
 
 
 @pytest.mark.parametrize("ending", ["succeed", "fail"])
-async def test_an_end_has_the_fields_of_the_contract_as_text(
-    images: ImageHarness, ending: str
-) -> None:
+async def test_an_end_has_the_fields_of_the_contract(images: ImageHarness, ending: str) -> None:
     held = await images.processing()
     outcome = await ENDINGS[ending](images, held)
     [(entry_id, fields)] = await images.entries()
@@ -269,9 +267,7 @@ async def test_an_ended_image_is_kept_and_not_in_flight(images: ImageHarness, en
 
 @pytest.mark.real_redis
 @pytest.mark.parametrize("first", ENDINGS)
-async def test_the_first_end_counts_and_later_ones_get_its_outcome(
-    images: ImageHarness, first: str
-) -> None:
+async def test_later_ends_get_the_outcome_of_the_first(images: ImageHarness, first: str) -> None:
     held = await images.processing()
     outcome = await ENDINGS[first](images, held)
     async with images.unchanged():

@@ -113,7 +113,7 @@ def workflows(redis: Redis, keys: JobKeys, clock: Clock) -> WorkflowCatalog:
     return WorkflowCatalog(redis, WorkflowKeys(keys.tag), clock=clock)
 
 
-async def test_the_builtin_workflow_is_always_known(
+async def test_the_builtin_one_is_always_known(
     workflows: WorkflowCatalog, redis: Redis, key: str
 ) -> None:
     await redis.hset(key, MEMORY_FIRST, FIVE.to_json())

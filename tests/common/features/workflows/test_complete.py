@@ -190,7 +190,7 @@ async def test_reads_change_nothing_and_writes_extend_the_ttl(workflow: Workflow
         assert 7190 < await workflow.client.ttl(key) <= 7200
 
 
-async def test_a_key_of_the_wrong_type_fails_before_any_write(workflow: WorkflowHarness) -> None:
+async def test_a_spoilt_key_fails_before_any_write(workflow: WorkflowHarness) -> None:
     names, ids = workflow.keys, fresh_ids()
     job_id = await workflow.create(auto_advance=True)
     [(_, arguments)] = await workflow.queued()

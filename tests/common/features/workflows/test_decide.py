@@ -168,9 +168,7 @@ async def test_a_review_of_decided_items_ends_at_once(workflow: WorkflowHarness)
 
 
 @pytest.mark.parametrize("reviewing", [False, True])
-async def test_the_last_decision_ends_the_review(
-    workflow: WorkflowHarness, reviewing: bool
-) -> None:
+async def test_the_last_decision_ends_a_review(workflow: WorkflowHarness, reviewing: bool) -> None:
     job_id = await workflow.in_review()
     await workflow.decide(job_id, [approve("p_001")], reviewing=reviewing)
     outcome = await workflow.decide(
@@ -233,9 +231,7 @@ async def test_a_decision_through_the_review_step_opens_it(workflow: WorkflowHar
     assert (await workflow.record(job_id))["last_operation"] == "reject_filtered"
 
 
-async def test_a_full_queue_refuses_only_decisions_that_start_a_step(
-    workflow: WorkflowHarness,
-) -> None:
+async def test_a_full_queue_refuses_decisions_that_start_a_step(workflow: WorkflowHarness) -> None:
     job_id = await workflow.in_review_by_itself()
     full = ADMISSION._replace(backlog_limit=0)
     outcome = await workflow.decide(job_id, [approve("p_001")], admission=full)
@@ -351,9 +347,7 @@ async def test_the_last_decision_by_edit_ends_the_review(workflow: WorkflowHarne
     assert (await workflow.statuses(job_id))[2:4] == ["complete", "not_started"]
 
 
-async def test_an_edit_starts_the_next_step_unless_the_queue_is_full(
-    workflow: WorkflowHarness,
-) -> None:
+async def test_an_edit_starts_a_step_unless_the_queue_is_full(workflow: WorkflowHarness) -> None:
     job_id = await workflow.in_review_by_itself()
     await workflow.edit(job_id, "p_001", 1)
     async with workflow.unchanged():

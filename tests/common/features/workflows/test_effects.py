@@ -173,9 +173,7 @@ async def test_an_execution_may_revert_its_own_effects(workflow: WorkflowHarness
     assert not await effects.for_execution(running)
 
 
-async def test_a_cancelled_job_or_an_empty_namespace_leaves_no_key(
-    workflow: WorkflowHarness,
-) -> None:
+async def test_a_cancelled_job_or_empty_namespace_leaves_no_key(workflow: WorkflowHarness) -> None:
     effects, running = workflow.effects, await applying(workflow)
     await effects.change_terms(running, workflow.rag, [change("dlq", "new")])
     await workflow.store.cancel(running.job_id, once())
@@ -310,9 +308,7 @@ async def test_a_claimed_document_passes_to_the_next_claim(workflow: WorkflowHar
     assert await rag_keys(workflow) == []
 
 
-async def test_a_repeated_claim_counts_once_and_a_reverted_one_never(
-    workflow: WorkflowHarness,
-) -> None:
+async def test_a_repeated_claim_counts_once_a_reverted_one_never(workflow: WorkflowHarness) -> None:
     first, second = await making(workflow), await claiming(workflow)
     effects = workflow.effects
     before = await workflow.client.hgetall(workflow.rag.claims), await effects.for_execution(second)

@@ -187,9 +187,7 @@ async def test_decisions_are_not_discarded_by_mistake(workflow: WorkflowHarness)
     assert (await workflow.execute(job_id, "first", discard_decisions=True)).answer is OK
 
 
-async def test_a_failed_step_resumes_without_repeating_earlier_steps(
-    workflow: WorkflowHarness,
-) -> None:
+async def test_a_failed_step_resumes_without_the_earlier_steps(workflow: WorkflowHarness) -> None:
     job_id = await workflow.create()
     await workflow.run(job_id, "first")
     failing = await workflow.start(job_id, "second")
@@ -255,7 +253,7 @@ async def test_limits_of_the_caller_are_enforced(workflow: WorkflowHarness) -> N
     assert (outcome.answer, outcome.facts) == (WorkflowAnswer.QUOTA, {"active": 2})
 
 
-async def test_a_key_of_the_wrong_type_fails_before_any_write(workflow: WorkflowHarness) -> None:
+async def test_a_spoilt_key_fails_before_any_write(workflow: WorkflowHarness) -> None:
     names, ids, same = workflow.keys, fresh_ids(), once("k")
     job_id = await workflow.create()
     own = ("items", "states", "order", "undo", "operations", "data", "parts", "outbox")

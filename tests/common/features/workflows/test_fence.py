@@ -74,9 +74,7 @@ async def test_a_superseded_attempt_reverts_nothing(workflow: WorkflowHarness) -
 
 
 @pytest.mark.parametrize("named", [True, False])
-async def test_a_step_with_reverted_effects_cannot_complete(
-    workflow: WorkflowHarness, named: bool
-) -> None:
+async def test_reverted_effects_prevent_completion(workflow: WorkflowHarness, named: bool) -> None:
     _, current = await held(workflow)
     effects, token = workflow.effects, undo_token_for(current.execution)
     await effects.change_terms(current, workflow.rag, TERM)
@@ -92,9 +90,7 @@ async def test_a_step_with_reverted_effects_cannot_complete(
 
 @pytest.mark.real_redis
 @pytest.mark.parametrize("call", ["put", "split"])
-async def test_operations_that_need_memory_wait_for_it(
-    impatient_workflow: WorkflowHarness, call: str
-) -> None:
+async def test_some_operations_need_memory(impatient_workflow: WorkflowHarness, call: str) -> None:
     workflow = impatient_workflow
     running = await workflow.start(await workflow.create(), "first")
     async with workflow.unchanged():

@@ -140,9 +140,7 @@ async def test_a_refused_request_can_be_repeated(workflow: WorkflowHarness) -> N
 
 
 @pytest.mark.real_redis
-async def test_without_memory_work_ends_but_none_starts(
-    impatient_workflow: WorkflowHarness,
-) -> None:
+async def test_without_memory_work_only_ends(impatient_workflow: WorkflowHarness) -> None:
     workflow, store = impatient_workflow, impatient_workflow.store
     job_id, other = await workflow.create(), await workflow.create()
     running = await workflow.start(job_id, "first")
@@ -204,9 +202,7 @@ async def test_a_repeated_request_has_one_effect(workflow: WorkflowHarness, call
 
 
 @each
-async def test_a_key_of_the_wrong_type_fails_before_any_write(
-    workflow: WorkflowHarness, call: str
-) -> None:
+async def test_a_spoilt_key_fails_before_any_write(workflow: WorkflowHarness, call: str) -> None:
     names, job_id = workflow.keys, await reviewed(workflow)
     keys = [names.undoable, names.operations, names.undo, names.states, names.items]
     if call != "undo":

@@ -109,7 +109,7 @@ async def test_a_review_opened_by_a_decision_approves_the_rest(workflow: Workflo
 
 
 @pytest.mark.parametrize("timeout_s", [None, 30.5])
-async def test_a_waiting_review_is_checked_again(
+async def test_a_review_is_checked_again(
     workflow: WorkflowHarness, timeout_s: float | None
 ) -> None:
     review = ReviewOptions(timeout_s=timeout_s, on_timeout=OnTimeout.REJECT)
@@ -183,9 +183,7 @@ async def test_only_expired_reviews_are_found_and_ended(workflow: WorkflowHarnes
     assert await workflow.store.expired_reviews(limit=1) == [job_id]
 
 
-async def test_an_expired_review_fails_the_job_and_can_be_resumed(
-    workflow: WorkflowHarness,
-) -> None:
+async def test_an_expired_review_fails_the_job_for_now(workflow: WorkflowHarness) -> None:
     job_id = await workflow.in_review(review=options(OnTimeout.FAIL))
     await run_out(workflow, job_id)
     assert (await time_out(workflow, job_id)).answer is OK

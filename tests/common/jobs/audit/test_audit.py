@@ -320,7 +320,7 @@ async def test_long_streams_are_read_to_the_end(harness: StoreHarness, length: i
     assert await rules(harness) == {}  # a trimmed stream is not a violation
 
 
-async def test_a_queue_of_many_pages(
+async def test_a_queue_of_several_pages(
     harness: StoreHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(readers, "QUEUE_PAGE_SIZE", 3)
@@ -473,7 +473,7 @@ async def test_only_violations_that_stay_are_reported(
     assert meanwhile.steps == []
 
 
-async def test_an_end_may_be_read_in_two_halves(
+async def test_an_end_may_be_half_read(
     harness: StoreHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a third-party worker; another violation of the same job is still reported."""
@@ -512,9 +512,7 @@ async def test_the_queue_is_read_again_for_a_recheck(
     ("seconds", "jobs"),
     [(0.2, 40), pytest.param(2.0, 200, marks=pytest.mark.slow("seconds of load"))],
 )
-async def test_a_busy_system_causes_no_false_alarm(
-    harness: StoreHarness, seconds: float, jobs: int
-) -> None:
+async def test_load_causes_no_false_alarm(harness: StoreHarness, seconds: float, jobs: int) -> None:
     """Jobs are created, run, retried, released, canceled, scheduled, ended and deleted all the
     while, without a grace period."""
     await harness.group()

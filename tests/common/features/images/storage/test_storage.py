@@ -148,9 +148,7 @@ async def test_a_failed_check_prevents_replacement(storage: Storage) -> None:
 
 
 @pytest.mark.parametrize("former", [b"", b"former"])
-async def test_a_concurrent_change_is_checked_before_replacement(
-    storage: Any, former: bytes
-) -> None:
+async def test_a_concurrent_change_is_checked_first(storage: Any, former: bytes) -> None:
     if former:
         await storage.put(KEY, former, TYPE)
     asked = []
@@ -217,7 +215,7 @@ async def test_the_group_may_write_if_setgid_is_forbidden(tmp_path: Path, monkey
     assert stat.S_IMODE((tmp_path / "store").stat().st_mode) & 0o777 == 0o770
 
 
-async def test_a_failed_write_is_retried_and_keeps_the_old_object(
+async def test_a_failed_write_is_retried_and_keeps_the_old(
     tmp_path: Path, monkeypatch: Any
 ) -> None:
     naps = Naps()
@@ -344,9 +342,7 @@ async def test_a_missing_bucket_is_reported_at_once(bucket: Bucket) -> None:
     await storage.close()
 
 
-async def test_missing_credentials_are_named(
-    s3_server: str, monkeypatch: Any, tmp_path: Path
-) -> None:
+async def test_missing_logins_are_named(s3_server: str, monkeypatch: Any, tmp_path: Path) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")

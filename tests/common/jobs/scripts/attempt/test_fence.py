@@ -98,9 +98,7 @@ async def test_a_deleted_job_is_not_recreated(
 
 @each
 @pytest.mark.parametrize(("ttl_s", "used"), [("90", 90), ("0", 600)])
-async def test_ttls_are_refreshed(
-    harness: StoreHarness, write: Write, ttl_s: str, used: int
-) -> None:
+async def test_ttls_are_renewed(harness: StoreHarness, write: Write, ttl_s: str, used: int) -> None:
     """Also if the lease has expired, as long as no other attempt has taken it."""
     lease = await harness.running()
     await harness.client.hset(harness.keys.job(lease.job_id), "ttl_s", ttl_s)

@@ -77,9 +77,7 @@ async def test_the_message_of_an_ended_job_is_acked(harness: StoreHarness) -> No
 
 
 @pytest.mark.parametrize("status", ["done", "error", "canceled"])
-async def test_a_missing_terminal_event_is_added_before_the_ack(
-    harness: StoreHarness, status: str
-) -> None:
+async def test_a_missing_end_is_added_before_the_ack(harness: StoreHarness, status: str) -> None:
     job_id, message_id = await harness.waiting(ttl_s=90)
     await harness.client.hset(harness.keys.job(job_id), "status", status)
     await harness.client.persist(harness.keys.events(job_id))

@@ -78,9 +78,7 @@ async def test_an_ack_implies_a_terminal_event(harness: StoreHarness) -> None:
     assert (await harness.types(lease.job_id))[-1] == b"canceled"
 
 
-async def test_a_missing_group_does_not_prevent_the_end(
-    harness: StoreHarness,
-) -> None:
+async def test_a_missing_group_does_not_prevent_an_end(harness: StoreHarness) -> None:
     lease = await harness.running()
     await harness.client.delete(harness.keys.queue)
     assert await harness.finish(lease) is Answer.OK
@@ -99,9 +97,7 @@ async def call(harness: StoreHarness, operation: str, lease: Lease, **rest: Any)
 
 
 @both
-async def test_ok_queues_the_job_again_and_keeps_its_message(
-    harness: StoreHarness, operation: str
-) -> None:
+async def test_ok_queues_the_job_with_its_message(harness: StoreHarness, operation: str) -> None:
     lease = await harness.running(ttl_s=90)
     before = await harness.job(lease.job_id)
     delay = {"delay_ms": 5000} if operation == "retry" else {}
@@ -133,7 +129,7 @@ async def test_ok_queues_the_job_again_and_keeps_its_message(
 
 
 @both
-async def test_a_repeat_changes_nothing_and_unsent_events_come_first(
+async def test_repeats_change_nothing_and_events_come_first(
     harness: StoreHarness, operation: str
 ) -> None:
     lease = await harness.running()
@@ -174,9 +170,7 @@ async def test_the_attempt_writes_nothing_more(harness: StoreHarness, operation:
 
 
 @both
-async def test_a_job_whose_message_was_deleted_gets_a_new_one(
-    harness: StoreHarness, operation: str
-) -> None:
+async def test_a_deleted_message_is_written_again(harness: StoreHarness, operation: str) -> None:
     """Otherwise no worker would ever get the job again."""
     lease = await harness.running()
     await harness.client.delete(harness.keys.queue)
@@ -206,9 +200,7 @@ async def test_the_next_attempt_waits_for_the_delay(harness: StoreHarness) -> No
 
 
 @pytest.mark.parametrize(("delay_ms", "seconds"), [(0, 0), (1, 1), (7_200_000, 7200)])
-async def test_the_keys_outlive_the_delay(
-    harness: StoreHarness, delay_ms: int, seconds: int
-) -> None:
+async def test_keys_outlive_the_delay(harness: StoreHarness, delay_ms: int, seconds: int) -> None:
     lease = await harness.running(ttl_s=90)
     await harness.retry(lease, delay_ms)
     await harness.check_ttls(lease.job_id, 90 + seconds)
@@ -221,9 +213,7 @@ async def test_the_keys_outlive_the_delay(
     assert await harness.without_ttl() == []
 
 
-async def test_a_retried_message_stays_pending_with_a_fresh_idle_time(
-    harness: StoreHarness,
-) -> None:
+async def test_a_retried_message_stays_pending_but_not_idle(harness: StoreHarness) -> None:
     lease = await harness.running()
     await harness.claim_for("c9", lease.message_id, 90_000)
     await harness.retry(lease, 5000)
@@ -313,9 +303,7 @@ async def test_an_invalid_payload_is_kept_in_the_dead_letter(harness: StoreHarne
 
 
 @pytest.mark.parametrize("lease_ms", [1, 30_000, LEASE_MAX_MS])
-async def test_any_worker_may_claim_a_released_message_at_once(
-    harness: StoreHarness, lease_ms: int
-) -> None:
+async def test_anyone_may_claim_a_released_message(harness: StoreHarness, lease_ms: int) -> None:
     lease = await harness.running()
     assert await harness.autoclaim("c2", 30_000) == []
     await harness.release(lease)
@@ -352,9 +340,7 @@ async def test_retries_and_expired_leases_count_and_releases_do_not(harness: Sto
     assert await harness.pending() == 0
 
 
-async def test_a_release_clears_a_delay_but_restores_no_acked_message(
-    harness: StoreHarness,
-) -> None:
+async def test_a_release_clears_a_delay_but_restores_no_message(harness: StoreHarness) -> None:
     first = await harness.running()
     await harness.retry(first, 60_000)
     second = await harness.again(first, "t2")

@@ -135,9 +135,7 @@ async def test_events_are_written_before_their_checkpoint_and_once(harness: Stor
 
 
 @pytest.mark.parametrize("handed_back", ["retry", "release", "silent"])
-async def test_the_next_attempt_reads_the_checkpoints(
-    harness: StoreHarness, handed_back: str
-) -> None:
+async def test_the_next_attempt_gets_checkpoints(harness: StoreHarness, handed_back: str) -> None:
     first = await harness.running()
     await save(harness, first, "a", b"1")
     await save(harness, first, "b", b"2")

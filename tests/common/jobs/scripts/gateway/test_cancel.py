@@ -72,9 +72,7 @@ async def test_a_read_or_scheduled_job_ends_without_beginning(harness: StoreHarn
 
 
 @both
-async def test_between_attempts_a_job_ends_and_its_message_is_acked(
-    harness: StoreHarness, hand_back: str
-) -> None:
+async def test_between_attempts_a_job_ends_acked(harness: StoreHarness, hand_back: str) -> None:
     lease = await harness.running()
     await (harness.retry(lease, 3_600_000) if hand_back == "retry" else harness.release(lease))
     assert (await harness.cancel(lease.job_id)).answer is Answer.CANCELED
@@ -88,9 +86,7 @@ async def test_between_attempts_a_job_ends_and_its_message_is_acked(
 
 
 @pytest.mark.parametrize("stored", [b"0", b"soon", None])
-async def test_an_invalid_ttl_counts_as_the_default(
-    harness: StoreHarness, stored: bytes | None
-) -> None:
+async def test_an_invalid_ttl_is_the_default(harness: StoreHarness, stored: bytes | None) -> None:
     lease = await harness.running()
     [job_id] = await harness.post()
     for name in (job_id, lease.job_id):
@@ -118,9 +114,7 @@ async def test_the_worker_of_a_running_job_is_notified(harness: StoreHarness) ->
     await harness.check_ttls(lease.job_id, 90)
 
 
-async def test_a_repeated_request_is_published_again_but_written_once(
-    harness: StoreHarness,
-) -> None:
+async def test_repeated_requests_are_published_but_written_once(harness: StoreHarness) -> None:
     """On the control channel only for a running job."""
     control, hints = [
         await harness.listen(name) for name in (harness.keys.control, harness.keys.hints)
@@ -170,9 +164,7 @@ async def test_a_job_may_emit_until_it_ends(harness: StoreHarness) -> None:
 
 
 @pytest.mark.parametrize("first", ["canceled", "expired"])
-async def test_a_job_with_an_expired_lease_ends_when_claimed(
-    harness: StoreHarness, first: str
-) -> None:
+async def test_an_expired_attempt_ends_when_claimed(harness: StoreHarness, first: str) -> None:
     """Until then it is only marked: a third-party worker may have taken it, and two ends must not
     happen."""
     lease = await harness.running()
@@ -229,9 +221,7 @@ async def test_a_job_of_a_third_party_worker_is_only_marked(
 
 
 @each_end
-async def test_an_ended_or_missing_job_is_not_changed(
-    harness: StoreHarness, ending: object
-) -> None:
+async def test_ended_and_missing_jobs_stay_the_same(harness: StoreHarness, ending: object) -> None:
     lease = await harness.running()
     await harness.finish(lease, ending)
     async with harness.unchanged():
@@ -272,7 +262,7 @@ async def test_after_a_request_the_worker_decides_how_the_job_ends(
 
 @both
 @pytest.mark.parametrize("first", ["cancel", "hand_back"])
-async def test_a_concurrent_retry_or_release(
+async def test_concurrent_retry_or_release(
     harness: StoreHarness, hand_back: str, first: str
 ) -> None:
     lease = await harness.running()

@@ -141,9 +141,7 @@ async def test_backlog_is_pending_plus_undelivered(
     assert await refused(harness, backlog + 1) == backlog + 1
 
 
-async def test_the_backlog_is_exact_after_deletions_and_trimming(
-    harness: StoreHarness,
-) -> None:
+async def test_the_backlog_is_exact_after_deletion_and_trimming(harness: StoreHarness) -> None:
     await harness.group()
     await harness.post(6)
     first, _ = await harness.take(2)
@@ -228,9 +226,7 @@ async def test_a_burst_is_limited(harness: StoreHarness) -> None:
 
 
 @pytest.mark.parametrize(("rate_us", "burst"), [(1000, 1), (250_000, 4), (HOUR_US, 7)])
-async def test_the_state_is_when_the_next_job_is_allowed(
-    harness: StoreHarness, rate_us: int, burst: int
-) -> None:
+async def test_the_state_is_the_next_time(harness: StoreHarness, rate_us: int, burst: int) -> None:
     before = await now_us(harness)
     await post(harness, limits(harness, rate_us, burst))
     after = await now_us(harness)
@@ -262,9 +258,7 @@ async def test_at_full_speed_the_rate_is_not_exceeded(harness: StoreHarness) -> 
 
 
 @pytest.mark.parametrize("state", ["", "soon", "-5", "nan", "inf", "9" * 30])
-async def test_an_invalid_state_delays_at_most_a_full_burst(
-    harness: StoreHarness, state: str
-) -> None:
+async def test_an_invalid_state_delays_by_a_burst(harness: StoreHarness, state: str) -> None:
     """At worst a caller waits as after a full burst, but never for ever."""
     await harness.client.set(rate(harness), state)
     wanted = limits(harness, HOUR_US, burst=2)

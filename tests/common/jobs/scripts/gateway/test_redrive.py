@@ -150,9 +150,7 @@ async def test_a_dead_letter_has_the_options_of_its_job(harness: StoreHarness) -
 
 
 @pytest.mark.parametrize("left", ["lease", "bare lease", "junk", "nothing"])
-async def test_a_message_without_a_job_keeps_known_options(
-    harness: StoreHarness, left: str
-) -> None:
+async def test_messages_without_jobs_keep_options(harness: StoreHarness, left: str) -> None:
     job_id, message_id = await harness.waiting(options=RIGHTS if left == "lease" else b"")
     lease = harness.keys.lease(job_id)
     if left == "bare lease":

@@ -67,9 +67,7 @@ async def test_a_retrying_and_a_released_job_keep_their_consumer(harness: StoreH
 
 
 @pytest.mark.parametrize("queue", ["missing", "without group", "string"])
-async def test_without_a_group_there_is_nothing_to_remove(
-    harness: StoreHarness, queue: str
-) -> None:
+async def test_without_a_group_nothing_is_removed(harness: StoreHarness, queue: str) -> None:
     if queue == "string":
         await harness.client.set(harness.keys.queue, "a string")
     elif queue == "without group":

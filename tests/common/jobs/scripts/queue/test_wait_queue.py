@@ -15,7 +15,7 @@ def wait_queues(harness: StoreHarness) -> WaitQueues:
     return WaitQueues(wire, harness.keys.queue, worker.group, harness.batcher)
 
 
-async def test_messages_are_taken_oldest_first(
+async def test_the_oldest_messages_are_taken(
     harness: StoreHarness, wait_queues: WaitQueues
 ) -> None:
     await harness.group()
@@ -39,9 +39,7 @@ async def test_messages_are_taken_oldest_first(
     assert {entry["times_delivered"] for entry in entries} == {1}
 
 
-async def test_of_two_workers_one_gets_a_message(
-    harness: StoreHarness, wait_queues: WaitQueues
-) -> None:
+async def test_one_of_two_workers_gets_it(harness: StoreHarness, wait_queues: WaitQueues) -> None:
     await harness.group()
     jobs = await harness.post(3)
     ids = await harness.take(3)
@@ -53,9 +51,7 @@ async def test_of_two_workers_one_gets_a_message(
     assert (await harness.begin(jobs[2], second[0].id, "t1")).answer is Answer.RUN
 
 
-async def test_waiting_messages_do_not_look_abandoned(
-    harness: StoreHarness, wait_queues: WaitQueues
-) -> None:
+async def test_waiting_is_not_abandoned(harness: StoreHarness, wait_queues: WaitQueues) -> None:
     await harness.group()
     fields = {"job_id": "x", "task": "chat", "payload": "{}"}
     for _ in range(450):
