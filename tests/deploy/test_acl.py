@@ -137,7 +137,7 @@ def queue(installed_redis: InstalledRedis) -> None:
 def test_gateway_cannot_read_take_or_delete_the_queue(installed_redis: InstalledRedis) -> None:
     """Reading and deleting are refused by selectors. docs/operations.md describes the limitation of
     Redis 6.2."""
-    gateway = installed_redis.client(GATEWAY)
+    gateway = installed_redis.client_of(GATEWAY)
     for command in TAKES:
         assert is_refused(gateway, *command), command
         assert command == ("MONITOR",) or is_refused(gateway, *in_script(*command)), command
@@ -150,7 +150,7 @@ def test_gateway_cannot_read_take_or_delete_the_queue(installed_redis: Installed
 def test_a_service_may_run_the_commands_of_its_work(
     installed_redis: InstalledRedis, role: str, allowed: list[Command]
 ) -> None:
-    client = installed_redis.client(role)
+    client = installed_redis.client_of(role)
     with client.pipeline(transaction=True) as pipe:
         for command in (*allowed, *BOTH_MAY):
             pipe.execute_command(*command)
@@ -161,7 +161,7 @@ def test_a_service_may_run_the_commands_of_its_work(
 
 @pytest.mark.parametrize("role", [GATEWAY, WORKER])
 def test_neither_may_run_other_commands(installed_redis: InstalledRedis, role: str) -> None:
-    client = installed_redis.client(role)
+    client = installed_redis.client_of(role)
     for command in NEITHER_MAY:
         assert is_refused(client, *command), command
         # Denied, or not allowed in scripts at all.
@@ -171,7 +171,7 @@ def test_neither_may_run_other_commands(installed_redis: InstalledRedis, role: s
 
 
 def test_the_worker_cannot_write_or_read_elsewhere(installed_redis: InstalledRedis) -> None:
-    worker = installed_redis.client(WORKER)
+    worker = installed_redis.client_of(WORKER)
     for key in ELSEWHERE:
         for command in commands(f"""
             SET {key} x; HSET {key} f x; XADD {key} * f x; ZADD {key} 1 x; GET {key};
@@ -187,7 +187,7 @@ def test_workers_write_documents_and_the_gateway_reads_them(
     installed_redis: InstalledRedis,
 ) -> None:
     """Needs key permissions; before Redis 7 the gateway could write the documents."""
-    worker, gateway = installed_redis.client(WORKER), installed_redis.client(GATEWAY)
+    worker, gateway = installed_redis.client_of(WORKER), installed_redis.client_of(GATEWAY)
     for command in WRITES:
         assert not is_refused(worker, *command)
         assert is_refused(gateway, *command) == installed_redis.has_selectors, command
@@ -203,7 +203,7 @@ def test_workers_write_documents_and_the_gateway_reads_them(
 
 def test_gateway_may_read_only_the_results_as_a_group(installed_redis: InstalledRedis) -> None:
     installed_redis.admin.xadd(RESULTS, {"image_id": "x"})
-    worker, gateway = installed_redis.client(WORKER), installed_redis.client(GATEWAY)
+    worker, gateway = installed_redis.client_of(WORKER), installed_redis.client_of(GATEWAY)
     for command in RESULT_GROUP:
         assert is_refused(gateway, *command) != installed_redis.has_selectors, command
         assert not is_refused(worker, *command), command
@@ -212,7 +212,7 @@ def test_gateway_may_read_only_the_results_as_a_group(installed_redis: Installed
 def test_only_workers_may_use_vector_sets(
     installed_redis: InstalledRedis,
 ) -> None:
-    worker, gateway = installed_redis.client(WORKER), installed_redis.client(GATEWAY)
+    worker, gateway = installed_redis.client_of(WORKER), installed_redis.client_of(GATEWAY)
     key = "rag:default:vset"
     added = ("VADD", key, "VALUES", "2", "1", "0", "d:0")
     if installed_redis.server.has_vector_sets:
@@ -243,7 +243,8 @@ def test_only_users_with_a_password_can_log_in(installed_redis: InstalledRedis) 
 def test_writes_of_scripts_survive_a_restart(installed_redis: InstalledRedis) -> None:
     """Redis loads its append-only file as the default user, with its permissions."""
     two_writes = "redis.call('HSET', KEYS[1], 'a', '1') redis.call('HSET', KEYS[1], 'b', '2')"
-    installed_redis.client(GATEWAY).eval(two_writes, 1, JOB)
-    installed_redis.restart()
+    installed_redis.client_of(GATEWAY).eval(two_writes, 1, JOB)
+    installed_redis.stop()
+    installed_redis.start()
     assert installed_redis.admin.hmget(JOB, "a", "b") == ["1", "2"]
     assert "CRITICAL" not in installed_redis.log

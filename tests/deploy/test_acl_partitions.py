@@ -60,7 +60,7 @@ async def test_a_gateway_puts_jobs_into_any_partition(
 
 @pytest.mark.parametrize("stream", STREAMS)
 def test_only_a_worker_reads_queues_and_lanes(partitioned: InstalledRedis, stream: str) -> None:
-    gateway, worker = partitioned.client(GATEWAY), partitioned.client(WORKER)
+    gateway, worker = partitioned.client_of(GATEWAY), partitioned.client_of(WORKER)
     assert not is_refused(gateway, "XADD", stream, "*", "job_id", "x")
     assert not is_refused(gateway, "XLEN", stream)
     assert is_refused(gateway, "XRANGE", stream, "-", "+") is partitioned.has_selectors
@@ -70,12 +70,14 @@ def test_only_a_worker_reads_queues_and_lanes(partitioned: InstalledRedis, strea
 
 def test_a_gateway_sends_commands_to_workers(partitioned: InstalledRedis) -> None:
     for keys in PARTITIONS.keys:
-        assert not is_refused(partitioned.client(GATEWAY), "PUBLISH", f"{keys.queue}:control", "x")
+        assert not is_refused(
+            partitioned.client_of(GATEWAY), "PUBLISH", f"{keys.queue}:control", "x"
+        )
 
 
 @pytest.mark.parametrize("role", [GATEWAY, WORKER])
 def test_other_keys_are_allowed_in_partition_0_only(partitioned: InstalledRedis, role: str) -> None:
-    client = partitioned.client(role)
+    client = partitioned.client_of(role)
     for name in PARTITION_0_KEYS:
         assert not is_refused(client, "EXISTS", f"{PARTITIONS.home.tag}{name}")
         assert is_refused(client, "EXISTS", f"{PARTITIONS.keys[3].tag}{name}")

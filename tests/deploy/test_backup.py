@@ -6,7 +6,6 @@ import hashlib
 import io
 import json
 import shutil
-import subprocess
 import tarfile
 import tempfile
 from collections.abc import Iterator
@@ -26,8 +25,8 @@ from deploy.installer.layout import ADMIN, REDIS_UNIT
 from deploy.installer.manifest import Manifest
 from deploy.installer.resp import RedisCommandError, RedisUnavailable
 from tests.support.deploy.fake_machine import FakeMachine, FakeSystemd
-from tests.support.processes.worker import TIMEOUT_S, wait_until
-from tests.support.servers import BUNDLED, REAL, SYSTEM, require_binary
+from tests.support.processes.worker import wait_until
+from tests.support.servers import BUNDLED, REAL, SYSTEM, RedisProcess, require_binary
 
 pytestmark = pytest.mark.process
 
@@ -38,7 +37,7 @@ class SystemdWithRedis(FakeSystemd):
     def __init__(self, host: Host, binary: str) -> None:
         super().__init__(host, has_systemd=True)
         self._binary = binary
-        self._running: subprocess.Popen[bytes] | None = None
+        self._running: RedisProcess | None = None
 
     def _systemctl(self, verb: str, *units: str) -> None:
         super()._systemctl(verb, *units)
@@ -58,28 +57,21 @@ class SystemdWithRedis(FakeSystemd):
         acl = layout.root / "moved.acl"
         acl.write_text(layout.users_acl.read_text())
         command = [self._binary, str(moved), "--aclfile", str(acl)]
-        self._running = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        with self.client() as client:
-            wait_until(lambda: _answers(client))
+        self._running = RedisProcess(command, layout.root / "moved.log", **self._connection())
+        self._running.start()
+
+    def _connection(self) -> dict[str, Any]:
+        layout = self._host.layout
+        password = Credentials.load_or_make(layout).passwords[ADMIN]
+        return {"unix_socket_path": str(layout.socket), "username": ADMIN, "password": password}
 
     def client(self) -> redis.Redis:
-        password = Credentials.load_or_make(self._host.layout).passwords[ADMIN]
-        path = str(self._host.layout.socket)
-        at_once = Retry(NoBackoff(), 0)
-        return redis.Redis(unix_socket_path=path, username=ADMIN, password=password, retry=at_once)
+        return redis.Redis(retry=Retry(NoBackoff(), 0), **self._connection())
 
     def end(self) -> None:
         if self._running is not None:
-            self._running.terminate()
-            self._running.wait(TIMEOUT_S)
+            self._running.stop()
             self._running = None
-
-
-def _answers(client: redis.Redis) -> bool:
-    try:
-        return bool(client.ping())
-    except redis.RedisError:
-        return False
 
 
 @pytest.fixture

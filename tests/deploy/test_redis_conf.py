@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -26,8 +25,7 @@ EFFECTIVE = {
 
 
 def values(installed: InstalledRedis, names: Iterable[str]) -> dict[str, str]:
-    admin: Any = installed.admin
-    return {name: admin.config_get(name)[name] for name in names}
+    return {name: installed.admin.config_get(name)[name] for name in names}
 
 
 def test_jobs_are_safe_and_only_the_group_can_connect(installed_redis: InstalledRedis) -> None:

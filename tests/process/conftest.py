@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 import pytest
 
 from tests.support.model.served import Served, require_model
-from tests.support.processes.aof import AofRedis
 from tests.support.processes.base import Processes
 from tests.support.processes.gateway import StartGateway, gateway_starter
 from tests.support.processes.worker import Process, handler_module, spawner
@@ -78,9 +77,9 @@ def module_server() -> Iterator[RealServer]:
 
 
 @pytest.fixture
-def aof() -> Iterator[AofRedis]:
+def aof() -> Iterator[RealServer]:
     """A server that a test may kill and restart."""
-    server = AofRedis(require_binary(BUNDLED))
+    server = RealServer(require_binary(BUNDLED), durable=True)
     yield server
     server.close()
 

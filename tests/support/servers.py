@@ -8,10 +8,10 @@ import asyncio
 import importlib.util
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from redis.retry import Retry
 from common.redis.connection import async_client, sync_client
 from common.redis.pipelined import CommandClient, OnReply, PipelinedConnection
 from tests.support.newer_servers import newer_binary
+from tests.support.waiting import until
 
 if sys.version_info < (3, 11):
     # On Python 3.10 redis-py probes a connection with a timeout of zero seconds from the
@@ -91,6 +92,7 @@ WITH_TOPOLOGIES = "TEST_TOPOLOGIES"
 WITH_LAG = (SYSTEM, REDIS_8, VALKEY_9)
 #: Client timeout. Long, because tests do not retry and a machine may stall.
 CLIENT_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 30.0
 
 
 def kinds(names: tuple[str, ...]) -> list[Any]:
@@ -199,37 +201,105 @@ class Backend:
             await opened.aclose()
 
 
-class RealServer:
-    """A private redis-server on a Unix socket for the test session."""
+class RedisProcess:
+    """A Redis server that a test may kill, freeze and restart; `start` it, and always `end` it."""
 
-    def __init__(self, binary: str, *options: str) -> None:
+    def __init__(self, command: list[str], log_path: Path, **connection: Any) -> None:
+        self.log_path = log_path
+        self._command = command
+        #: None before the first start.
+        self.process: Any = None
+        #: Connected to this server, whatever its role is.
+        self.client = redis.Redis(retry=Retry(NoBackoff(), 0), **connection)
+
+    @property
+    def pid(self) -> int:
+        return int(self.process.pid)
+
+    @property
+    def alive(self) -> bool:
+        """True if the process exists, even if it is frozen."""
+        return self.process is not None and self.process.poll() is None
+
+    @property
+    def log(self) -> str:
+        return self.log_path.read_text(errors="replace")
+
+    def launch(self) -> None:
+        """Starts the process without waiting for it."""
+        with self.log_path.open("ab") as log:
+            # In its own session, so that Ctrl-C reaches only the parent, which then stops it.
+            self.process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def wait_ready(self) -> None:
+        def answers() -> bool:
+            if not self.alive:
+                raise RuntimeError(f"{self._command} ended: {self.log[-2000:]}")
+            return bool(self.client.ping())
+
+        until(answers, START_TIMEOUT_S, f"{self._command} answers")
+
+    def start(self) -> None:
+        """Starts the server and waits until it responds."""
+        self.launch()
+        self.wait_ready()
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+        self.client.connection_pool.disconnect()
+
+    def stop(self) -> None:
+        """Stops the server gracefully."""
+        if self.alive:
+            self.resume()
+            self.process.terminate()
+            self.process.wait(START_TIMEOUT_S)
+        self.client.connection_pool.disconnect()
+
+    def pause(self) -> None:
+        """Freezes the process; its connections stay open."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        if self.alive:
+            self.process.send_signal(signal.SIGCONT)
+
+    def restart(self) -> None:
+        """Kills the server if it runs, and starts it again with the data on disk."""
+        self.kill()
+        self.start()
+
+    def end(self) -> None:
+        self.kill()
+        self.client.close()
+
+
+class RealServer(RedisProcess):
+    """A private server on a Unix socket; with `durable`, it keeps its data when it is killed."""
+
+    def __init__(self, binary: str, *options: str, durable: bool = False) -> None:
         self.dir = Path(tempfile.mkdtemp(prefix="sluice-test-"))
-        socket = self.dir / "s"
+        socket = str(self.dir / "s")
         self.url = f"unix://{socket}"
-        self.process = subprocess.Popen(
-            [
-                *(binary, "--port", "0", "--unixsocket", str(socket), "--dir", str(self.dir)),
-                *("--save", "", "--appendonly", "no", "--stream-node-max-bytes", "1024"),
-                *options,
-            ],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        self.client = redis.Redis(unix_socket_path=str(socket), retry=Retry(NoBackoff(), 0))
-        deadline = time.monotonic() + 20
-        while True:
-            try:
-                self.client.ping()
-                break
-            except redis.RedisError:
-                if time.monotonic() > deadline or self.process.poll() is not None:
-                    raise
-                time.sleep(0.01)
+        command = [
+            *(binary, "--port", "0", "--unixsocket", socket, "--dir", str(self.dir)),
+            *("--save", "", "--appendonly", "yes" if durable else "no", "--appendfsync", "always"),
+            *("--stream-node-max-bytes", "1024", *options),
+        ]
+        super().__init__(command, self.dir / "log", unix_socket_path=socket)
+        self.launch()
+        self.wait_ready()
 
     def close(self) -> None:
-        self.client.close()
-        self.process.terminate()
-        self.process.wait(20)
+        self.end()
         shutil.rmtree(self.dir, ignore_errors=True)
 
 

@@ -9,16 +9,16 @@ from collections.abc import Callable
 import pytest
 
 from common.process.crashpoints import CRASH_VARIABLE, CrashPoint
-from tests.support.processes.aof import AofRedis
 from tests.support.processes.images import STAGES, ImageProcesses
 from tests.support.processes.worker import wait_until
+from tests.support.servers import RealServer
 from tests.support.worker.images import photo
 
 pytestmark = [pytest.mark.process, pytest.mark.slow("starts a gateway and workers")]
 
 
 @pytest.fixture
-def images(aof: AofRedis, start_processes: Callable[..., ImageProcesses]) -> ImageProcesses:
+def images(aof: RealServer, start_processes: Callable[..., ImageProcesses]) -> ImageProcesses:
     return start_processes(ImageProcesses, aof.url)
 
 
@@ -62,7 +62,7 @@ def test_kill_9_of_the_worker(images: ImageProcesses, point: str) -> None:
     assert images.client.hget(f"job:{image['job_id']}", "status") == b"done"
 
 
-def test_images_survive_a_killed_redis(images: ImageProcesses, aof: AofRedis) -> None:
+def test_images_survive_a_killed_redis(images: ImageProcesses, aof: RealServer) -> None:
     images.worker(worker_handlers="slow_images")
     ids = [images.upload(photo(seed=seed)) for seed in range(3)]
     images.wait_for_starts(2)

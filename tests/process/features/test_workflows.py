@@ -12,7 +12,6 @@ import httpx
 import pytest
 
 from common.process.crashpoints import CRASH_VARIABLE, CrashPoint
-from tests.support.processes.aof import AofRedis
 from tests.support.processes.gateway import GatewayProcess, StartGateway
 from tests.support.processes.worker import TIMEOUT_S, Process, wait_until
 from tests.support.processes.workflows import WorkflowProcesses
@@ -33,7 +32,7 @@ ALL_EVENTS = [
 
 @pytest.fixture
 def processes(
-    aof: AofRedis, start_processes: Callable[..., WorkflowProcesses]
+    aof: RealServer, start_processes: Callable[..., WorkflowProcesses]
 ) -> WorkflowProcesses:
     return start_processes(WorkflowProcesses, aof.url)
 
@@ -63,7 +62,7 @@ def ended_well(processes: WorkflowProcesses, job_id: str) -> None:
     ]
 
 
-def test_a_worker_is_killed_during_a_step(processes: WorkflowProcesses, aof: AofRedis) -> None:
+def test_a_worker_is_killed_during_a_step(processes: WorkflowProcesses, aof: RealServer) -> None:
     killed = processes.worker("killed")
     job_id = processes.create("slow_v1")
     processes.wait_for_note("slow 1")
@@ -88,7 +87,7 @@ def test_a_gateway_is_killed_during_a_step(processes: WorkflowProcesses) -> None
 
 
 @pytest.mark.parametrize("status", ["running", "waiting_input"], ids=["step", "review"])
-def test_redis_restarts(processes: WorkflowProcesses, aof: AofRedis, status: str) -> None:
+def test_redis_restarts(processes: WorkflowProcesses, aof: RealServer, status: str) -> None:
     """During a step, which ends while Redis is down, or during a review."""
     processes.worker()
     if status == "waiting_input":
@@ -102,7 +101,7 @@ def test_redis_restarts(processes: WorkflowProcesses, aof: AofRedis, status: str
     ended_well(processes, job_id)
 
 
-def test_redis_is_emptied_during_a_step(processes: WorkflowProcesses, aof: AofRedis) -> None:
+def test_redis_is_emptied_during_a_step(processes: WorkflowProcesses, aof: RealServer) -> None:
     worker = processes.worker("one")
     job_id = processes.create("slow_v1")
     processes.wait_for_note("slow 1")

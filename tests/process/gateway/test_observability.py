@@ -11,7 +11,6 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from common.contracts.stats import ONE_SECOND, StatsKeys
 from tests.deploy.test_alerts import names_used
-from tests.support.processes.aof import AofRedis
 from tests.support.processes.base import Processes
 from tests.support.processes.gateway import GatewayProcess, StartGateway
 from tests.support.processes.jobs import wait_for
@@ -135,24 +134,24 @@ def test_metrics_of_a_run_add_up(
 RING = StatsKeys("jobs:stream").ring(ONE_SECOND)
 
 
-def samples(server: AofRedis) -> list[tuple[int, dict[bytes, bytes]]]:
+def samples(server: RealServer) -> list[tuple[int, dict[bytes, bytes]]]:
     found: Any = server.client.xrange(RING)
     return [(int(entry_id.split(b"-")[0]), fields) for entry_id, fields in found]
 
 
-def wait_for_samples(server: AofRedis) -> None:
+def wait_for_samples(server: RealServer) -> None:
     """Waits for two more samples."""
     before = len(samples(server))
     wait_until(lambda: len(samples(server)) >= before + 2, 30)
 
 
-def wait_until_counted(server: AofRedis, jobs: int) -> None:
+def wait_until_counted(server: RealServer, jobs: int) -> None:
     """Waits until the samples have this number of finished jobs."""
     wait_until(lambda: sum(int(each[b"done"] or 0) for _, each in samples(server)) == jobs, 30)
 
 
 def test_the_history_survives_restarts_of_all_processes(
-    aof: AofRedis, start_gateway: StartGateway, spawn: Callable[..., Process]
+    aof: RealServer, start_gateway: StartGateway, spawn: Callable[..., Process]
 ) -> None:
     def start() -> tuple[GatewayProcess, Process]:
         worker = spawn("worker.echo_worker", redis_url=aof.url, heartbeat_s=1)

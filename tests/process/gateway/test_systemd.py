@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -35,10 +34,8 @@ Message = dict[str, str]
 @pytest.fixture
 def server() -> Iterator[RealServer]:
     """A server that a test may stop and start."""
-    server = RealServer(require_binary(BUNDLED), "--appendonly", "yes")
+    server = RealServer(require_binary(BUNDLED), durable=True)
     yield server
-    if server.process.poll() is None:
-        server.process.send_signal(signal.SIGCONT)
     server.close()
 
 
@@ -62,11 +59,6 @@ def is_watchdog(message: Message) -> bool:
 
 def is_status_only(message: Message) -> bool:
     return "WATCHDOG" not in message
-
-
-def restart(server: RealServer) -> None:
-    silent: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    server.process = subprocess.Popen(server.process.args, **silent)
 
 
 # -- ready, status, watchdog ------------------------------------------------------------------
@@ -116,11 +108,11 @@ def test_an_unresponsive_redis_stops_the_watchdog(
 ) -> None:
     service = systemd.start(module, **settings)
     service.receive_until(is_watchdog)
-    server.process.send_signal(signal.SIGSTOP)
+    server.pause()
     unfed = service.receive_until(is_status_only)
     assert "Redis does not answer" in unfed["STATUS"]
     assert service.log.count("the watchdog is not fed: Redis has not answered for") == 1
-    server.process.send_signal(signal.SIGCONT)
+    server.resume()
     service.receive_until(is_watchdog)
     assert "recovered: the watchdog is fed again" in service.log
 
@@ -135,13 +127,12 @@ def test_a_refused_login_ends_the_process_with_78(
     systemd: Systemd, server: RealServer, settings: dict[str, str], module: str, waits: bool
 ) -> None:
     if waits:
-        server.process.kill()
-        server.process.wait()
+        server.kill()
     unknown_user = server.url.replace("unix://", "unix://unknown_user:hunter2@")
     service = systemd.start(module, **{**settings, "REDIS_URL": unknown_user})
     if waits:
-        service.receive_until(ready)
-        restart(server)
+        assert "Redis does not answer" in service.receive_until(ready)["STATUS"]
+        server.start()
     assert service.wait() == EXIT_CONFIG
     last = service.log.splitlines()[-1]
     assert last.startswith("sluice: ") or waits

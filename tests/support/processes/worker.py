@@ -7,15 +7,13 @@ import os
 import subprocess
 import sys
 import textwrap
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+
+from tests.support.waiting import TIMEOUT_S, wait_until
 
 ROOT = Path(__file__).parents[3]
-#: For what comes some time: a machine that is busy, or stands still, takes long for anything.
-TIMEOUT_S = 60.0
 
 
 class Process:
@@ -60,15 +58,6 @@ class Process:
         with contextlib.suppress(ProcessLookupError):
             self.popen.kill()
         self.popen.wait(TIMEOUT_S)
-
-
-def wait_until(condition: Callable[[], Any], timeout_s: float = TIMEOUT_S) -> Any:
-    """Poll until a condition holds."""
-    deadline = time.monotonic() + timeout_s
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"{condition} did not hold within {timeout_s} s"
-        time.sleep(0.01)
-    return value
 
 
 def handler_module(directory: Path, source: str) -> dict[str, str]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.support.topologies.certificates import Certificates
 from tests.support.topologies.cluster import RedisCluster, cluster
-from tests.support.topologies.node import Node, one_node
+from tests.support.topologies.node import LONG_TIMEOUT_MS, Node, one_node
 from tests.support.topologies.sentinel import SentinelSet, sentinel_set
-from tests.support.topologies.waiting import LONG_TIMEOUT_MS, until
+from tests.support.waiting import until
 
 __all__ = [
     "LONG_TIMEOUT_MS",

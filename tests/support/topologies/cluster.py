@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 import redis
 from redis.crc import key_slot
 
 from tests.support.ports import HOST
-from tests.support.servers import SYSTEM, require_binary
-from tests.support.topologies.certificates import Certificates, require_tls
-from tests.support.topologies.node import Node, common_options, pick_port
-from tests.support.topologies.waiting import until
+from tests.support.topologies.node import Node, Topology, start_all
+from tests.support.waiting import until
 
 SLOTS = 16_384
 SETTLE_S = 120.0
@@ -52,32 +48,18 @@ class NodeInfo:
         return False
 
 
-class RedisCluster:
+class RedisCluster(Topology):
     """The nodes in the order they were added: masters first, then their replicas."""
 
-    def __init__(
-        self,
-        directory: Path,
-        binary: str,
-        *,
-        durable: bool,
-        node_timeout_ms: int,
-        certificates: Certificates | None = None,
-    ) -> None:
-        self._dir = directory
-        self._certificates = certificates
-        self._binary = binary
-        self._durable = durable
+    def __init__(self, node_timeout_ms: int = NODE_TIMEOUT_MS, **options: Any) -> None:
+        super().__init__(**options)
         self._node_timeout_ms = node_timeout_ms
         self.nodes: list[Node] = []
 
     @property
     def url(self) -> str:
         """Addresses of the first nodes, which may be dead when a client connects."""
-        addresses = ",".join(node.address for node in self.nodes[:6])
-        if self._certificates is not None:
-            return f"rediss+cluster://{addresses}{self._certificates.query}"
-        return f"redis+cluster://{addresses}"
+        return self._url("cluster", self.nodes[:6])
 
     @property
     def live(self) -> list[Node]:
@@ -91,11 +73,9 @@ class RedisCluster:
 
     def start(self, masters: int, replicas_each: int) -> None:
         """Starts all nodes and waits until they agree."""
-        self.nodes = [self._node() for _ in range(masters * (1 + replicas_each))]
-        for node in self.nodes:
-            node.launch()
+        self.nodes = [self._cluster_node() for _ in range(masters * (1 + replicas_each))]
+        start_all(self.nodes)
         for number, node in enumerate(self.nodes, 1):
-            node.wait_ready()
             node.run("CLUSTER", "SET-CONFIG-EPOCH", number)
         for number, node in enumerate(self.nodes[:masters]):
             self._add_slots(node, number * SLOTS // masters, (number + 1) * SLOTS // masters)
@@ -106,17 +86,12 @@ class RedisCluster:
             self.replicate(node, self.nodes[number % masters])
         self.wait_agreed()
 
-    def _node(self) -> Node:
-        directory = self._dir / f"node-{len(list(self._dir.iterdir()))}"
-        directory.mkdir()
-        fields = [
-            *common_options(durable=self._durable),
+    def _cluster_node(self) -> Node:
+        return self._node(
             *("--cluster-enabled", "yes", "--cluster-node-timeout", str(self._node_timeout_ms)),
             *("--cluster-replica-validity-factor", "0", "--cluster-migration-barrier", "99"),
-        ]
-        if self._certificates is not None:
-            fields += ["--tls-cluster", "yes"]
-        return Node(self._binary, directory, pick_port(), fields, self._certificates)
+            *(() if self._certificates is None else ("--tls-cluster", "yes")),
+        )
 
     def _add_slots(self, node: Node, first: int, end: int) -> None:
         try:
@@ -255,7 +230,7 @@ class RedisCluster:
 
     def add_node(self, replica_of: Node | None = None) -> Node:
         """Starts another node without slots, or as a replica."""
-        node = self._node()
+        node = self._cluster_node()
         known = self.live
         self.nodes.append(node)
         node.start()
@@ -272,11 +247,6 @@ class RedisCluster:
             node.client.flushall()
             node.client.script_flush()
 
-    def end(self) -> None:
-        """Kills all nodes."""
-        for node in self.nodes:
-            node.end()
-
 
 def _read_node_infos(node: Node) -> tuple[NodeInfo, ...]:
     lines = node.run("CLUSTER", "NODES").decode()
@@ -292,32 +262,8 @@ def _parse_node_info(fields: list[str]) -> NodeInfo:
 
 
 @contextmanager
-def cluster(
-    masters: int = 3,
-    replicas_each: int = 1,
-    *,
-    kind: str = SYSTEM,
-    durable: bool = False,
-    node_timeout_ms: int = NODE_TIMEOUT_MS,
-    certificates: Certificates | None = None,
-) -> Iterator[RedisCluster]:
-    """A Cluster of servers of one kind; with `durable`, a killed node keeps its data. With
-    certificates, all of them use TLS only.
-    """
-    binary = require_binary(kind)
-    if certificates is not None:
-        require_tls(binary)
-    directory = Path(tempfile.mkdtemp(prefix="sluice-cluster-"))
-    servers = RedisCluster(
-        directory,
-        binary,
-        durable=durable,
-        node_timeout_ms=node_timeout_ms,
-        certificates=certificates,
-    )
-    try:
+def cluster(masters: int = 3, replicas_each: int = 1, **options: Any) -> Iterator[RedisCluster]:
+    """A running Cluster; `options` are those of `RedisCluster` and `Topology`."""
+    with RedisCluster(**options) as servers:
         servers.start(masters, replicas_each)
         yield servers
-    finally:
-        servers.end()
-        shutil.rmtree(directory, ignore_errors=True)

@@ -1,30 +1,30 @@
-"""One server of a topology: a process on its own port that can be killed, frozen and restarted."""
+"""Servers on ports of their own."""
 
 from __future__ import annotations
 
-import signal
-import subprocess
+import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from tests.support import ports
 from tests.support.ports import HOST
-from tests.support.servers import SYSTEM, require_binary
+from tests.support.servers import SYSTEM, RedisProcess, require_binary
 from tests.support.topologies.certificates import (
     Certificates,
     port_options,
     redis_options,
     require_tls,
 )
-from tests.support.topologies.waiting import until
 
-START_TIMEOUT_S = 30.0
+Self = TypeVar("Self", bound="Topology")
+
+#: Failure timeout for tests that kill no server: a pause of the machine must not cause a failover.
+LONG_TIMEOUT_MS = 30_000
 #: Offset of the Cluster bus port.
 BUS_OFFSET = 10_000
 #: Low enough that the bus ports, too, are below the ephemeral ports.
@@ -36,8 +36,8 @@ def pick_port() -> int:
     return ports.pick(_LAST_PORT, offset=BUS_OFFSET)
 
 
-class Node:
-    """A server of a topology, by TLS if it has certificates; `start` it, and always `end` it."""
+class Node(RedisProcess):
+    """A server on its own port, by TLS if it has certificates."""
 
     def __init__(
         self,
@@ -48,21 +48,17 @@ class Node:
         certificates: Certificates | None = None,
     ) -> None:
         self.port = port
-        self.log_path = directory / "log"
-        self._binary = binary
-        self._options = [*options, *port_options(port, certificates), "--dir", str(directory)]
-        self.process: subprocess.Popen[bytes] | None = None
-        #: Connected to this server, whatever its role is.
-        self.client = redis.Redis(
+        super().__init__(
+            [binary, *options, *port_options(port, certificates), "--dir", str(directory)],
+            directory / "log",
             host=HOST,
             port=port,
             socket_timeout=5.0,
-            retry=Retry(NoBackoff(), 0),
             **redis_options(certificates),
         )
         raw: Any = redis.Redis(connection_pool=self.client.connection_pool)
         raw.response_callbacks.clear()
-        #: The same, with raw replies.
+        #: The client's `execute_command`, with raw replies.
         self.run = raw.execute_command
 
     def __repr__(self) -> str:
@@ -73,78 +69,9 @@ class Node:
         return f"{HOST}:{self.port}"
 
     @property
-    def pid(self) -> int:
-        assert self.process is not None
-        return self.process.pid
-
-    @property
-    def alive(self) -> bool:
-        """True if the process exists, even if it is frozen."""
-        return self.process is not None and self.process.poll() is None
-
-    @property
     def role(self) -> str:
         """`master` or `slave`, as the server reports it."""
         return str(self.run("ROLE")[0].decode())
-
-    def launch(self) -> None:
-        """Starts the process without waiting for it."""
-        with self.log_path.open("ab") as log:
-            # In its own session, so that Ctrl-C reaches only the parent, which then stops it.
-            self.process = subprocess.Popen(
-                [self._binary, *self._options],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-
-    def wait_ready(self) -> None:
-        def answers() -> bool:
-            if not self.alive:
-                output = self.log_path.read_text(errors="replace")[-2000:]
-                raise RuntimeError(f"the server on port {self.port} ended: {output}")
-            return bool(self.client.ping())
-
-        until(answers, START_TIMEOUT_S, f"{self} answers")
-
-    def start(self) -> None:
-        """Starts the server and waits until it responds."""
-        self.launch()
-        self.wait_ready()
-
-    def kill(self) -> None:
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-        self.client.connection_pool.disconnect()
-
-    def stop(self) -> None:
-        """Stops the server gracefully."""
-        if self.process is not None:
-            self.resume()
-            self.process.terminate()
-            self.process.wait(START_TIMEOUT_S)
-        self.client.connection_pool.disconnect()
-
-    def pause(self) -> None:
-        """Freezes the process; its connections stay open."""
-        assert self.process is not None
-        self.process.send_signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        if self.alive:
-            assert self.process is not None
-            self.process.send_signal(signal.SIGCONT)
-
-    def restart(self) -> None:
-        """Kills the server if it runs, and starts it again with the data on disk."""
-        self.kill()
-        self.start()
-
-    def end(self) -> None:
-        self.kill()
-        self.client.close()
 
 
 def common_options(*, durable: bool) -> list[str]:
@@ -157,6 +84,65 @@ def common_options(*, durable: bool) -> list[str]:
         *("--repl-ping-replica-period", "1", "--repl-timeout", "10"),
         *("--repl-backlog-size", "32mb", "--replica-lazy-flush", "yes"),
     ]
+
+
+class Topology:
+    """Servers of one kind; all of them end with the block.
+
+    With `durable`, a killed node keeps its data. With certificates, all of them use TLS only.
+    """
+
+    def __init__(
+        self,
+        *,
+        kind: str = SYSTEM,
+        durable: bool = False,
+        certificates: Certificates | None = None,
+    ) -> None:
+        self._binary = require_binary(kind)
+        if certificates is not None:
+            require_tls(self._binary)
+        self._certificates = certificates
+        self._durable = durable
+        self._made: list[Node] = []
+        self._dir = Path(tempfile.mkdtemp(prefix="sluice-topology-"))
+
+    def __enter__(self: Self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for node in self._made:
+            node.end()
+        shutil.rmtree(self._dir, ignore_errors=True)
+
+    def _node(self, *options: str) -> Node:
+        """A server that stores data; not started."""
+        return self._process([*common_options(durable=self._durable), *options])
+
+    def _process(self, options: list[str], config: str = "") -> Node:
+        """A server, or a Sentinel with a configuration file; not started."""
+        port = pick_port()
+        directory = self._dir / f"node-{port}"
+        directory.mkdir()
+        if config:
+            (directory / "conf").write_text(config)
+            options = [str(directory / "conf"), *options]
+        self._made.append(Node(self._binary, directory, port, options, self._certificates))
+        return self._made[-1]
+
+    def _url(self, scheme: str, nodes: list[Node], path: str = "") -> str:
+        addresses = ",".join(node.address for node in nodes)
+        if self._certificates is not None:
+            return f"rediss+{scheme}://{addresses}{path}{self._certificates.query}"
+        return f"redis+{scheme}://{addresses}{path}"
+
+
+def start_all(nodes: list[Node]) -> None:
+    """Starts servers at the same time."""
+    for node in nodes:
+        node.launch()
+    for node in nodes:
+        node.wait_ready()
 
 
 @contextmanager

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from typing import Any
 
 import redis
 
 from tests.support.ports import HOST
-from tests.support.servers import SYSTEM, require_binary
-from tests.support.topologies.certificates import Certificates, require_tls
-from tests.support.topologies.node import Node, common_options, pick_port
-from tests.support.topologies.waiting import until
+from tests.support.topologies.node import Node, Topology, start_all
+from tests.support.waiting import until
 
 #: Name of the master in Sentinel.
 NAME = "mymaster"
@@ -34,32 +30,18 @@ _PERIODS_MS = {
 }
 
 
-class SentinelSet:
+class SentinelSet(Topology):
     """The servers and their Sentinels."""
 
-    def __init__(
-        self,
-        directory: Path,
-        binary: str,
-        *,
-        durable: bool,
-        down_after_ms: int,
-        certificates: Certificates | None = None,
-    ) -> None:
-        self._dir = directory
-        self._certificates = certificates
-        self._binary = binary
-        self._durable = durable
+    def __init__(self, down_after_ms: int = DOWN_AFTER_MS, **options: Any) -> None:
+        super().__init__(**options)
         self._down_after_ms = down_after_ms
         self.nodes: list[Node] = []
         self.sentinels: list[Node] = []
 
     @property
     def url(self) -> str:
-        addresses = ",".join(sentinel.address for sentinel in self.sentinels)
-        if self._certificates is not None:
-            return f"rediss+sentinel://{addresses}/{NAME}{self._certificates.query}"
-        return f"redis+sentinel://{addresses}/{NAME}"
+        return self._url("sentinel", self.sentinels, f"/{NAME}")
 
     @property
     def master(self) -> Node:
@@ -85,41 +67,26 @@ class SentinelSet:
 
     def start(self, replicas: int, sentinels: int) -> None:
         """Starts everything and waits until all Sentinels know each other and all servers."""
-        self.nodes = [self._node(number) for number in range(replicas + 1)]
+        self.nodes = [self._node() for _ in range(replicas + 1)]
         first = self.nodes[0]
-        for node in self.nodes:
-            node.launch()
-        for node in self.nodes:
-            node.wait_ready()
+        start_all(self.nodes)
         for node in self.nodes[1:]:
             node.client.replicaof(HOST, str(first.port))
         self.wait_in_sync(replicas, of=first)
-        self.sentinels = [self._sentinel(number, sentinels) for number in range(sentinels)]
+        self.sentinels = [self._sentinel(sentinels // 2 + 1) for _ in range(sentinels)]
+        start_all(self.sentinels)
         for sentinel in self.sentinels:
-            sentinel.launch()
-        for sentinel in self.sentinels:
-            sentinel.wait_ready()
             self._shorten_intervals(sentinel)
         self.wait_known()
 
-    def _node(self, number: int) -> Node:
-        directory = self._dir / f"node-{number}"
-        directory.mkdir()
-        words = common_options(durable=self._durable)
-        return Node(self._binary, directory, pick_port(), words, self._certificates)
-
-    def _sentinel(self, number: int, of: int) -> Node:
-        directory = self._dir / f"sentinel-{number}"
-        directory.mkdir()
-        config = directory / "sentinel.conf"
-        config.write_text(
-            f"sentinel monitor {NAME} {HOST} {self.nodes[0].port} {of // 2 + 1}\n"
+    def _sentinel(self, quorum: int) -> Node:
+        config = (
+            f"sentinel monitor {NAME} {HOST} {self.nodes[0].port} {quorum}\n"
             f"sentinel down-after-milliseconds {NAME} {self._down_after_ms}\n"
             f"sentinel failover-timeout {NAME} {_FAILOVER_TIMEOUT_MS}\n"
             f"sentinel parallel-syncs {NAME} 8\n"
         )
-        words = [str(config), "--sentinel", "--bind", HOST, "--daemonize", "no"]
-        return Node(self._binary, directory, pick_port(), words, self._certificates)
+        return self._process(["--sentinel", "--bind", HOST, "--daemonize", "no"], config)
 
     def _shorten_intervals(self, sentinel: Node) -> None:
         for name, milliseconds in _PERIODS_MS.items():
@@ -192,39 +159,10 @@ class SentinelSet:
         client.flushall()
         client.script_flush()
 
-    def end(self) -> None:
-        """Kills all servers."""
-        for node in (*self.sentinels, *self.nodes):
-            node.end()
-
 
 @contextmanager
-def sentinel_set(
-    replicas: int = 2,
-    sentinels: int = 3,
-    *,
-    kind: str = SYSTEM,
-    durable: bool = False,
-    down_after_ms: int = DOWN_AFTER_MS,
-    certificates: Certificates | None = None,
-) -> Iterator[SentinelSet]:
-    """A Sentinel set of servers of one kind; with `durable`, a killed node keeps its data. With
-    certificates, all of them use TLS only.
-    """
-    binary = require_binary(kind)
-    if certificates is not None:
-        require_tls(binary)
-    directory = Path(tempfile.mkdtemp(prefix="sluice-sentinel-"))
-    servers = SentinelSet(
-        directory,
-        binary,
-        durable=durable,
-        down_after_ms=down_after_ms,
-        certificates=certificates,
-    )
-    try:
+def sentinel_set(replicas: int = 2, sentinels: int = 3, **options: Any) -> Iterator[SentinelSet]:
+    """A running set; `options` are those of `SentinelSet` and `Topology`."""
+    with SentinelSet(**options) as servers:
         servers.start(replicas, sentinels)
         yield servers
-    finally:
-        servers.end()
-        shutil.rmtree(directory, ignore_errors=True)

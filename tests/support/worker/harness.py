@@ -5,12 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import subprocess
-import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from typing import Any
-
-from redis.exceptions import RedisError
 
 from common.aio import cancel
 from common.contracts.jobs import JobKeys
@@ -18,7 +14,7 @@ from common.contracts.queue import Answer
 from common.jobs.limits import TaskLimit
 from common.jobs.options import Backoff, JobOptions
 from common.jobs.store import Lease, WorkerIdentity
-from tests.support.servers import Backend, RealServer, require_binary
+from tests.support.servers import Backend
 from tests.support.store.jobs import StoreHarness
 from tests.support.waiting import eventually
 from worker.execution.executor import Outcome
@@ -272,30 +268,6 @@ async def within(seconds: float, work: Coroutine[Any, Any, Any]) -> Any:
         await asyncio.wait({task}, timeout=5)
         raise AssertionError(f"not done within {seconds} s")
     return task.result()
-
-
-class PersistentServer(RealServer):
-    """A server for one test to kill, which keeps its data."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(require_binary(name), "--appendonly", "yes", "--appendfsync", "always")
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-    def restart(self) -> None:
-        """Start it again; returns when it answers."""
-        quiet = subprocess.DEVNULL
-        self.process = subprocess.Popen(self.process.args, stdout=quiet, stderr=quiet)
-        while not self._answers():
-            assert self.process.poll() is None
-            time.sleep(0.01)
-
-    def _answers(self) -> bool:
-        with contextlib.suppress(RedisError):
-            return bool(self.client.ping())
-        return False
 
 
 MakeWorker = Callable[..., WorkerHarness]

@@ -10,11 +10,10 @@ import pytest
 import redis
 
 from common.features.bullmq.scripts import COMPLETE
-from tests.support.servers import SYSTEM, Backend
+from tests.support.servers import SYSTEM, Backend, RealServer, require_binary
 from tests.support.waiting import eventually
 from tests.support.worker.bullmq import TIMEOUT_S, TRIES, Bull, bull_on
 from tests.support.worker.handlers import Gate
-from tests.support.worker.harness import PersistentServer
 from worker.bullmq import main
 from worker.bullmq.consumer import BullMQConsumer
 from worker.execution.context import JobContext
@@ -85,7 +84,7 @@ async def test_killed_connections_lose_nothing(bull: Bull) -> None:
 @pytest.mark.slow("restarts a server")
 async def test_jobs_continue_within_a_second_after_a_restart_of_redis() -> None:
     runs: list[str] = []
-    server = PersistentServer(SYSTEM)
+    server = RealServer(require_binary(SYSTEM), durable=True)
     async for bull in bull_on(Backend(SYSTEM, server.url)):
 
         @bull.registry.named("slow")

@@ -16,9 +16,9 @@ from common.contracts.jobs import JobKeys
 from common.errors import StoreUnavailable
 from common.jobs.store import WorkerIdentity
 from common.redis.pipelined import PipelinedConnection
-from tests.support.servers import REAL, Backend
+from tests.support.servers import REAL, Backend, RealServer, require_binary
 from tests.support.waiting import eventually
-from tests.support.worker.harness import MakeWorker, PersistentServer, WorkerHarness, registry_of
+from tests.support.worker.harness import MakeWorker, WorkerHarness, registry_of
 from worker.errors import TransientError
 from worker.monitoring.cleanup import QueueCleaner
 
@@ -215,7 +215,7 @@ async def test_scripts_and_connections_that_are_lost_repeatedly(
 async def test_a_restart_of_redis_while_jobs_run(
     keys: JobKeys, busy: Busy, commands: Commands
 ) -> None:
-    server = PersistentServer(REAL[0])
+    server = RealServer(require_binary(REAL[0]), durable=True)
     backend = Backend("own", server.url)
     harness = WorkerHarness(
         backend, keys, SHORT, busy.registry(), max_inflight=3, task_limits={"chat": 1}

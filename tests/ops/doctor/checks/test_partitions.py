@@ -105,8 +105,7 @@ def test_unreachable_server_is_reported(queue: Queue, other: RealServer) -> None
     [found] = findings_of(redis.partitions, machine())  # test servers have no append-only file
     assert (found.status, "partition 3 at " in found.seen) == (Health.WARN, True)
     assert "append-only" in found.seen
-    other.process.kill()
-    other.process.wait()
+    other.kill()
     broken = machine()
     [found] = findings_of(redis.partitions, broken)
     assert found.status is Health.FAIL

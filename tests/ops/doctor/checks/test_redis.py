@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import stat
 import time
 from collections.abc import Callable, Iterator
@@ -29,7 +28,6 @@ from tests.ops.doctor.machines import (
     write,
 )
 from tests.support.processes.gateway import free_port
-from tests.support.processes.worker import wait_until
 from tests.support.servers import REAL, RealServer, require_binary
 
 Start = Callable[..., RealServer]
@@ -136,9 +134,6 @@ def test_insecure_server(start: Start) -> None:
         assert command.startswith(f"redis-cli -s {server.dir}/s CONFIG SET ")
         server.client.execute_command(*command.split()[3:])
         expect(check, real_machine(server), Health.OK)
-    # Redis cannot be stopped while it writes its first append-only file.
-    wait_until(lambda: not server.client.info("persistence")["aof_rewrite_in_progress"])
-    wait_until(lambda: not server.client.info("persistence")["aof_rewrite_scheduled"])
 
 
 def test_disabled_default_user(start: Start) -> None:
@@ -171,7 +166,7 @@ def test_hanging_server(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redis_server, "REPLY_S", 0.2)
     server = start(*GOOD)
     subject = real_machine(server)
-    server.process.send_signal(signal.SIGSTOP)
+    server.pause()
     try:
         expect(checks.reachable, subject, Health.FAIL, cause="does not reply")
         sent: list[Any] = []
@@ -182,7 +177,7 @@ def test_hanging_server(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
             expect_skipped(check, subject)
         assert sent == []
     finally:
-        server.process.send_signal(signal.SIGCONT)
+        server.resume()
 
 
 def test_no_redis(tmp_path: Path) -> None:
