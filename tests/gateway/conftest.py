@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
 
+from common.process import crashpoints
+from common.process.crashpoints import CrashPoint
 from common.settings.gateway import GatewaySettings
 from gateway.admin import queues as queues_route
 from gateway.app import create_app
@@ -61,3 +63,25 @@ def long_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redis_snapshot, "OTHER_PARTITIONS_TIMEOUT_S", 15.0)
     monkeypatch.setattr(limits_snapshot, "PARTITION_TIMEOUT_S", 15.0)
     monkeypatch.setattr(collector, "OTHER_PARTITIONS_TIMEOUT_S", 15.0)
+
+
+Crash = Callable[[CrashPoint], None]
+
+
+class Died(BaseException):
+    """A BaseException, because the gateway must not catch it, as it cannot catch kill -9."""
+
+
+@pytest.fixture
+def crash_at(monkeypatch: pytest.MonkeyPatch) -> Crash:
+    """Arms one crash point."""
+
+    def arm(target: CrashPoint) -> None:
+        def reach(point: CrashPoint) -> None:
+            if point is target:
+                monkeypatch.undo()
+                raise Died
+
+        monkeypatch.setattr(crashpoints, "reach", reach)
+
+    return arm

@@ -2,38 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from common.process import crashpoints
 from common.process.crashpoints import CrashPoint
+from tests.gateway.conftest import Crash, Died
 from tests.gateway.jobs.test_cancel import cancel, events
 from tests.support.gateway.harness import CHAT, Gateway
 
 pytestmark = pytest.mark.fakeredis_only
 
 KEYED = {"idempotency-key": "k"}
-Crash = Callable[[CrashPoint], None]
-
-
-class Died(BaseException):
-    """A BaseException, because the gateway must not catch it, as it cannot catch kill -9."""
-
-
-@pytest.fixture
-def crash_at(monkeypatch: pytest.MonkeyPatch) -> Crash:
-    """Arms one crash point."""
-
-    def arm(target: CrashPoint) -> None:
-        def reach(point: CrashPoint) -> None:
-            if point is target:
-                monkeypatch.undo()
-                raise Died
-
-        monkeypatch.setattr(crashpoints, "reach", reach)
-
-    return arm
 
 
 @pytest.mark.parametrize("body", [CHAT, {**CHAT, "delay_s": 60, "max_attempts": 2}])

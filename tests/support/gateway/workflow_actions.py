@@ -10,6 +10,19 @@ from common.features.workflows.types import NewItem, StepExecution
 from tests.support.gateway.asgi import Answer, Exchange
 from tests.support.gateway.workflows import JOBS, Workflows, proposals, things
 
+#: By name: method, path and body of requests that change a job with at least two proposals.
+CHANGES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "bulk": ("POST", "proposals/bulk", {"action": "approve", "proposal_ids": [1]}),
+    "edit": ("PATCH", "proposals/1/ontology", {"to": "x", "version": 1}),
+    "decide": (
+        *("POST", "steps/review/execute"),
+        {"wait_s": 0, "payload": {"decisions": [{"id": 1, "action": "approve"}]}},
+    ),
+    "cancel": ("POST", "cancel", {}),
+    "undo": ("POST", "undo", {"undo_token": "undo_p_002"}),
+    "execute": ("POST", "steps/proposals/execute", {"wait_s": 0, "discard_decisions": True}),
+}
+
 
 def begin(
     workflows: Workflows, path: str, body: object = None, method: str = "POST", **headers: str
@@ -23,6 +36,12 @@ async def send(
     workflows: Workflows, path: str, body: object = None, method: str = "POST", **headers: str
 ) -> Answer:
     return await begin(workflows, path, body, method, **headers).answer()
+
+
+async def change(workflows: Workflows, job_id: str, name: str, **headers: str) -> Answer:
+    """One of the requests above."""
+    method, path, body = CHANGES[name]
+    return await send(workflows, f"/{job_id}/{path}", body, method, **headers)
 
 
 def execute_path(job_id: str, step: str) -> str:

@@ -101,6 +101,17 @@ class Workflows:
         assert answer.status == 200, answer
         return answer.json()
 
+    async def pages(self, path: str, **headers: str) -> list[Any]:
+        """The bodies of all pages of a list, their numbers checked."""
+        found = await self.gateway.client.pages(JOBS + path, "cursor", headers)
+        for body in found:
+            result = body.get("result", body)
+            page = result["pagination"]
+            listed = next(result[name] for name in ("items", "jobs", "events") if name in result)
+            assert page["count"] == len(listed)
+            assert page["has_more"] is (page["next_cursor"] is not None)
+        return found
+
     async def status(self, job_id: str) -> Any:
         return (await self.read(f"/{job_id}/status"))["job"]
 

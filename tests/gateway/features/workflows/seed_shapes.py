@@ -12,31 +12,12 @@ _SECTION = re.compile(r"^## [0-9. ]*Workflows$(.*?)(?=^## |\Z)", re.MULTILINE | 
 _BLOCK = re.compile(r"^```json\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
-def examples() -> list[Any]:
-    """Every JSON example of the section."""
+def example(*members: str) -> Any:
+    """The first JSON example of the section with these members."""
     section = _SECTION.search(_CONTRACT.read_text())
     assert section is not None, "contract.md has no section Workflows"
-    return [json.loads(block) for block in _BLOCK.findall(section[1])]
-
-
-def _with(*members: str) -> Any:
-    return next(
-        example
-        for example in examples()
-        if isinstance(example, dict) and set(members) <= set(example)
-    )
-
-
-def job_status() -> Any:
-    return _with("success", "job")
-
-
-def result_schema() -> Any:
-    return _with("success", "step", "result")
-
-
-def callback() -> Any:
-    return _with("event_id", "emitted_at")
+    examples = map(json.loads, _BLOCK.findall(section[1]))
+    return next(each for each in examples if isinstance(each, dict) and set(members) <= set(each))
 
 
 def extras(real: Any, shown: Any, at: str = "") -> set[str]:
@@ -46,15 +27,10 @@ def extras(real: Any, shown: Any, at: str = "") -> set[str]:
         assert isinstance(real, dict), at
         assert [name for name in real if name in shown] == list(shown), at
         found = {f"{at}.{name}".lstrip(".") for name in real if name not in shown}
-        for name in shown:
-            found |= extras(real[name], shown[name], f"{at}.{name}")
-        return found
+        return found.union(*(extras(real[name], shown[name], f"{at}.{name}") for name in shown))
     if isinstance(shown, list):
         assert isinstance(real, list), at
-        found = set()
-        for element in real if shown else ():
-            found |= extras(element, shown[0], at)
-        return found
+        return set().union(*(extras(each, shown[0], at) for each in real if shown))
     if shown is None:
         assert real is None or isinstance(real, str), at
     else:

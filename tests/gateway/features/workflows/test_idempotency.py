@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 
@@ -15,12 +13,14 @@ from gateway.features.workflows import decide as deciding
 from gateway.features.workflows import edit as editing
 from gateway.features.workflows import execute as cancelling
 from gateway.features.workflows import lookup
-from tests.gateway.test_crash_points import Crash, Died, crash_at
+from tests.gateway.conftest import Crash, Died
 from tests.support.gateway.access import bearer, key_for
-from tests.support.gateway.asgi import Answer
+from tests.support.gateway.faults import raising
 from tests.support.gateway.harness import Make
 from tests.support.gateway.workflow_actions import (
+    CHANGES,
     begin,
+    change,
     event_types,
     execute,
     execute_path,
@@ -38,10 +38,6 @@ from tests.support.worker.harness import eventually
 pytestmark = pytest.mark.fakeredis_only
 
 BODY = {"metadata": {"order": 7}, "webhook_url": "https://example.com/hook"}
-
-
-async def count(workflows: Workflows) -> int:
-    return await workflows.redis.zcard(KEYS.index())
 
 
 async def test_a_repeated_request_gets_the_first_response(workflows: Workflows) -> None:
@@ -69,7 +65,7 @@ async def test_a_repeated_request_gets_the_first_response(workflows: Workflows) 
         assert again.header("location") == f"/api/workflow/jobs/{job_id}/status"
     answer = await workflows.create({**BODY, "auto_advance": True}, idempotency_key="k-1")
     check_envelope(answer, 422, "idempotency_key_reused")
-    assert await count(workflows) == 1
+    assert await workflows.redis.zcard(KEYS.index()) == 1
     created = [await workflows.create_job(body) for body in ({}, {}, {"idempotency_key": None})]
     numbers = [f"{job_id[:-3]}{number}" for number in ("002", "003", "004")]
     assert created == numbers, "a repetition uses no number; without a key each request is new"
@@ -85,7 +81,7 @@ async def test_two_keys_and_invalid_keys_are_rejected(workflows: Workflows) -> N
     for key in ("", "x" * 256, "é", '""'):
         answer = await workflows.create({}, idempotency_key=key)
         check_envelope(answer, 400, "invalid_idempotency_key", "idempotency_key")
-    assert await count(workflows) == 0
+    assert await workflows.redis.zcard(KEYS.index()) == 0
     for key in ("x", "x" * 255, "a:b:create", "two words", '"', "'~!"):
         first = await workflows.create({"idempotency_key": key})
         assert first.status == 200
@@ -100,7 +96,7 @@ async def test_keys_are_kept_for_the_configured_time(make: Make) -> None:
     assert 900 < await workflows.redis.ttl(KEYS.answer("create", "k")) <= 1000
     await workflows.redis.delete(KEYS.answer("create", "k"))
     assert (await workflows.create(idempotency_key="k")).header("idempotency-replayed") is None
-    assert await count(workflows) == 2, "after the window the key is new"
+    assert await workflows.redis.zcard(KEYS.index()) == 2, "after the window the key is new"
 
 
 async def test_each_tenant_has_its_own_keys(workflows: Workflows) -> None:
@@ -119,12 +115,8 @@ async def test_a_lost_response_is_rebuilt(
     workflows: Workflows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As if the gateway died between creating the job and storing the response."""
-
-    async def lost(*args: Any) -> None:
-        raise StoreUnavailable("gone")
-
     with monkeypatch.context() as patch:
-        patch.setattr(workflows.store, "store_answer", lost)
+        patch.setattr(workflows.store, "store_answer", raising(StoreUnavailable("gone")))
         first = await workflows.create(BODY, idempotency_key="k")
     assert first.status == 200, "the job exists; a response that is not stored is no failure"
     check_envelope(await workflows.create(BODY, idempotency_key="k"), 409, "request_in_progress")
@@ -136,44 +128,7 @@ async def test_a_lost_response_is_rebuilt(
     assert (await workflows.create(BODY, idempotency_key="k")).body == first.body, "stored by now"
 
 
-__all__ = ["crash_at"]
 KEY = {"idempotency_key": "k-17"}
-Act = Callable[..., Awaitable[Answer]]
-
-
-async def bulk(workflows: Workflows, job_id: str, **headers: str) -> Answer:
-    body = {"action": "approve", "proposal_ids": [1]}
-    return await workflows.post(f"/{job_id}/proposals/bulk", body, **headers)
-
-
-async def edit(workflows: Workflows, job_id: str, **headers: str) -> Answer:
-    path = f"/{job_id}/proposals/1/ontology"
-    return await send(workflows, path, {"to": "x", "version": 1}, method="PATCH", **headers)
-
-
-async def decide(workflows: Workflows, job_id: str, **headers: str) -> Answer:
-    payload = {"decisions": [{"id": 1, "action": "approve"}]}
-    return await execute(workflows, job_id, "review", {"payload": payload}, **headers)
-
-
-async def cancel(workflows: Workflows, job_id: str, **headers: str) -> Answer:
-    return await workflows.post(f"/{job_id}/cancel", {}, **headers)
-
-
-async def undo(workflows: Workflows, job_id: str, **headers: str) -> Answer:
-    return await workflows.post(f"/{job_id}/undo", {"undo_token": "undo_p_002"}, **headers)
-
-
-async def again(workflows: Workflows, job_id: str, **headers: str) -> Answer:
-    body = {"discard_decisions": True}
-    return await execute(workflows, job_id, "proposals", body, **headers)
-
-
-ACTIONS = [bulk, edit, decide, cancel, undo, again]
-
-
-def name_of(act: Act) -> str:
-    return act.__name__
 
 
 async def ready(workflows: Workflows) -> str:
@@ -184,23 +139,23 @@ async def ready(workflows: Workflows) -> str:
     return job_id
 
 
-@pytest.mark.parametrize("act", ACTIONS, ids=name_of)
-async def test_a_repeated_action_gets_the_same_response(workflows: Workflows, act: Act) -> None:
+@pytest.mark.parametrize("name", CHANGES)
+async def test_a_repeated_action_gets_the_same_response(workflows: Workflows, name: str) -> None:
     job_id = await ready(workflows)
-    first = await act(workflows, job_id, **KEY)
+    first = await change(workflows, job_id, name, **KEY)
     assert first.status in (200, 202)
     assert first.header("idempotency-replayed") is None
     before = await workflows.gateway.snapshot()
-    repeated = await act(workflows, job_id, **KEY)
+    repeated = await change(workflows, job_id, name, **KEY)
     assert (repeated.status, repeated.body) == (first.status, first.body)
     assert repeated.header("idempotency-replayed") == "true"
     assert repeated.header("location") == first.header("location")
     assert await workflows.gateway.snapshot() == before
 
 
-@pytest.mark.parametrize("act", ACTIONS, ids=name_of)
+@pytest.mark.parametrize("name", CHANGES)
 async def test_after_a_crash_the_response_is_rebuilt(
-    workflows: Workflows, act: Act, crash_at: Crash, monkeypatch: pytest.MonkeyPatch
+    workflows: Workflows, name: str, crash_at: Crash, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The gateway dies between the change and its response."""
     for module in (lookup, cancelling, deciding, editing):
@@ -208,44 +163,42 @@ async def test_after_a_crash_the_response_is_rebuilt(
     job_id = await ready(workflows)
     crash_at(CrashPoint.BEFORE_WORKFLOW_ANSWER)
     with pytest.raises(Died):
-        await act(workflows, job_id, **KEY)
+        await change(workflows, job_id, name, **KEY)
     before = await event_types(workflows, job_id)
-    response = await act(workflows, job_id, **KEY)
+    response = await change(workflows, job_id, name, **KEY)
     check_envelope(response, 409, "request_in_progress")  # the first request may still be running
     assert response.header("retry-after") == "1"
     [answer] = await workflows.redis.keys("idempotency.wf:*k-17")
     await workflows.redis.hset(answer, "claimed_until_ms", "1")
-    response = await act(workflows, job_id, **KEY)
+    response = await change(workflows, job_id, name, **KEY)
     assert response.status in (200, 202)
     assert response.json()["success"] is True
     assert response.header("idempotency-replayed") == "true"
     assert await event_types(workflows, job_id) == before
-    assert (await act(workflows, job_id, **KEY)).body == response.body
+    assert (await change(workflows, job_id, name, **KEY)).body == response.body
 
 
 async def test_a_response_that_cannot_be_stored_is_still_sent(
     workflows: Workflows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def away(*_: object) -> None:
-        raise StoreUnavailable("away")
-
+    away = raising(StoreUnavailable("away"))
     monkeypatch.setattr(workflows.store, "store_answer", away)
-    for act in ACTIONS:
+    for name in CHANGES:
         job_id = await ready(workflows)
-        answer = await act(workflows, job_id, idempotency_key=name_of(act))
-        assert answer.status in (200, 202), name_of(act)
+        answer = await change(workflows, job_id, name, idempotency_key=name)
+        assert answer.status in (200, 202), name
 
 
 async def test_another_request_with_the_same_key_is_rejected(workflows: Workflows) -> None:
     job_id = await ready(workflows)
-    await bulk(workflows, job_id, **KEY)
+    await change(workflows, job_id, "bulk", **KEY)
     body = {"action": "approve", "proposal_ids": [3]}
     answer = await workflows.post(f"/{job_id}/proposals/bulk", body, **KEY)
     check_envelope(answer, 422, "idempotency_key_reused")
     assert await statuses(workflows, job_id) == ["approved", "rejected", "proposed"]
     # For another route it is another key.
-    assert (await edit(workflows, job_id, **KEY)).status in (200, 409)
-    assert (await cancel(workflows, job_id, **KEY)).status == 200
+    assert (await change(workflows, job_id, "edit", **KEY)).status in (200, 409)
+    assert (await change(workflows, job_id, "cancel", **KEY)).status == 200
 
 
 async def test_the_key_may_be_in_the_body(workflows: Workflows) -> None:
@@ -324,13 +277,13 @@ async def test_a_superseded_execution_is_reported_as_lost(workflows: Workflows) 
 
 async def test_the_response_of_an_edit_outlives_its_item(workflows: Workflows) -> None:
     job_id = await ready(workflows)
-    first = await edit(workflows, job_id, **KEY)
-    assert (await again(workflows, job_id)).status == 202
+    first = await change(workflows, job_id, "edit", **KEY)
+    assert (await change(workflows, job_id, "execute")).status == 202
     assert await statuses(workflows, job_id) == []
-    repeated = await edit(workflows, job_id, **KEY)
+    repeated = await change(workflows, job_id, "edit", **KEY)
     assert (repeated.status, repeated.body) == (200, first.body)
     assert repeated.header("etag") == first.header("etag") == '"2"'
-    check_envelope(await edit(workflows, job_id), 404, "item_not_found")
+    check_envelope(await change(workflows, job_id, "edit"), 404, "item_not_found")
     body = {"to": "y", "version": 1}
     path = f"/{job_id}/proposals/1/ontology"
     other = await send(workflows, path, body, method="PATCH", **KEY)

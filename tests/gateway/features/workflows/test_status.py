@@ -9,7 +9,7 @@ import pytest
 
 from common.features.workflows import reader as reading
 from common.features.workflows.types import NewItem
-from tests.gateway.features.workflows import seed_shapes
+from tests.gateway.features.workflows.seed_shapes import example, extras
 from tests.gateway.observability.metrics.test_metrics import scrape
 from tests.support.gateway.harness import Gateway
 from tests.support.gateway.workflows import KEYS, PLAIN, Workflows, check_envelope, things
@@ -48,9 +48,9 @@ async def test_the_response_has_the_shape_of_the_contract(workflows: Workflows) 
     await workflows.redis.lpush(KEYS.undo(job_id), "undo_00000001", "undo_00000002")
     answer = await workflows.read(f"/{job_id}/status")
     answer["job"]["idempotency_key"] = "6d3f..."
-    shown = seed_shapes.job_status()
+    shown = example("success", "job")
     shown["job"]["pagination"]["events"]["next_cursor"] = None
-    assert seed_shapes.extras(answer, shown) == {
+    assert extras(answer, shown) == {
         "job.stepper.attempt", "job.stepper.execution_id", "job.stepper.error",
         "job.pagination.events.total", "job.pagination.results.total",
         "job.metadata.completed_steps", "job.metadata.last_result_by_step",
@@ -157,42 +157,39 @@ async def test_invalid_fields_are_tolerated_or_reported(workflows: Workflows) ->
             assert (await workflows.get(f"/{job_id}/{path}")).status == 200
 
 
-async def test_a_reused_id_does_not_get_cached_steps(workflows: Workflows) -> None:
-    job_id = await workflows.create_job()
-    await workflows.status(job_id)
-    await workflows.redis.flushall()
-    await workflows.declare()
-    workflows.gateway.workflows.catalog._refreshed_at = float("-inf")
-    assert await workflows.create_job({"workflow": PLAIN.name}) == job_id
-    job = await workflows.status(job_id)
-    assert [step["name"] for step in job["stepper"]] == ["fetch", "store"]
-
-
-async def test_the_cache_is_bounded(workflows: Workflows, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_cached_steps_are_bounded_and_belong_to_their_job(
+    workflows: Workflows, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(reading, "MAX_CACHED_JOBS", 2)
     job_ids = [await workflows.create_job() for _ in range(4)]
     for job_id in job_ids:
         assert (await workflows.status(job_id))["job_id"] == job_id
     assert len(workflows.gateway.workflows.reader._steps) == 2
-
-
-async def fill(gateway: Gateway) -> None:
-    await gateway.redis.hset(KEYS.running, mapping={"a": "x", "b": "y"})
-    await gateway.redis.zadd(KEYS.reviews, {"a": 1, "b": 2, "c": 3})
-    await gateway.redis.zadd(KEYS.deliveries, {"a": 1})
-    for _ in range(4):
-        await gateway.redis.xadd(KEYS.dead_letters, {"x": "y"})
+    await workflows.status(job_ids[0])
+    await workflows.redis.flushall()
+    await workflows.declare()
+    workflows.gateway.workflows.catalog._refreshed_at = float("-inf")
+    assert await workflows.create_job({"workflow": PLAIN.name}) == job_ids[0]
+    stepper = (await workflows.status(job_ids[0]))["stepper"]
+    assert [step["name"] for step in stepper] == ["fetch", "store"]
 
 
 async def test_jobs_and_deliveries_are_counted(gateway: Gateway) -> None:
     [check] = (await gateway.client.get("/v1/status")).json()["checks"]["workflows"]
     assert check["status"] == "pass"
-    await fill(gateway)
+    await gateway.redis.hset(KEYS.running, mapping={"a": "x", "b": "y"})
+    await gateway.redis.zadd(KEYS.reviews, {"a": 1, "b": 2, "c": 3})
+    await gateway.redis.zadd(KEYS.deliveries, {"a": 1})
+    for _ in range(4):
+        await gateway.redis.xadd(KEYS.dead_letters, {"x": "y"})
+    names = (
+        "workflows_running",
+        "workflows_waiting_input",
+        "webhooks_waiting",
+        "webhooks_dlq_depth",
+    )
     found = await scrape(gateway)
-    assert found.value("gw_workflows_running") == 2
-    assert found.value("gw_workflows_waiting_input") == 3
-    assert found.value("gw_webhooks_waiting") == 1
-    assert found.value("gw_webhooks_dlq_depth") == 4
+    assert [found.value(f"gw_{name}") for name in names] == [2, 3, 1, 4]
     [check] = (await gateway.client.get("/v1/status")).json()["checks"]["workflows"]
     assert check["status"] == "warn"
     assert "4 webhook deliveries failed after all attempts" in check["output"]
@@ -208,19 +205,9 @@ async def test_keys_of_another_type_are_left_out(gateway: Gateway) -> None:
 
 
 async def ids_of(workflows: Workflows, path: str) -> list[str]:
-    """Ids over all pages, each page checked."""
-    found: list[str] = []
-    cursor = ""
-    while True:
-        result = (await workflows.read(path + cursor))["result"]
-        page = result["pagination"]
-        assert page["count"] == len(result["items"])
-        assert page["has_more"] is (page["next_cursor"] is not None)
-        found += [item["id"] for item in result["items"]]
-        if not page["has_more"]:
-            return found
-        assert result["items"]
-        cursor = ("&" if "?" in path else "?") + f"cursor={page['next_cursor']}"
+    """Ids over all pages."""
+    pages = await workflows.pages(path)
+    return [item["id"] for page in pages for item in page["result"]["items"]]
 
 
 async def test_results_have_the_shape_of_the_contract(workflows: Workflows) -> None:
@@ -247,7 +234,7 @@ async def test_results_have_the_shape_of_the_contract(workflows: Workflows) -> N
     for item in result["items"]:
         assert item["undo_token"] is None
         item["undo_token"] = "undo_p_001"
-    assert seed_shapes.extras(answer, seed_shapes.result_schema()) == {"result.pagination.total"}
+    assert extras(answer, example("success", "step", "result")) == {"result.pagination.total"}
 
 
 async def test_pages_have_no_gap_and_no_overlap(workflows: Workflows) -> None:
@@ -289,18 +276,20 @@ async def test_items_are_filtered_by_status(
     monkeypatch.setattr(reading, "SCAN_SIZE", 4)
     job_id = await workflows.create_job()
     await workflows.until_proposals(job_id, 9)
-    for number in (2, 3, 7, 9):
-        state = f"approved 2 0 {number / 1000:.6f}"
-        await workflows.redis.hset(KEYS.states(job_id), f"p_{number:03d}", state)
+    approved = [f"p_{number:03d}" for number in (2, 3, 7, 9)]
+    states = dict.fromkeys(approved, "approved 2 0 0.001000")
+    await workflows.redis.hset(KEYS.states(job_id), mapping=states)
     path = f"/{job_id}/results?step=proposals&status=approved"
-    approved = ["p_002", "p_003", "p_007", "p_009"]
     for limit in ("", "&limit=1", "&limit=4"):
         assert await ids_of(workflows, path + limit) == approved
     page = (await workflows.read(f"{path}&limit=2&offset=1"))["result"]
     assert [item["id"] for item in page["items"]] == approved[1:3]
-    assert page["pagination"]["total"] == 4
-    for status, total in (("complete", 6), ("failed", 0)):
-        found = (await workflows.read(f"/{job_id}/results?status={status}"))["result"]
+    for query, total in (
+        ("step=proposals&status=approved", 4),
+        ("status=complete", 6),
+        ("status=failed", 0),
+    ):
+        found = (await workflows.read(f"/{job_id}/results?{query}"))["result"]
         assert found["pagination"]["total"] == total
 
 

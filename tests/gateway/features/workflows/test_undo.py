@@ -10,9 +10,15 @@ import pytest
 from common.contracts.workflow.statuses import WorkflowError
 from common.features.workflows.types import WorkflowAnswer, WorkflowOutcome
 from tests.support.gateway.access import bearer, key_for
-from tests.support.gateway.asgi import Answer
-from tests.support.gateway.harness import Gateway
-from tests.support.gateway.workflow_actions import begin, event_types, items, reviewing, statuses
+from tests.support.gateway.asgi import Answer, Exchange
+from tests.support.gateway.workflow_actions import (
+    begin,
+    event_types,
+    items,
+    queued,
+    reviewing,
+    statuses,
+)
 from tests.support.gateway.workflows import KEYS, Workflows, check_envelope
 from tests.support.worker.harness import eventually
 
@@ -22,22 +28,19 @@ TOKEN = "undo_beef0000"
 OK = {"answer": "ok", "undone": ["p_001"], "items": [], "code": None}
 
 
-async def undo(workflows: Workflows, job_id: str, token: str, **more: Any) -> Answer:
-    key = more.pop("key", None)
-    headers = {} if key is None else {"idempotency_key": key}
-    return await workflows.post(f"/{job_id}/undo", {"undo_token": token, **more}, **headers)
+async def undo(workflows: Workflows, job_id: str, token: str) -> Answer:
+    return await workflows.post(f"/{job_id}/undo", {"undo_token": token})
 
 
-async def approved(workflows: Workflows, job_id: str, *ids: int) -> str:
-    """The token of a bulk operation."""
-    body = {"action": "approve", "proposal_ids": list(ids)}
-    answer = await workflows.post(f"/{job_id}/proposals/bulk", body)
-    return answer.json()["undo_token"]
+async def approved(workflows: Workflows, job_id: str) -> str:
+    """The token of a bulk operation on two proposals."""
+    body = {"action": "approve", "proposal_ids": [1, 2]}
+    return (await workflows.post(f"/{job_id}/proposals/bulk", body)).json()["undo_token"]
 
 
 async def test_an_operation_is_undone_once(workflows: Workflows) -> None:
     job_id = await reviewing(workflows)
-    token = await approved(workflows, job_id, 1, 2)
+    token = await approved(workflows, job_id)
     answer = await undo(workflows, job_id, token)
     body = answer.json()
     assert answer.status == 200
@@ -48,7 +51,7 @@ async def test_an_operation_is_undone_once(workflows: Workflows) -> None:
     assert (body["status"], body["draft_state"]) == ("waiting_input", "dirty")
     assert (await event_types(workflows, job_id))[-1] == "undo.applied"
     check_envelope(await undo(workflows, job_id, token), 404, "unknown_undo_token")
-    token = await approved(workflows, job_id, 1, 2)
+    token = await approved(workflows, job_id)
     assert (await undo(workflows, job_id, "undo_p_001")).json()["undone"] == ["p_001"]
     assert (await items(workflows, job_id))["p_001"]["undo_token"] is None
     assert (await undo(workflows, job_id, token)).json()["undone"] == ["p_002"]
@@ -56,7 +59,7 @@ async def test_an_operation_is_undone_once(workflows: Workflows) -> None:
 
 async def test_items_that_have_changed_are_a_conflict(workflows: Workflows) -> None:
     job_id = await reviewing(workflows)
-    token = await approved(workflows, job_id, 1, 2)
+    token = await approved(workflows, job_id)
     await workflows.post(f"/{job_id}/proposals/bulk", {"action": "reject", "proposal_ids": [2]})
     envelope = check_envelope(await undo(workflows, job_id, token), 409, "undo_conflict")
     assert envelope["items"] == ["p_002"]
@@ -82,17 +85,18 @@ class Beyond:
 
     def __init__(self, workflows: Workflows, job_id: str) -> None:
         self.workflows = workflows
-        self.gateway: Gateway = workflows.gateway
+        self.gateway = workflows.gateway
         self.job_id = job_id
+
+    def ask(self, **more: Any) -> Exchange:
+        body = {"undo_token": TOKEN, "wait_s": 30, **more}
+        return begin(self.workflows, f"/{self.job_id}/undo", body)
 
     async def cores(self) -> list[str]:
         """Ids of core jobs, in the order in which they were accepted."""
-        entries = await self.gateway.redis.xrange(self.gateway.keys.queue)
-        return [
-            fields[b"job_id"].decode()
-            for _, fields in entries
-            if json.loads(fields[b"payload"])["tool"] == "workflow.undo"
-        ]
+        entries = [fields for _, fields in await self.gateway.redis.xrange(self.gateway.keys.queue)]
+        undoing = [each for each in entries if b"workflow.undo" in each[b"payload"]]
+        return [each[b"job_id"].decode() for each in undoing]
 
     async def core(self) -> str:
         """The last undo job, once it exists and a request waits for it."""
@@ -101,9 +105,8 @@ class Beyond:
 
     async def end(self, core_id: str, result: dict[str, Any], status: str = "done") -> None:
         """As a worker does."""
-        keys = self.gateway.keys
-        fields: Any = {"status": status, "result": json.dumps(result)}
-        await self.gateway.redis.hset(keys.job(core_id), mapping=fields)
+        fields = {"status": status, "result": json.dumps(result)}
+        await self.gateway.redis.hset(self.gateway.keys.job(core_id), mapping=fields)
         await self.gateway.emit(core_id, status)
 
 
@@ -122,19 +125,12 @@ async def beyond(workflows: Workflows, monkeypatch: pytest.MonkeyPatch) -> Beyon
     return Beyond(workflows, job_id)
 
 
-def ask(beyond: Beyond, **more: Any) -> Any:
-    body = {"undo_token": TOKEN, "wait_s": 30, **more}
-    return begin(beyond.workflows, f"/{beyond.job_id}/undo", body)
-
-
 async def test_effects_are_undone_by_a_worker_once(beyond: Beyond) -> None:
-    first, second = ask(beyond), ask(beyond)
+    first, second = beyond.ask(), beyond.ask()
     await eventually(lambda: len(beyond.gateway.hub._subscribers) == 2)
     core_id = await beyond.core()
-    entries = await beyond.gateway.redis.xrange(beyond.gateway.keys.queue)
-    payload = json.loads(entries[-1][1][b"payload"])
     args = {"workflow_job_id": beyond.job_id, "undo_token": TOKEN}
-    assert payload == {"tool": "workflow.undo", "args": args}
+    assert (await queued(beyond.workflows))[-1] == {"tool": "workflow.undo", "args": args}
     await beyond.end(core_id, OK)
     for request in (first, second):
         answer = await request.answer()
@@ -155,14 +151,14 @@ async def test_failures_of_the_worker_are_reported(beyond: Beyond) -> None:
         ),
         1,
     ):
-        request = ask(beyond)
+        request = beyond.ask()
         core_id = await beyond.core()
         assert len(await beyond.cores()) == number, "a repeated request gets a new job"
         await beyond.end(core_id, result, status)
         envelope = check_envelope(await request.answer(), expected, code)
         if result is refused:
             assert envelope["items"] == ["p_002"]
-    answer = await ask(beyond, wait_s=0.05).answer()
+    answer = await beyond.ask(wait_s=0.05).answer()
     assert (answer.status, answer.json()["undone"]) == (202, [])
     assert answer.header("location") == f"/api/workflow/jobs/{beyond.job_id}/status"
 
@@ -178,22 +174,22 @@ async def test_after_a_failure_the_same_key_tries_again(
     await workflows.redis.hset(KEYS.operations(job_id), TOKEN, operation)
     await workflows.redis.lpush(KEYS.undo(job_id), TOKEN)
 
-    request = ask(beyond, wait_s=wait_s, idempotency_key="k")
+    request = beyond.ask(wait_s=wait_s, idempotency_key="k")
     if wait_s:
         await beyond.end(await beyond.core(), {}, "error")
     else:
         assert (await request.answer()).status == 202
         await beyond.end((await beyond.cores())[-1], {}, "error")
-        request = ask(beyond, wait_s=wait_s, idempotency_key="k")
+        request = beyond.ask(wait_s=wait_s, idempotency_key="k")
     check_envelope(await request.answer(), 500, "undo_failed")
     assert len(await beyond.cores()) == 1
 
-    request = ask(beyond, idempotency_key="k")
+    request = beyond.ask(idempotency_key="k")
     await beyond.end(await beyond.core(), OK)
     answer = await request.answer()
     assert (answer.status, answer.json()["undone"]) == (200, ["p_001"])
     assert len(await beyond.cores()) == 2
-    assert (await ask(beyond, idempotency_key="k").answer()).body == answer.body
+    assert (await beyond.ask(idempotency_key="k").answer()).body == answer.body
 
 
 async def test_the_undo_job_belongs_to_the_tenant(beyond: Beyond) -> None:

@@ -15,7 +15,7 @@ from common.features.workflows.webhooks.dead_letters import (
 )
 from common.features.workflows.webhooks.store import WebhookStore
 from common.observability.heartbeats import WebhooksReading
-from tests.gateway.observability.metrics.test_metrics import beat, scrape, store
+from tests.gateway.observability.metrics.test_metrics import beat, scrape
 from tests.support.gateway.access import call, key_for
 from tests.support.gateway.asgi import JSON, Answer
 from tests.support.gateway.harness import Make
@@ -25,6 +25,7 @@ pytestmark = pytest.mark.fakeredis_only
 
 DLQ = "/api/workflow/webhooks/dlq"
 DELIVERIES = "/api/workflow/webhooks/deliveries"
+NOTHING = {"count": 0, "has_more": False, "next_cursor": None, "total": 0}
 URL = "http://127.0.0.1:9/hook"
 DETAIL = {
     "attempt": 1,
@@ -57,21 +58,24 @@ class WebhookDeadLetters:
             added.append(event_id)
         return added
 
-    async def end_redrive(
-        self, event_id: str, becomes: DeliveryOutcome = DeliveryOutcome.OK
-    ) -> None:
+    async def end_redrive(self, event_id: str, becomes: Any = DeliveryOutcome.OK) -> None:
         [delivery] = await self.store.claim([event_id], 60_000)
         await self.store.settle(delivery, becomes)
 
     async def read(self, query: str = "") -> Any:
-        answer = await self.workflows.gateway.client.get(f"{DLQ}{query}", {})
+        return await self._get(f"{DLQ}{query}")
+
+    async def deliveries(self, query: str = "") -> Any:
+        return await self._get(f"{DELIVERIES}{query}")
+
+    async def _get(self, target: str) -> Any:
+        answer = await self.workflows.gateway.client.get(target)
         assert answer.status == 200, answer
         return answer.json()
 
     async def redrive(self, body: object, **headers: str) -> Answer:
-        raw = body if isinstance(body, bytes) else json.dumps(body).encode()
         client = self.workflows.gateway.client
-        return await client.send("POST", f"{DLQ}/redrive", {**JSON, **headers}, raw)
+        return await client.send("POST", f"{DLQ}/redrive", {**JSON, **headers}, body)
 
     async def due(self) -> set[str]:
         names = await self.workflows.redis.zrange(KEYS.deliveries, 0, -1)
@@ -83,34 +87,20 @@ async def dead_letters(make: Make) -> WebhookDeadLetters:
     return WebhookDeadLetters(Workflows(make(workflow_webhook_allowed_hosts="127.0.0.1")))
 
 
-async def list_deliveries(dead_letters: WebhookDeadLetters, query: str = "") -> Any:
-    answer = await dead_letters.workflows.gateway.client.get(f"{DELIVERIES}{query}", {})
-    assert answer.status == 200, answer
-    return answer.json()
-
-
 async def test_a_delivery_is_described(dead_letters: WebhookDeadLetters) -> None:
-    nothing = {"count": 0, "has_more": False, "next_cursor": None, "total": 0}
-    empty = await list_deliveries(dead_letters)
-    assert empty == {"success": True, "items": [], "total": 0, "pagination": nothing}
+    empty = await dead_letters.deliveries()
+    assert empty == {"success": True, "items": [], "total": 0, "pagination": NOTHING}
     job_id = await dead_letters.workflows.create_job({"webhook_url": URL})
-    [item] = (await list_deliveries(dead_letters))["items"]
+    [item] = (await dead_letters.deliveries())["items"]
     assert item.pop("next_at").endswith("Z")
-    assert item == {
-        "job_id": job_id,
-        "event_id": None,
-        "url": URL,
-        "under_way": False,
-        "waiting": 1,
-        "attempts": 0,
-        "last": None,
-    }
+    new = {"under_way": False, "waiting": 1, "attempts": 0, "last": None}
+    assert item == {"job_id": job_id, "event_id": None, "url": URL, **new}
     [delivery] = await dead_letters.store.claim([job_id], 60_000)
-    [item] = (await list_deliveries(dead_letters))["items"]
+    [item] = (await dead_letters.deliveries())["items"]
     assert (item["under_way"], item["attempts"]) == (True, 1)
     detail = json.dumps(DETAIL).encode()
     await dead_letters.store.settle(delivery, DeliveryOutcome.RETRY, delay_ms=60_000, detail=detail)
-    [item] = (await list_deliveries(dead_letters))["items"]
+    [item] = (await dead_letters.deliveries())["items"]
     assert (item["under_way"], item["attempts"], item["last"]) == (False, 1, DETAIL)
 
 
@@ -119,21 +109,17 @@ async def test_delivery_pages_list_each_delivery_once(dead_letters: WebhookDeadL
     due = {"wf_1": 5, "wf_2": 6, "wf_3": 6, "wf_4": 6, "wf_5": 6, "wf_6": 7}
     await dead_letters.workflows.redis.zadd(KEYS.deliveries, due)
     for limit in (1, 2, 3, 6, 7):
-        seen, cursor = [], ""
-        while True:
-            page = await list_deliveries(dead_letters, f"?limit={limit}{cursor}")
-            seen += [item["job_id"] for item in page["items"]]
-            pagination = page["pagination"]
-            assert (pagination["count"], pagination["total"]) == (len(page["items"]), 6)
-            assert pagination["has_more"] == (len(seen) < 6)
-            if not pagination["has_more"]:
-                break
-            cursor = f"&cursor={pagination['next_cursor']}"
-        assert (seen, pagination["next_cursor"]) == (list(due), None)
-    page = await list_deliveries(dead_letters, "?limit=1&offset=1")
+        client = dead_letters.workflows.gateway.client
+        pages = await client.pages(f"{DELIVERIES}?limit={limit}", "cursor")
+        assert [item["job_id"] for page in pages for item in page["items"]] == list(due)
+        for page in pages:
+            assert page["pagination"]["count"] == len(page["items"]) > 0
+            assert page["pagination"]["total"] == 6
+            assert page["pagination"]["has_more"] is (page is not pages[-1])
+    page = await dead_letters.deliveries("?limit=1&offset=1")
     assert [item["job_id"] for item in page["items"]] == ["wf_2"]
     assert page["pagination"]["next_cursor"] == "due_6_1"
-    assert (await list_deliveries(dead_letters, "?offset=6"))["items"] == []
+    assert (await dead_letters.deliveries("?offset=6"))["items"] == []
 
 
 async def test_invalid_entries_are_tolerated(dead_letters: WebhookDeadLetters) -> None:
@@ -142,7 +128,7 @@ async def test_invalid_entries_are_tolerated(dead_letters: WebhookDeadLetters) -
     for key in (KEYS.job("wf_1"), KEYS.outbox("wf_1"), KEYS.delivery("wf_1")):
         await redis.set(key, "none")
     await redis.hset(KEYS.delivery("wf_2"), mapping={"attempt": "x", "detail": "{", "token": ""})
-    items = (await list_deliveries(dead_letters))["items"]
+    items = (await dead_letters.deliveries())["items"]
     found = [(item["job_id"], item["attempts"], item["last"]) for item in items]
     assert found == [("wf_1", 0, None), ("wf_2", 0, None), ("\u202e<b>", 0, None)]
     await redis.xadd(KEYS.dead_letters, {"event_id": "e", "attempts_detail": "x", "body": "["})
@@ -153,14 +139,13 @@ async def test_invalid_entries_are_tolerated(dead_letters: WebhookDeadLetters) -
     for key in (KEYS.deliveries, KEYS.dead_letters, KEYS.dead_letter_states):
         await redis.delete(key)
         await redis.set(key, "none")
-    assert (await list_deliveries(dead_letters))["items"] == []
+    assert (await dead_letters.deliveries())["items"] == []
     assert (await dead_letters.read())["items"] == []
     assert (await dead_letters.redrive({"all": True})).json()["redriven"] == []
 
 
 async def test_a_dead_letter_is_described(dead_letters: WebhookDeadLetters) -> None:
-    nothing = {"count": 0, "has_more": False, "next_cursor": None, "total": 0}
-    assert await dead_letters.read() == {"success": True, "items": [], "pagination": nothing}
+    assert await dead_letters.read() == {"success": True, "items": [], "pagination": NOTHING}
     answer = await dead_letters.redrive({"all": True})
     assert answer.json() == {"success": True, "redriven": [], "skipped": [], "errors": []}
     [event_id] = await dead_letters.add()
@@ -178,9 +163,9 @@ async def test_a_dead_letter_is_described(dead_letters: WebhookDeadLetters) -> N
     }
     status = await dead_letters.workflows.status(event_id.partition(":")[0])
     assert status["webhook"]["last_delivery_status"] == "failed"
-    assert (await list_deliveries(dead_letters))["total"] == 0
+    assert (await dead_letters.deliveries())["total"] == 0
     await dead_letters.redrive({"all": True})
-    [item] = (await list_deliveries(dead_letters))["items"]
+    [item] = (await dead_letters.deliveries())["items"]
     assert (item["event_id"], item["job_id"]) == (event_id, event_id.partition(":")[0])
     assert (item["url"], item["waiting"]) == (URL, 1)
 
@@ -287,14 +272,10 @@ async def test_a_redrive_requires_admin_and_is_in_the_audit_log(make: Make) -> N
 async def test_delivery_counts_of_workers_are_published(dead_letters: WebhookDeadLetters) -> None:
     gateway = dead_letters.workflows.gateway
     reading = WebhooksReading(delivered=7, retried=2, failed=1, under_way=3)
-    await store(gateway, beat("w1", webhooks=reading), beat("w2"))
+    await gateway.heartbeat(beat("w1", webhooks=reading), beat("w2"))
     found = await scrape(gateway)
-    counts = {
-        outcome: found.value("gw_webhooks_total", worker="w1", outcome=outcome)
-        for outcome in ("delivered", "retried", "failed")
-    }
-    assert counts == {"delivered": 7, "retried": 2, "failed": 1}
+    for outcome, count in (("delivered", 7), ("retried", 2), ("failed", 1)):
+        assert found.value("gw_webhooks_total", worker="w1", outcome=outcome) == count
     assert len(found.labels("gw_webhooks_total")) == 3
     [first, second] = (await gateway.client.get("/v1/workers", {})).json()["workers"]
-    assert first["webhooks"]["under_way"] == 3
-    assert second.get("webhooks") is None
+    assert (first["webhooks"]["under_way"], second.get("webhooks")) == (3, None)

@@ -24,6 +24,7 @@ from gateway.admin.dlq.models import (
     RedriveRequest,
 )
 from gateway.auth.permissions import PUBLIC, permission_for
+from gateway.features.workflows.models.requests import CreateWorkflowRequest
 from gateway.http import problems
 from gateway.http.middleware import RequestMiddleware
 from gateway.http.openapi.docs_page import curl, render
@@ -183,6 +184,7 @@ def test_every_parameter_is_documented(
         (JOBS, CreateJobRequest, ["task", "payload"]),
         (f"{JOB}/cancel", CancelRequest, None),
         (f"{DEAD_LETTERS}/redrive", RedriveRequest, None),
+        ("/api/workflow/jobs", CreateWorkflowRequest, None),
     ],
 )
 def test_requests_have_schemas_and_examples(
@@ -195,7 +197,7 @@ def test_requests_have_schemas_and_examples(
     assert "$defs" not in schema
     assert set(schema["properties"]) == set(model.model_fields)
     assert schema.get("required") == required
-    assert body["required"] is (model is not CancelRequest)
+    assert body["required"] is (model not in (CancelRequest, CreateWorkflowRequest))
     assert all(
         "description" in part or "$ref" in str(part) for part in schema["properties"].values()
     )
