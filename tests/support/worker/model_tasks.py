@@ -110,7 +110,8 @@ class ScriptedWorker:
         await asyncio.wait_for(self.model.hanging.wait(), 10)
         await self.harness.cancel(job_id)
         assert await self.harness.settled(job_id) == b"canceled"
-        kept: dict[str, Any] = json.loads((await self.harness.job(job_id))[b"result"])
+        assert (await self.harness.types(job_id))[-2:] == [b"usage", b"canceled"]
+        kept: dict[str, Any] = await self.harness.result(job_id)
         return kept
 
 

@@ -17,11 +17,12 @@ from common.jobs.queue_stats import QueueReading
 from common.observability.heartbeats import Heartbeat
 from common.process.usage import LoopLag
 from tests.support.model.answers import Answer, Cut, error_answer, text_answer, tokens
-from tests.support.model.server import LOADING, READY, ModelServer
+from tests.support.model.server import ModelServer
 from tests.support.waiting import eventually
 from tests.support.worker.harness import MakeWorker, WorkerHarness, registry_of
 from tests.support.worker.model import FakeJob, RecordingSink, settings_for
 from tests.support.worker.timing import at_best_within
+from tests.support.worker.tools import events
 from worker.execution.context import JobContext
 from worker.features.model.client import ModelClient
 from worker.features.model.types import ChatRequest
@@ -42,11 +43,9 @@ class EventSink(RecordingSink):
 class ModelWorker:
     """A worker whose only handler asks the model."""
 
-    def __init__(self, make: MakeWorker, settings: Any, tasks: Any, terms: Any, **options: Any):
+    def __init__(self, make: MakeWorker, settings: Any, tasks: Any, terms: Any) -> None:
         self.model = ModelClient(settings)
-        self.worker: WorkerHarness = make(
-            registry=registry_of(self._handle, *tasks, **terms), **options
-        )
+        self.worker: WorkerHarness = make(registry=registry_of(self._handle, *tasks, **terms))
         self._watching: asyncio.Future[Any] | None = None
 
     async def _handle(self, context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
@@ -69,15 +68,18 @@ class ModelWorker:
         [job_id] = await self.worker.post(**changes)
         return job_id
 
-    async def failed(self, job_id: str) -> dict[str, Any]:
-        assert await self.worker.settled(job_id) == b"error"
-        return await self.worker.error(job_id)
+    async def fail(self, server: ModelServer, answer: Answer) -> tuple[str, dict[str, Any]]:
+        """Run a job that fails because of this answer; returns its id and its error."""
+        server.set_default(answer)
+        job_id = await self.worker.run_job(b"error")
+        return job_id, await self.worker.error(job_id)
 
-    async def types(self, job_id: str) -> list[str]:
-        return [kind for kind, _, _ in await self.worker.parsed_events(job_id)]
+    async def retries(self, job_id: str) -> list[str]:
+        """The reasons why the job was tried again."""
+        return [data["kind"] for data in await events(self.worker, job_id, "retry")]
 
-    async def events(self, job_id: str, kind: str) -> list[dict[str, Any]]:
-        return [data for each, _, data in await self.worker.parsed_events(job_id) if each == kind]
+    async def deltas(self, job_id: str) -> list[str]:
+        return [data["delta"] for data in await events(self.worker, job_id, "message")]
 
     async def nothing_is_stuck(self, server: ModelServer) -> None:
         """No message is pending, no request open, no slot taken, and another job runs."""
@@ -85,8 +87,7 @@ class ModelWorker:
         await eventually(lambda: server.active == 0)
         await eventually(lambda: self.model.reading().busy == 0)
         server.set_default(None)
-        job_id = await self.post(payload=b'{"text":"count to 2"}')
-        assert await self.worker.settled(job_id) == b"done"
+        await self.worker.run_job(payload=b'{"text":"count to 2"}')
 
 
 Open = Callable[..., Awaitable[ModelWorker]]
@@ -99,11 +100,8 @@ async def start(
     """Starts workers of that model server, or of none, and stops them."""
     started: list[ModelWorker] = []
 
-    async def make(
-        *tasks: str, model: ModelServer | None = server, terms: Any = None, **options: Any
-    ) -> ModelWorker:
-        settings = settings_for(model, tmp_path)
-        started.append(ModelWorker(make_worker, settings, tasks, terms or {}, **options))
+    async def make(*tasks: str, model: ModelServer | None = server, **terms: Any) -> ModelWorker:
+        started.append(ModelWorker(make_worker, settings_for(model, tmp_path), tasks, terms))
         await started[-1].start()
         return started[-1]
 
@@ -114,9 +112,8 @@ async def start(
 
 async def test_an_answer(start: Open, server: ModelServer) -> None:
     jobs = await start()
-    job_id = await jobs.post(payload=b'{"text":"count to 3"}')
-    assert await jobs.worker.settled(job_id) == b"done"
-    assert [data["delta"] for data in await jobs.events(job_id, "message")] == ["1", " 2", " 3"]
+    job_id = await jobs.worker.run_job(payload=b'{"text":"count to 3"}')
+    assert await jobs.deltas(job_id) == ["1", " 2", " 3"]
     await jobs.nothing_is_stuck(server)
 
 
@@ -134,14 +131,14 @@ async def test_down_jobs_wait_and_then_run(start: Open, server: ModelServer) -> 
         assert "refused" in worker.consumer.limits.closed["chat"]
         for job_id in posted:
             assert (await worker.job(job_id))[b"status"] == b"queued"
-        retries = [data for job_id in posted for data in await jobs.events(job_id, "retry")]
-        assert {data["kind"] for data in retries} == {"model_unavailable"}
+        retries = [await jobs.retries(job_id) for job_id in posted]
+        assert {kind for each in retries for kind in each} == {"model_unavailable"}
         began = time.monotonic()
         await server.start()
         assert await worker.ended(posted) == {b"done"}
         took_s = time.monotonic() - began
         for job_id in posted:
-            assert (await jobs.types(job_id)).count("running") <= 2
+            assert (await worker.types(job_id)).count(b"running") <= 2
         return took_s
 
     await at_best_within(3.0, trial)
@@ -161,7 +158,7 @@ async def test_a_busy_server_costs_no_attempt(
     job_id = await jobs.post()
 
     async def postponed() -> bool:
-        return len(await jobs.events(job_id, "retry")) > jobs.worker.worker.max_attempts
+        return len(await jobs.retries(job_id)) > jobs.worker.worker.max_attempts
 
     await eventually(postponed)
     server.set_default(None)
@@ -169,77 +166,49 @@ async def test_a_busy_server_costs_no_attempt(
 
 
 @pytest.mark.fakeredis_only
-async def test_loading_jobs_wait(start: Open, server: ModelServer) -> None:
-    server.state = LOADING
-    jobs = await start()
-    job_id = await jobs.post()
-    await eventually(lambda: jobs.worker.consumer.limits.closed)
-    assert "Loading model" in jobs.worker.consumer.limits.closed["chat"]
-    await asyncio.sleep(0.1)
-    assert await jobs.types(job_id) == ["queued"]
-    server.state = READY
-    assert await jobs.worker.settled(job_id) == b"done"
-    assert await jobs.types(job_id) == ["queued", "running", *["message"] * 3, "done"]
-    await jobs.nothing_is_stuck(server)
-
-
-@pytest.mark.fakeredis_only
-async def test_other_tasks_do_not_wait_for_a_model(start: Open, server: ModelServer) -> None:
+async def test_only_tasks_of_the_model_wait_for_it(start: Open, server: ModelServer) -> None:
     await server.stop()
     jobs = await start("chat", "rag")
     chat, rag = await jobs.post(task="chat"), await jobs.post(task="rag")
 
-    async def reported() -> bool:
-        return bool(await jobs.events(rag, "retry"))
+    async def retried() -> list[str]:
+        return await jobs.retries(rag)
 
-    await eventually(reported)
-    assert await jobs.types(chat) == ["queued"]
-
-
-@pytest.mark.fakeredis_only
-@pytest.mark.parametrize(
-    ("answer", "kind", "text"),
-    [
-        (Answer([*tokens("a"), b"data: {oops\n\n"]), "model_answer_invalid", ["a"]),
-        (Answer([*tokens("a b"), Cut(reset=True)]), "model_stream_broken", ["a", " b"]),
-        (error_answer(400, "no"), "model_refused", []),
-    ],
-    ids=["invalid", "breaks off", "refused"],
-)
-async def test_the_right_error_and_nothing_stuck(
-    start: Open, server: ModelServer, answer: Answer, kind: str, text: list[str]
-) -> None:
-    jobs = await start()
-    server.set_default(answer)
-    job_id = await jobs.post()
-    error = await jobs.failed(job_id)
-    assert (error["kind"], error["attempt"]) == (kind, 1)
-    assert [data["delta"] for data in await jobs.events(job_id, "message")] == text
-    await jobs.nothing_is_stuck(server)
+    await eventually(retried)
+    assert await jobs.worker.types(chat) == [b"queued"]
+    await server.start()
+    assert await jobs.worker.settled(chat) == b"done"
+    types = await jobs.worker.types(chat)
+    assert types == [b"queued", b"running", *[b"message"] * 3, b"done"]
 
 
 @pytest.mark.fakeredis_only
 async def test_failed_and_broken_answers_use_up_attempts(start: Open, server: ModelServer) -> None:
-    jobs = await start(terms={"max_attempts": 2})
+    jobs = await start(max_attempts=2)
     server.add_answers(Answer([*tokens("a b"), Cut(reset=True)]), text_answer("a b c"))
-    job_id = await jobs.post()
-    assert await jobs.worker.settled(job_id) == b"done"
-    assert (await jobs.types(job_id)).count("running") == 2
-    [retry] = await jobs.events(job_id, "retry")
-    assert retry["kind"] == "model_stream_broken"
-    server.set_default(error_answer(500, "grammar exploded"))
-    job_id = await jobs.post()
-    error = await jobs.failed(job_id)
+    job_id = await jobs.worker.run_job()
+    assert await jobs.retries(job_id) == ["model_stream_broken"]
+    job_id, error = await jobs.fail(server, error_answer(500, "grammar exploded"))
     assert (error["kind"], error["attempt"]) == ("model_failed", 2)
     assert "grammar exploded" in error["message"]
-    assert [data["kind"] for data in await jobs.events(job_id, "retry")] == ["model_failed"]
+    assert await jobs.retries(job_id) == ["model_failed"]
+    await jobs.nothing_is_stuck(server)
+
+
+@pytest.mark.fakeredis_only
+async def test_a_broken_answer_fails_the_job_by_default(start: Open, server: ModelServer) -> None:
+    jobs = await start()
+    job_id, error = await jobs.fail(server, Answer([*tokens("a b"), Cut(reset=True)]))
+    assert (error["kind"], error["attempt"]) == ("model_stream_broken", 1)
+    assert await jobs.deltas(job_id) == ["a", " b"]
     await jobs.nothing_is_stuck(server)
 
 
 @pytest.mark.fakeredis_only
 async def test_no_model_fails_at_once(start: Open) -> None:
     jobs = await start(model=None)
-    assert (await jobs.failed(await jobs.post()))["kind"] == "no_model"
+    job_id = await jobs.worker.run_job(b"error")
+    assert (await jobs.worker.error(job_id))["kind"] == "no_model"
     assert not await jobs.worker.dead_letters()
 
 
@@ -257,32 +226,11 @@ async def test_cancel_reaches_the_server_within_250_ms(start: Open, server: Mode
         await asyncio.wait_for(seen.over.wait(), 10)
         assert seen.hung_up
         took_s.append(seen.ended - began)
-        result = (await jobs.worker.job(job_id))[b"result"]
-        assert b'"finish_reason":"canceled"' in result
-        assert b"word word" in result
+        result = await jobs.worker.result(job_id)
+        assert result["finish_reason"] == "canceled"
+        assert "word word" in result["text"]
     assert min(took_s) < 0.25, "others may be busy on this machine too"
     await jobs.nothing_is_stuck(server)
-
-
-@pytest.mark.fakeredis_only
-@pytest.mark.parametrize("what", ["timeout", "stop"])
-async def test_an_interrupted_job_closes_the_connection(
-    start: Open, server: ModelServer, what: str
-) -> None:
-    server.set_default(text_answer("word " * 2000, 0.01))
-    jobs = await start(terms={"timeout_s": 0.3} if what == "timeout" else None)
-    job_id = await jobs.post()
-    seen = await server.wait_for_request(1)
-    if what == "timeout":
-        assert (await jobs.failed(job_id))["kind"] == "timeout"
-    else:
-        await eventually(lambda: seen.tokens >= 3)
-        await jobs.worker.stop(0.05)
-        assert (await jobs.worker.job(job_id))[b"status"] == b"queued"
-    await asyncio.wait_for(seen.over.wait(), 10)
-    assert seen.hung_up
-    if what == "timeout":
-        await jobs.nothing_is_stuck(server)
 
 
 @pytest.mark.fakeredis_only
