@@ -8,21 +8,18 @@ import math
 import re
 import uuid
 import zlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from common.aio import cancel
-from common.contracts.jobs import JobKeys
-from common.contracts.rag import RagKeys
+from common.contracts.rag import RagKeys, SearchMode
+from common.features.rag.documents import DocumentRecord, RagReader
 from common.jobs.options import JobOptions
-from common.jobs.store import WorkerIdentity
-from tests.support.servers import Backend
 from tests.support.worker.harness import WorkerHarness
 from worker.execution.context import JobContext
 from worker.features.embedding.types import EmbeddingResult, NoEmbedder, OnDone
 from worker.features.model.types import CANCELED, ChatRequest, Completion, Sink, Usage
 from worker.features.rag.service import RagService
-from worker.handlers import rag
 from worker.registry import Registry
 
 DIMENSIONS = 64
@@ -116,19 +113,12 @@ class JobEnd(NamedTuple):
 class RagWorker(WorkerHarness):
     """A worker with documents. `do` runs a job to its end."""
 
-    library: RagService
-
-    def __init__(
-        self, backend: Backend, keys: JobKeys, worker: WorkerIdentity, registry: Registry,
-        library: RagService, embedder: WordEmbedder,
-    ) -> None:  # fmt: skip
-        super().__init__(backend, keys, worker, registry)
+    def __init__(self, registry: Registry, library: RagService, *worker: Any) -> None:
+        backend, keys, identity = worker
+        super().__init__(backend, keys, identity, registry)
         self.library = library
-        self.embedder = embedder
         #: The default namespace.
         self.ns = self.named("default")
-        self._registry = registry
-        self._opened = False
         self._running: list[asyncio.Task[Any]] = []
 
     def named(self, ns: str, tenant: str = "") -> RagKeys:
@@ -137,20 +127,15 @@ class RagWorker(WorkerHarness):
 
     async def open(self, *, background: bool = True) -> None:
         """Start as a worker does."""
-        self._opened = True
         if not await self.client.exists(self.keys.queue):
             await self.group()
-        for service in self._registry.services:
-            await service.start(self.services)
-            if background:
-                self._running.append(asyncio.create_task(service.run()))
+        if background:
+            self._running.append(asyncio.create_task(self.library.run()))
         self.start()
 
     async def close(self) -> None:
         await cancel(*self._running)
-        if self._opened:
-            for service in self._registry.services:
-                await service.close()
+        await self.library.close()
         await super().close()
 
     async def submit(
@@ -170,8 +155,10 @@ class RagWorker(WorkerHarness):
         raw = record[b"error"] if status == "error" else record[b"result"]
         return JobEnd(status, json.loads(raw) if raw else None, await self.parsed_events(job_id))
 
-    async def do(self, payload: dict[str, Any], tenant: str = "") -> JobEnd:
-        return await self.end(await self.submit(payload, tenant))
+    async def do(
+        self, payload: dict[str, Any], tenant: str = "", upload: bytes | None = None
+    ) -> JobEnd:
+        return await self.end(await self.submit(payload, tenant, upload))
 
     async def add(
         self, text: str, document_id: str = "", ns: str = "default", tenant: str = "", **more: Any
@@ -180,6 +167,11 @@ class RagWorker(WorkerHarness):
         document = {"text": text, **more, **({"id": document_id} if document_id else {})}
         return (await self.do({"op": "ingest", "ns": ns, "document": document}, tenant)).result
 
+    async def delete(self, document_id: str, tenant: str = "") -> bool:
+        """Delete a document; returns whether there was one."""
+        ended = await self.do({"op": "delete", "document_id": document_id}, tenant)
+        return ended.result["deleted"] is True
+
     async def ask(self, query: str, tenant: str = "", **more: Any) -> dict[str, Any]:
         return (await self.do({"query": query, **more}, tenant)).result
 
@@ -187,6 +179,16 @@ class RagWorker(WorkerHarness):
         """The documents that a query finds, best first, without duplicates."""
         hits = (await self.ask(query, tenant, **more))["hits"]
         return list(dict.fromkeys(hit["document_id"] for hit in hits))
+
+    async def search(self, query: str, mode: SearchMode = SearchMode.AUTO) -> list[str]:
+        """The documents that this worker finds without a job, best first."""
+        hits = await self.library.search("", "default", query, 5, mode)
+        return [hit.document_id for hit in hits]
+
+    async def record(self, document_id: str) -> DocumentRecord:
+        record = await RagReader(self.client, self.keys.tag).get(self.ns, document_id)
+        assert record is not None
+        return record
 
     async def text(self, document_id: str) -> str:
         raw = await self.client.get(self.ns.text(document_id))
@@ -201,34 +203,3 @@ class RagWorker(WorkerHarness):
 
 
 RagMaker = Callable[..., Any]
-
-
-async def rag_maker(
-    backend: Backend, keys: JobKeys, worker: WorkerIdentity
-) -> AsyncIterator[RagMaker]:
-    """Creates workers and closes them all."""
-    made: list[RagWorker] = []
-
-    async def make(
-        embedder: WordEmbedder | None = None,
-        model: ScriptedModel | None = None,
-        *,
-        consumer: str = "c1",
-        most_documents: int = 100,
-        opened: bool = True,
-        background: bool = True,
-    ) -> RagWorker:
-        registry = Registry()
-        embedder = embedder or WordEmbedder(ready=False)
-        library = RagService(embedder, most_documents)
-        registry.add_service(library)
-        rag.add_handler(registry, library, model)
-        identity = worker._replace(consumer=consumer)
-        made.append(RagWorker(backend, keys, identity, registry, library, embedder))
-        if opened:
-            await made[-1].open(background=background)
-        return made[-1]
-
-    yield make
-    for rig in made:
-        await rig.close()

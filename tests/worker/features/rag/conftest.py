@@ -10,7 +10,10 @@ from hypothesis import settings
 from common.contracts.jobs import JobKeys
 from common.jobs.store import WorkerIdentity
 from tests.support.servers import Backend
-from tests.support.worker.rag import RagMaker, rag_maker
+from tests.support.worker.rag import RagMaker, RagWorker, ScriptedModel, WordEmbedder
+from worker.features.rag.service import RagService
+from worker.handlers import rag as handler
+from worker.registry import Registry
 
 settings.register_profile("sluice", deadline=None, database=None, derandomize=True)
 settings.load_profile("sluice")
@@ -19,5 +22,35 @@ settings.load_profile("sluice")
 @pytest.fixture
 async def rag(backend: Backend, keys: JobKeys, worker: WorkerIdentity) -> AsyncIterator[RagMaker]:
     """Creates workers with documents, on an empty Redis of every kind."""
-    async for make in rag_maker(backend, keys, worker):
-        yield make
+    made: list[RagWorker] = []
+
+    async def make(
+        embedder: WordEmbedder | None = None,
+        model: ScriptedModel | None = None,
+        *,
+        consumer: str = "c1",
+        most_documents: int = 100,
+        opened: bool = True,
+        background: bool = True,
+    ) -> RagWorker:
+        registry = Registry()
+        library = RagService(embedder or WordEmbedder(ready=False), most_documents)
+        registry.add_service(library)
+        handler.add_handler(registry, library, model)
+        identity = worker._replace(consumer=consumer)
+        made.append(RagWorker(registry, library, backend, keys, identity))
+        await library.start(made[-1].services)
+        if opened:
+            await made[-1].open(background=background)
+        return made[-1]
+
+    yield make
+    for each in made:
+        await each.close()
+
+
+@pytest.fixture
+async def lexical(rag: RagMaker) -> RagWorker:
+    """A worker with documents and without an embedder or a model."""
+    made: RagWorker = await rag()
+    return made

@@ -9,7 +9,7 @@ import pytest
 from redis.exceptions import RedisError
 
 from common.contracts.rag import SearchMode
-from common.features.rag.documents import DocumentRecord, RagReader
+from common.features.rag.documents import DocumentRecord
 from tests.support.waiting import eventually
 from tests.support.worker.rag import RagMaker, RagWorker, WordEmbedder
 from worker.features.rag.index.namespace import ChunkRef, ScoredChunk
@@ -51,7 +51,7 @@ async def test_missing_vectors_are_backfilled(rag: RagMaker) -> None:
     await worker.add(CARS, "without")
     assert (await worker.ask("car"))["mode"] == "lexical"
     assert (await worker.do({"query": "car", "mode": "vector"})).kind == "no_embedder"
-    await worker.do({"op": "delete", "document_id": "without"})
+    await worker.delete("without")
     await worker.stop()
     embedder = WordEmbedder()
     embedder.fault = ConnectionError("the server is down")
@@ -65,11 +65,10 @@ async def test_missing_vectors_are_backfilled(rag: RagMaker) -> None:
     assert await worker.found("automobile", mode="vector") == ["cars"]
     embedder.fault = ConnectionError("the server is down")
     assert (await worker.ask("car"))["mode"] == "lexical"
-    record = await RagReader(worker.client).get(worker.ns, "cars")
-    assert record is not None
+    record = await worker.record("cars")
     assert vector_name(record) != vector_name(record.with_embedder("other"))
     assert vector_name(record).startswith("cars@")
-    await worker.do({"op": "delete", "document_id": "cars"})
+    await worker.delete("cars")
     assert not await worker.client.exists(worker.ns.vector_set, worker.ns.vectors("cars"))
 
 
@@ -77,9 +76,8 @@ async def caught_up(worker: RagWorker, document_id: str, embedder: str) -> None:
     """Search until the document has its vectors."""
 
     async def has_them() -> bool:
-        await worker.library.search("", "default", "x", 1, SearchMode.LEXICAL)
-        record = await RagReader(worker.client).get(worker.ns, document_id)
-        return record is not None and record.embedder == embedder
+        await worker.search("x", SearchMode.LEXICAL)
+        return (await worker.record(document_id)).embedder == embedder
 
     await eventually(has_them)
 
@@ -94,7 +92,7 @@ async def test_vectors_of_another_model_are_replaced(rag: RagMaker, dimensions: 
     assert await new.found("automobile", mode="vector") == []
     assert (await new.ask("car"))["mode"] == "lexical"
     for name in ("cars", "cats", "talk"):
-        assert (await RagReader(new.client).get(new.ns, name)).embedder == "old-64"  # type: ignore[union-attr]
+        assert (await new.record(name)).embedder == "old-64"
     for _ in range(3):
         assert (await new.ask("car"))["hits"][0]["document_id"] == "cars"
         await new.library._backfill.run_once()
@@ -123,22 +121,6 @@ async def test_an_embedder_that_learns_its_name_late(rag: RagMaker) -> None:
     assert await second.found("automobile", mode="vector") == ["cars"]
 
 
-async def test_two_workers_share_the_vectors_they_make(rag: RagMaker) -> None:
-    one, two = await rag(WordEmbedder(), consumer="one"), await rag(WordEmbedder(), consumer="two")
-    await stock(one)
-    for worker in (one, two):
-        hits = await worker.library.search("", "default", "automobile engine", 1, SearchMode.VECTOR)
-        assert [hit.document_id for hit in hits] == ["cars"]
-    await two.add("Nothing of the kind.", "cars")
-    for worker in (one, two):
-        hits = await worker.library.search("", "default", "car engine", 3, SearchMode.VECTOR)
-        assert hits[0].quote != CARS
-    await one.do({"op": "delete", "document_id": "cars"})
-    for worker in (one, two):
-        hits = await worker.library.search("", "default", "car engine", 3, SearchMode.VECTOR)
-        assert "cars" not in [hit.document_id for hit in hits]
-
-
 async def vector_count(worker: RagWorker) -> int:
     try:
         return int(await worker.client.execute_command("VCARD", worker.ns.vector_set))
@@ -146,35 +128,28 @@ async def vector_count(worker: RagWorker) -> int:
         pytest.skip("this Redis has no vector sets")
 
 
-async def test_missing_shared_vectors_are_restored(rag: RagMaker) -> None:
+@pytest.mark.parametrize("fault", ["missing", "orphaned"])
+async def test_shared_vectors_are_made_consistent(rag: RagMaker, fault: str) -> None:
     """A worker may die between the commit of a document and adding its vectors."""
     worker = await rag(WordEmbedder(), consumer="one")
     await stock(worker)
     assert await vector_count(worker) == 3
-    await worker.client.delete(worker.ns.vector_set)
+    if fault == "missing":
+        await worker.client.delete(worker.ns.vector_set)
+    else:
+        blob = b"\0\0\x80?" + b"\0" * 252
+        pipe = worker.client.pipeline(transaction=False)
+        for number in range(1100):
+            pipe.execute_command("VADD", worker.ns.vector_set, "FP32", blob, f"ghost@{number}:0")
+        await pipe.execute()
     other = await rag(WordEmbedder(), consumer="two", background=False)
     shelf = await other.library._cache.open(worker.ns, "words-64")
-    assert shelf.vectors.missing == {"cars", "cats", "talk"}
+    if fault == "missing":
+        assert shelf.vectors.missing == {"cars", "cats", "talk"}
     other.library._backfill.enqueue(shelf)
     await other.library._backfill.run_once()
     assert await vector_count(other) == 3
     assert (await other.found("automobile wheels", mode="vector"))[0] == "cars"
-
-
-async def test_orphaned_shared_vectors_are_removed(rag: RagMaker) -> None:
-    worker = await rag(WordEmbedder(), consumer="one")
-    await stock(worker)
-    assert await vector_count(worker) == 3
-    blob = b"\0\0\x80?" + b"\0" * 252
-    pipe = worker.client.pipeline(transaction=False)
-    for number in range(1100):
-        pipe.execute_command("VADD", worker.ns.vector_set, "FP32", blob, f"ghost@{number}:0")
-    await pipe.execute()
-    other = await rag(WordEmbedder(), consumer="two", background=False)
-    shelf = await other.library._cache.open(worker.ns, "words-64")
-    other.library._backfill.enqueue(shelf)
-    await other.library._backfill.run_once()
-    assert await vector_count(other) == 3
 
 
 def test_markup_is_stripped_before_embedding() -> None:
@@ -216,51 +191,48 @@ def test_models_with_a_narrow_range_of_cosines(spread: float) -> None:
 
 @pytest.mark.fakeredis_only
 async def test_a_document_that_changes_in_the_middle_of_a_search(
-    rag: RagMaker, monkeypatch: pytest.MonkeyPatch
+    lexical: RagWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The quote equals the stored text, even if the index was out of date."""
-    worker = await rag()
-    await worker.add("The lease is long.", "doc")
-    await worker.found("lease")
-    searcher = worker.library._searcher
+    await lexical.add("The lease is long.", "doc")
+    await lexical.found("lease")
+    searcher = lexical.library._searcher
     rank, changes = searcher._rank, iter(["Not that word.", "Again: the lease is short."])
 
     async def change_and_rank(*args: Any) -> Any:
         ranked = await rank(*args)
         for text in changes:
-            await worker.add(text, "doc")
+            await lexical.add(text, "doc")
             break
         return ranked
 
     monkeypatch.setattr(searcher, "_rank", change_and_rank)
-    hits = await worker.library.search("", "default", "lease", 5)
+    hits = await lexical.library.search("", "default", "lease", 5)
     assert [hit.quote for hit in hits] in ([], ["Again: the lease is short."])
 
 
 @pytest.mark.fakeredis_only
-async def test_titles_and_headings_count(rag: RagMaker) -> None:
-    worker = await rag()
+async def test_titles_and_headings_count(lexical: RagWorker) -> None:
     padding = "Nothing much happens here, for quite a while. " * 30
     text = f"# Brewing\n\n{padding}\n\n## Oolong\n\n{padding}"
-    await worker.add(text, "tea", media_type="text/markdown")
-    await worker.add(padding, "other", title="Fishing")
-    hits = (await worker.ask("oolong", top_k=10))["hits"]
+    await lexical.add(text, "tea", media_type="text/markdown")
+    await lexical.add(padding, "other", title="Fishing")
+    hits = (await lexical.ask("oolong", top_k=10))["hits"]
     assert len(hits) > 1  # all chunks below the heading, not only the one that contains it
     assert all(hit["start"] >= text.index("## Oolong") for hit in hits)
-    assert (await worker.found("fishing")) == ["other"]
+    assert (await lexical.found("fishing")) == ["other"]
 
 
 @pytest.mark.fakeredis_only
-async def test_languages_and_identifiers_of_a_namespace(rag: RagMaker) -> None:
-    worker = await rag()
-    await worker.add("Die Häuser der Stadt sind nicht alt, und das ist auch gut.", "de")
-    await worker.add("The houses of the city are not old, and that is good.", "en")
-    await worker.add("東京都は日本の首都です。とても大きい。", "ja")
-    await worker.add("Les maisons de la ville ne sont pas vieilles, et elle est belle.", "fr")
+async def test_languages_and_identifiers_of_a_namespace(lexical: RagWorker) -> None:
+    await lexical.add("Die Häuser der Stadt sind nicht alt, und das ist auch gut.", "de")
+    await lexical.add("The houses of the city are not old, and that is good.", "en")
+    await lexical.add("東京都は日本の首都です。とても大きい。", "ja")
+    await lexical.add("Les maisons de la ville ne sont pas vieilles, et elle est belle.", "fr")
     for query, found in (("Haus", "de"), ("house", "en"), ("日本", "ja"), ("maison", "fr")):
-        assert await worker.found(query) == [found]
-    assert (await worker.found("MAX_INFLIGHT")) == []
-    await worker.add("Set MAX_INFLIGHT to four; jobId is a UUID.", "settings")
-    await worker.add("The maximum of the sum.", "maths")
+        assert await lexical.found(query) == [found]
+    assert (await lexical.found("MAX_INFLIGHT")) == []
+    await lexical.add("Set MAX_INFLIGHT to four; jobId is a UUID.", "settings")
+    await lexical.add("The maximum of the sum.", "maths")
     for query in ("MAX_INFLIGHT", "max_inflight", "inflight", "job_id", "jobid"):
-        assert (await worker.found(query))[:1] == ["settings"], query
+        assert (await lexical.found(query))[:1] == ["settings"], query
