@@ -52,10 +52,6 @@ async def held(context: JobContext, data: Any) -> Any:
     return context.job_id
 
 
-async def unserialisable(context: JobContext, data: Any) -> Any:
-    return {"what": object()}
-
-
 def _mark(data: Any, event: str) -> None:
     """Appends a line with the process id to a file."""
     if "mark" in data:
@@ -64,14 +60,6 @@ def _mark(data: Any, event: str) -> None:
 
 
 def register(registry: Registry) -> None:
-    for name, function in (
-        ("echo", echo),
-        ("video-generation", video),
-        ("transient", transient),
-        ("permanent", permanent),
-        ("children", children),
-        ("slow", slow),
-        ("held", held),
-        ("unserialisable", unserialisable),
-    ):
-        registry.add_named(name, function)
+    for function in (echo, transient, permanent, children, slow, held):
+        registry.add_named(function.__name__, function)
+    registry.add_named("video-generation", video)

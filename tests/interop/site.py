@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -98,16 +96,10 @@ class Site:
         self, method: str, path: str, body: Any = None, **headers: str
     ) -> tuple[int, dict[str, Any]]:
         """Sends a request about BullMQ; returns status and JSON."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.gateway.port, timeout=TIMEOUT_S)
         named = {name.replace("_", "-"): value for name, value in headers.items()}
-        if body is not None:
-            named["Content-Type"] = "application/json"
-        raw = None if body is None else json.dumps(body).encode()
-        connection.request(method, f"/v1/bullmq/{quote(path)}", raw, named)
-        answer = connection.getresponse()
-        found = json.loads(answer.read())
-        connection.close()
-        return answer.status, found
+        target = f"/v1/bullmq/{quote(path)}"
+        answer = self.gateway.http.request(method, target, json=body, headers=named)
+        return answer.status_code, answer.json()
 
     def post(self, queue: str, name: str, data: Any = None, **opts: Any) -> str:
         """Adds a job over HTTP; returns its id."""
@@ -125,20 +117,17 @@ class Site:
     @contextmanager
     def stream(self, path: str) -> Iterator[Iterator[Block]]:
         """Live events over HTTP."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.gateway.port, timeout=TIMEOUT_S)
-        connection.request("GET", f"/v1/bullmq/{quote(path)}")
-        answer = connection.getresponse()
-        assert answer.status == 200, answer.read()
+        with self.gateway.http.stream("GET", f"/v1/bullmq/{quote(path)}") as answer:
+            assert answer.status_code == 200
 
-        def blocks() -> Iterator[Block]:
-            parser = Parser()
-            while piece := answer.read1(65536):
-                parser.feed(piece)
-                while parser.blocks:
-                    yield parser.blocks.pop(0)
+            def blocks() -> Iterator[Block]:
+                parser = Parser()
+                for piece in answer.iter_raw():
+                    parser.feed(piece)
+                    while parser.blocks:
+                        yield parser.blocks.pop(0)
 
-        yield blocks()
-        connection.close()
+            yield blocks()
 
     def leave(self) -> None:
         """Stops everything except Redis, which belongs to the caller."""

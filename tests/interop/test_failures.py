@@ -15,8 +15,7 @@ import pytest
 from tests.interop.node import TIMEOUT_S, require_node
 from tests.interop.site import LOCK_MS, RENEW_MS, Site
 from tests.support.processes.worker import wait_until
-from tests.support.servers import SYSTEM
-from tests.support.worker.harness import PersistentServer
+from tests.support.servers import SYSTEM, RealServer, require_binary
 
 pytestmark = [pytest.mark.process, pytest.mark.slow("kills, freezes and restarts processes")]
 
@@ -33,7 +32,7 @@ SHORT_INTERVALS = {
 def failure_site(tmp_path: Path) -> Iterator[Site]:
     """A separate site whose Redis is persistent."""
     require_node()
-    site = Site("bullmq6", tmp_path, PersistentServer(SYSTEM))
+    site = Site("bullmq6", tmp_path, RealServer(require_binary(SYSTEM), durable=True))
     site.node.ask("listen", queue="q")
     yield site
     site.close()
@@ -84,22 +83,6 @@ def test_a_worker_frozen_past_its_lock_writes_nothing(failure_site: Site, tmp_pa
     assert sorted(completed) == sorted([job_id, other])
     assert ("ended", second.pid) in marks(mark)
     assert node.job("q", job_id)["attemptsMade"] == 1
-
-
-def test_jobs_survive_a_restart_of_redis(failure_site: Site) -> None:
-    node, server = failure_site.node, failure_site.server
-    assert isinstance(server, PersistentServer)
-    failure_site.worker("q", **{**SHORT_INTERVALS, "BULLMQ_LOCK_MS": 20_000})
-    running = node.add("q", "slow", {"ms": 1500})
-    node.until("q", "active", job_id=running)
-    server.kill()
-    server.restart()
-    ids = [node.add("q", "echo", {"n": n}) for n in range(20)]
-    node.until("q", "completed", count=21)
-    assert sorted(event.job_id for event in node.events("q", "completed")) == sorted(
-        [running, *ids]
-    )
-    assert not node.events("q", "stalled")
 
 
 def test_workers_of_node_and_sluice_take_over_from_each_other(

@@ -1,19 +1,25 @@
-"""Node adds jobs and watches them, Sluice's worker runs them: each rule of the seed, as Node sees
-it.
-"""
+"""Node adds jobs for Sluice's worker, HTTP adds jobs for Node's: both keep the rules of BullMQ."""
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.interop.node import NodeError
+from tests.interop import install
+from tests.interop.node import RELEASES, TIMEOUT_S, NodeError, require_node
 from tests.interop.site import DRAIN_DELAY_S, Site
+from tests.support.processes.worker import ROOT, Process
+from tests.support.servers import SYSTEM, RealServer, require_binary
 
-pytestmark = [pytest.mark.process, pytest.mark.slow("test_smoke runs a job of Node")]
+pytestmark = [pytest.mark.process, pytest.mark.slow("test_smoke has one job in each direction")]
 
 EXPONENTIAL = {"type": "exponential", "delay": 100}
 #: Long enough for a machine that stalls now and then; much shorter than the next poll of a worker
@@ -81,30 +87,6 @@ def test_a_job_fails_when_its_attempts_are_used_up(site: Site, queue: str) -> No
     assert node.job(queue, job_id, "getState") == "failed"
     node.job(queue, job_id, "retry")  # a manual retry
     node.until(queue, "failed", job_id=job_id, count=2)
-
-
-def test_permanent_errors_fail_at_once(site: Site, queue: str) -> None:
-    node = site.node
-    for name, reason in (
-        ("permanent", "never"),
-        ("unknown-name", "no handler for job name 'unknown-name'"),
-        ("unserialisable", "JSON"),
-    ):
-        job_id = node.add(queue, name, attempts=5, backoff=10)
-        with pytest.raises(NodeError, match=reason):
-            node.finished(queue, job_id)
-        assert node.job(queue, job_id)["attemptsMade"] == 1
-    assert not node.events(queue, "delayed", "retry")
-
-
-def test_delayed_jobs_start_on_time(site: Site, queue: str) -> None:
-    node = site.node
-    job_id = node.add(queue, "echo", delay=400)
-    node.finished(queue, job_id)
-    events = [event.event for event in node.events(queue, job_id=job_id)]
-    assert events == ["added", "delayed", "waiting", "active", "completed"]
-    job = node.job(queue, job_id)
-    assert 400 <= job["processedOn"] - job["timestamp"] < SOON_MS
 
 
 def test_a_removed_job_does_not_run(site: Site, queue: str) -> None:
@@ -186,23 +168,143 @@ def test_limits_of_the_queue_are_kept(site: Site, queue: str) -> None:
     assert started[-1] - started[0] < SOON_MS
 
 
-def test_five_hundred_concurrent_jobs_run_exactly_once(site: Site, queue: str) -> None:
-    node = site.node
-    ids = node.ask("flood", queue=queue, count=500, name="echo")
-    assert len(set(ids)) == 500
-    node.until(queue, "completed", count=500)
-    for kind in ("active", "completed"):
-        assert sorted(event.job_id for event in node.events(queue, kind)) == sorted(ids)
-    values = {event.args["returnvalue"]["at"] for event in node.events(queue, "completed")}
-    assert values == set(range(500))
+# -- jobs submitted over HTTP ------------------------------------------------------------------
 
 
-def test_bulk_and_custom_ids(site: Site, queue: str) -> None:
+def test_node_retries_as_requested(site: Site, node_queue: str) -> None:
+    backoff = {"type": "exponential", "delay": 50, "jitter": 0.5}
+    job_id = site.post(node_queue, "transient", {"failures": 2}, attempts=3, backoff=backoff)
+    assert site.node.finished(node_queue, job_id) == {"attempts": 3}
+    assert len(site.node.events(node_queue, "delayed", job_id=job_id)) == 2
+    failed = site.post(node_queue, "permanent", attempts=5, backoff=10)
+    site.node.until(node_queue, "failed", job_id=failed)
+    job = site.view(node_queue, failed)
+    assert (job["state"], job["failedReason"], job["attemptsMade"]) == ("failed", "never", 1)
+    assert len(job["stacktrace"]) == 1
+
+
+def test_order_delay_and_removal_follow_bullmq(site: Site, node_queue: str) -> None:
     node = site.node
-    jobs = [{"name": "echo", "data": {"n": n}, "opts": {"jobId": f"own-{n}"}} for n in range(50)]
-    added = node.queue(queue, "addBulk", jobs)
-    assert [job["id"] for job in added] == [f"own-{n}" for n in range(50)]
-    node.until(queue, "completed", count=50)
-    node.add(queue, "echo", jobId="own-7")
-    node.until(queue, "duplicated", job_id="own-7")
-    assert len(node.events(queue, "active")) == 50
+    node.queue(node_queue, "pause")
+    ids = [site.post(node_queue, "echo", priority=priority) for priority in (3, 1, 2)]
+    plain = site.post(node_queue, "echo")
+    first = site.post(node_queue, "echo", lifo=True)
+    late = site.post(node_queue, "echo", delay=500)
+    removed = site.post(node_queue, "echo")
+    assert site.http("DELETE", f"{node_queue}/jobs/{removed}")[1]["outcome"] == "removed"
+    node.queue(node_queue, "resume")
+    node.until(node_queue, "completed", count=6)
+    order = [event.job_id for event in node.events(node_queue, "active")]
+    assert order == [first, plain, ids[1], ids[2], ids[0], late]
+    job = site.view(node_queue, late)
+    assert job["processedOn"] - job["timestamp"] >= 500
+    gone = site.post(node_queue, "echo", removeOnComplete=True)
+    node.until(node_queue, "completed", job_id=gone)
+    assert site.http("GET", f"{node_queue}/jobs/{gone}")[0] == 404
+
+
+def test_a_job_id_is_unique_for_node_too(site: Site, node_queue: str) -> None:
+    node = site.node
+    body = {"name": "echo", "data": {"n": 1}}
+    answers = [
+        site.http("POST", f"{node_queue}/jobs", body, idempotency_key="video-7") for _ in range(3)
+    ]
+    assert [answer["outcome"] for _, answer in answers] == ["added", "replayed", "replayed"]
+    node.until(node_queue, "completed", job_id="video-7")
+    node.add(node_queue, "echo", jobId="video-7")  # Node finds it, too
+    node.until(node_queue, "duplicated", job_id="video-7")
+    opts = {"deduplication": {"id": "same"}}
+    node.queue(node_queue, "pause")
+    first = site.post(node_queue, "echo", **opts)
+    assert node.add(node_queue, "echo", **opts) == first
+    node.queue(node_queue, "resume")
+    node.until(node_queue, "completed", job_id=first)
+    assert len(node.events(node_queue, "active")) == 2
+
+
+def test_queue_events_include_jobs_run_by_node(site: Site, node_queue: str) -> None:
+    with site.stream(f"{node_queue}/events") as blocks:
+        assert next(blocks).event == "hello"
+        job_id = site.node.add(node_queue, "echo", {"n": 1})
+        events = []
+        for block in blocks:
+            events.append((block.event, json.loads(block.data)["data"].get("jobId")))
+            if block.event == "completed":
+                break
+    names = ["added", "waiting", "active", "completed"]
+    assert events == [(name, job_id) for name in names]
+
+
+def test_a_running_job_is_canceled_over_http(site: Site, queue: str) -> None:
+    job_id = site.post(queue, "slow", {"ms": 60_000}, attempts=3)
+    site.node.until(queue, "active", job_id=job_id)
+    status, answer = site.http("DELETE", f"{queue}/jobs/{job_id}")
+    assert (status, answer["outcome"]) == (202, "canceling")
+    site.node.until(queue, "failed", job_id=job_id)
+    job = site.view(queue, job_id)
+    # failed permanently, although attempts are left
+    assert (job["state"], job["attemptsMade"]) == ("failed", 1)
+    assert "cancel" in job["failedReason"]
+
+
+def test_workers_of_node_and_sluice_share_a_queue(site: Site, queue: str) -> None:
+    node = site.node
+    node.ask("work", queue=queue, kind="noop", concurrency=5)
+    ids = node.ask("flood", queue=queue, count=300, name="slow")  # each 20 ms in Sluice's worker
+    node.until(queue, "completed", count=300)
+    assert sorted(event.job_id for event in node.events(queue, "completed")) == sorted(ids)
+    by_node = {event.job_id for event in node.events(queue, "ran")}
+    assert 0 < len(by_node) < 300
+    node.ask("rest", queue=queue)
+
+
+# -- the example in examples/bullmq ------------------------------------------------------------
+
+
+EXAMPLE = ROOT / "examples" / "bullmq"
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RealServer]:
+    """A Redis with the example's worker."""
+    require_node()
+    server = RealServer(require_binary(SYSTEM))
+    worker = Process(
+        "worker.bullmq",
+        tmp_path / "worker.log",
+        REDIS_URL=server.url,
+        BULLMQ_QUEUES="video-generation",
+        PYTHONPATH=str(EXAMPLE),
+        WORKER_HANDLERS="video",
+    )
+    yield server
+    worker.kill()
+    server.close()
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_node_submits_and_python_generates(
+    server: RealServer, release: str, tmp_path: Path
+) -> None:
+    here = tmp_path / "example"
+    (here / "node_modules").mkdir(parents=True)
+    # as npm would install it
+    (here / "node_modules" / "bullmq").symlink_to(install.MODULES / release)
+    (here / "producer.mjs").write_text((EXAMPLE / "producer.mjs").read_text())
+    done = subprocess.run(
+        ["node", "producer.mjs"],
+        cwd=here,
+        env={**os.environ, "REDIS_URL": server.url},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == "job 1: submitted"
+    assert lines[1:5] == [f"job 1: {percent} %" for percent in (25, 50, 75, 100)]
+    assert re.fullmatch(
+        r'job 1: done \{"videoUrl":"https://example.com/videos/[0-9a-f-]{36}\.mp4","duration":15\}',
+        lines[5],
+    )
