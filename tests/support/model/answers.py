@@ -142,17 +142,8 @@ def answer_from_prompt(request: dict[str, Any]) -> Answer:
         answer = tool_call_answer((found[1], found[2]))
     elif found := re.search(r"say exactly:\s*(.*)", prompt, re.DOTALL):
         answer = text_answer(found[1], slowly)
-    elif found := re.search(r"think of (.*)", prompt, re.DOTALL):
-        answer = reasoning_answer(f"They want me to think of {found[1]}", found[1])
     elif found := re.search(r"fail with (\d+)", prompt):
         answer = error_answer(int(found[1]), f"asked to fail with {found[1]}")
-    elif "talk garbage" in prompt:
-        answer = body_answer(b"<html>not a model</html>", headers={"Content-Type": "text/html"})
-    elif found := re.search(r"die after (\d+)", prompt):
-        counted = tokens(" ".join(map(str, range(1, int(found[1]) + 1))), slowly)
-        answer = Answer([*counted, Cut(reset=True)])
-    elif "say nothing" in prompt:
-        answer = Answer([3600.0])
     else:
         answer = text_answer(f"You said: {prompt}", slowly)
     return _truncate(answer, request.get("max_tokens"))

@@ -11,8 +11,8 @@ In a test:
         request.body, request.headers, request.tokens, request.hung_up, await request.over.wait()
 
 Without a scripted answer the prompt decides (`model_answers.answer_from_prompt`):
-"count to 50 slowly", "say exactly: …", "call clock with {…}", "think of …", "fail with 500",
-"die after 3", "talk garbage", "say nothing"; anything else is answered "You said: …".
+"count to 50 slowly", "say exactly: …", "call clock with {…}", "fail with 500"; anything else is
+answered "You said: …".
 
 `stop()` and `start()` restart the server on the same port. `state` is READY, LOADING (503), BROKEN
 (500) or MUTE (accepts connections, never responds). `dialect` is LLAMA (`/health`, `/props` with
@@ -64,12 +64,9 @@ class Dialect(Enum):
 class ModelServer:
     """The scripted server; see the module docstring."""
 
-    def __init__(
-        self, *, dialect: Dialect = Dialect.LLAMA, slots: int = 2, prefix: str = "", port: int = 0
-    ) -> None:
+    def __init__(self, *, dialect: Dialect = Dialect.LLAMA, slots: int = 2, port: int = 0) -> None:
         self.dialect = dialect
         self.slots = slots
-        self.prefix = prefix
         self.port = port
         self.state = READY
         self.strict = False
@@ -92,7 +89,7 @@ class ModelServer:
     @property
     def url(self) -> str:
         """Value for MODEL_URL."""
-        return f"http://127.0.0.1:{self.port}{self.prefix}"
+        return f"http://127.0.0.1:{self.port}"
 
     # -- script --------------------------------------------------------------------------------
 
@@ -184,10 +181,6 @@ class ModelServer:
         reply = Reply(reader, writer)
         if self.state == MUTE:
             await reply.wait(3600.0)
-        if not path.startswith(self.prefix):
-            await reply.json({"error": "not found"}, 404)
-            return True
-        path = path[len(self.prefix) :]
         if path in (CHAT, EMBEDDINGS) and method == "POST":
             await self._answer(reply, ReceivedRequest(path, headers, json.loads(raw)))
         else:
@@ -197,7 +190,13 @@ class ModelServer:
     async def _other_request(self, reply: Reply, path: str) -> None:
         llama = self.dialect is Dialect.LLAMA
         if path == "/seen":
-            await reply.json([_view(request) for request in self.requests])
+            members = "path", "tokens", "hung_up"
+            await reply.json(
+                [
+                    {name: getattr(each, name) for name in members} | {"over": each.over.is_set()}
+                    for each in self.requests
+                ]
+            )
         elif path == "/health" and self.dialect is not Dialect.OLLAMA:
             if self.state != READY:
                 await self._unavailable(reply)
@@ -268,24 +267,10 @@ class ModelServer:
         await reply.json(found)
 
 
-def _view(request: ReceivedRequest) -> dict[str, Any]:
-    over = request.over.is_set()
-    return {
-        "path": request.path,
-        "tokens": request.tokens,
-        "over": over,
-        "hung_up": request.hung_up,
-    }
-
-
 async def _main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, default=0)
-    parser.add_argument("--slots", type=int, default=2)
-    parser.add_argument("--dialect", choices=[each.value for each in Dialect], default="llama")
-    chosen = parser.parse_args()
-    server = ModelServer(dialect=Dialect(chosen.dialect), slots=chosen.slots, port=chosen.port)
-    async with server:
+    async with ModelServer(port=parser.parse_args().port) as server:
         print(server.url, flush=True)
         await asyncio.Event().wait()
 

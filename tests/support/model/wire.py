@@ -6,7 +6,6 @@ import asyncio
 import json
 import socket
 import struct
-import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,11 +31,8 @@ class ReceivedRequest:
     tokens: int = 0
     hung_up: bool = False
     over: asyncio.Event = field(default_factory=asyncio.Event)
-    #: `time.monotonic()` of both.
-    began: float = field(default_factory=time.monotonic)
+    #: `time.monotonic()` of the end.
     ended: float = 0.0
-    #: When each delta was sent.
-    sent: list[float] = field(default_factory=list)
 
 
 class Reply:
@@ -118,7 +114,6 @@ class Reply:
                 made = step if "choices" in step else {**chunk, "choices": [choice]}
                 await self._event(made)
                 request.tokens += 1
-                request.sent.append(time.monotonic())
             elif isinstance(step, bytes):
                 await self._bytes(step)
             elif isinstance(step, Cut):

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import json
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
 
 from common.aio import cancel
 from common.contracts.workers import ModelState
 from common.settings.worker import WorkerSettings
+from tests.support.model.answers import Answer
 from tests.support.model.server import ModelServer
+from tests.support.model.wire import ReceivedRequest
 from tests.support.waiting import eventually
 from worker.execution.context import JobContext
 from worker.features.model.client import ModelClient
@@ -138,25 +141,23 @@ class ModelHarness:
         """A request in progress."""
         return asyncio.ensure_future(self.ask(sink=sink, job=job))
 
+    async def begin(self, answer: Answer) -> tuple[FakeJob, asyncio.Future[Any], ReceivedRequest]:
+        """A job whose request will be answered so, and the request as the server received it."""
+        self.server.add_answers(answer)
+        job = FakeJob()
+        asking = self.asking(job=job)
+        return job, asking, await self.server.wait_for_request(len(self.server.requests) + 1)
+
     async def is_in(self, state: ModelState) -> None:
         """Wait until the model has this state."""
         await eventually(lambda: self.client.state is state)
 
 
+def announce(directory: Path, url: str, model: Any = "announced") -> None:
+    """Announce a served model as `sluice model serve` does."""
+    fresh = directory / "fresh"
+    fresh.write_text(json.dumps({"url": url, "model": model, "pid": 1}))
+    fresh.replace(directory / "model.json")
+
+
 MakeModel = Callable[..., Awaitable[ModelHarness]]
-
-
-async def model_maker(server: ModelServer, data_dir: Path) -> AsyncIterator[MakeModel]:
-    """Starts clients of that server, or of another one or none, and closes them all."""
-    made: list[ModelHarness] = []
-
-    async def make(
-        server: ModelServer | None = server, *, watching: bool = True, **settings: Any
-    ) -> ModelHarness:
-        made.append(ModelHarness(server, settings_for(server, data_dir, **settings)))
-        await made[-1].start(watching=watching)
-        return made[-1]
-
-    yield make
-    for each in made:
-        await each.close()

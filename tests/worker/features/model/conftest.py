@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.model.server import ModelServer
-from tests.support.worker.model import MakeModel, ModelHarness, model_maker
+from tests.support.worker.model import MakeModel, ModelHarness, settings_for
 
 
 @pytest.fixture(autouse=True)
@@ -28,9 +29,19 @@ async def server() -> AsyncIterator[ModelServer]:
 
 @pytest.fixture
 async def make_model(server: ModelServer, tmp_path: Path) -> AsyncIterator[MakeModel]:
-    """Makes clients, by default of that server."""
-    async for make in model_maker(server, tmp_path):
-        yield make
+    """Starts clients of that server, or of another one or none, and closes them all."""
+    made: list[ModelHarness] = []
+
+    async def make(
+        server: ModelServer | None = server, *, watching: bool = True, **settings: Any
+    ) -> ModelHarness:
+        made.append(ModelHarness(server, settings_for(server, tmp_path, **settings)))
+        await made[-1].start(watching=watching)
+        return made[-1]
+
+    yield make
+    for each in made:
+        await each.close()
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
 from pathlib import Path
@@ -16,7 +15,7 @@ from common.contracts.workers import FIRST_TOKEN_BOUNDS, ModelState
 from tests.support.model.answers import Answer
 from tests.support.model.server import LOADING, MUTE, READY, Dialect, ModelServer
 from tests.support.waiting import eventually
-from tests.support.worker.model import FakeJob, MakeModel, ModelHarness, settings_for
+from tests.support.worker.model import MakeModel, ModelHarness, announce, settings_for
 from tests.support.worker.timing import at_best_within
 from worker.features.model import availability as module
 from worker.features.model.availability import (
@@ -42,18 +41,16 @@ async def test_probing_llama_server(model: ModelHarness) -> None:
     assert (reading.state, reading.url, reading.slots) == ("ready", model.server.url, 2)
 
 
-@pytest.mark.parametrize("dialect", list(Dialect))
-async def test_configured_slots_have_precedence(make_model: MakeModel, dialect: Dialect) -> None:
-    async with ModelServer(dialect=dialect, slots=4) as server:
-        model = await make_model(server, model_slots=3)
-        assert model.limits.history == [(3, "")]
-
-
-async def test_invalid_slots_are_ignored(server: ModelServer, make_model: MakeModel) -> None:
+async def test_slots_may_be_configured_and_invalid_ones_are_ignored(
+    server: ModelServer, make_model: MakeModel
+) -> None:
     slots: Any
     for slots in (0, -1, "many", None, 5000):
         server.slots = slots
         assert (await make_model()).limits.history == [(1, "")], slots
+    for dialect in Dialect:
+        async with ModelServer(dialect=dialect, slots=4) as other:
+            assert (await make_model(other, model_slots=3)).limits.history == [(3, "")]
 
 
 async def test_a_proxy_of_the_environment_is_ignored(
@@ -123,9 +120,7 @@ async def test_running_answers_override_failed_probes(
     monkeypatch.setattr(module, "READY_PROBE_EVERY_S", 0.02)
     gate = asyncio.Event()
     model = await make_model()
-    model.server.add_answers(Answer([{"content": "a"}, gate]))
-    asking = model.asking()
-    await model.server.wait_for_request(1)
+    _, asking, _ = await model.begin(Answer([{"content": "a"}, gate]))
     probes = len(model.server.paths)
     await asyncio.sleep(0.2)
     assert len(model.server.paths) == probes
@@ -155,34 +150,21 @@ async def test_a_refused_key_is_reported(make_model: MakeModel) -> None:
         assert "MODEL_API_KEY" in model.client.reading().reason
 
 
-def announce(directory: Path, server: ModelServer) -> None:
-    """As `sluice model serve` does."""
-    reported = {"url": server.url, "model": "announced", "pid": 1}
-    (directory / "fresh").write_text(json.dumps(reported))
-    (directory / "fresh").replace(directory / "model.json")
-
-
 async def test_a_model_that_is_served_late_and_moves(make_model: MakeModel, tmp_path: Path) -> None:
     async with ModelServer(slots=2) as old, ModelServer(slots=5) as new:
         model = await make_model(None)
         with pytest.raises(NoModel):
             await model.ask()
-        announce(tmp_path, old)
+        announce(tmp_path, old.url)
         assert (await model.ask("count to 2")).text == "1 2"
         assert old.requests[0].body["model"] == model.client.name == "announced"
         await eventually(lambda: model.limits.slots == 2)
         await old.stop()
-        announce(tmp_path, new)
+        announce(tmp_path, new.url)
         assert (await model.ask("count to 3")).text == "1 2 3"
         assert model.limits.slots == 5
         assert model.client.reading().url == new.url
-
-
-async def test_jobs_wait_while_an_announced_server_is_gone(
-    server: ModelServer, make_model: MakeModel, tmp_path: Path
-) -> None:
-    announce(tmp_path, server)
-    await server.stop()
+    # Jobs wait while an announced server is gone.
     model = await make_model(None)
     assert model.limits.slots == 0
     with pytest.raises(ModelUnavailable):
@@ -214,10 +196,7 @@ async def test_changes_are_logged_once_with_a_remedy(
 async def test_the_heartbeat(model: ModelHarness) -> None:
     await model.ask("count to 3")
     await model.client.embeddings(["a b", "c"])
-    job = FakeJob()
-    model.server.add_answers(Answer([60.0]))
-    asking = model.asking(job=job)
-    await model.server.wait_for_request(3)
+    job, asking, _ = await model.begin(Answer([60.0]))
     reading = model.client.reading()
     assert (reading.busy, reading.answers, reading.failures) == (1, 1, 0)
     assert (reading.prompt_tokens, reading.completion_tokens) == (6, 3)
@@ -230,38 +209,16 @@ async def test_the_heartbeat(model: ModelHarness) -> None:
     assert len(model.client.reading().reason) == 1000
 
 
-@pytest.mark.parametrize(
-    ("model", "shown"),
-    [
+def test_names_of_models() -> None:
+    for model, shown in (
         ("llama3.2:3b", "llama3.2:3b"),
         ("Qwen/Qwen2.5-7B-Instruct", "Qwen/Qwen2.5-7B-Instruct"),
         ("/srv/models/Small-Q4.gguf", "Small-Q4"),
         ("C:\\models\\Small.GGUF", "Small"),
         ("a\nb" + "x" * 500, "ab" + "x" * 198),
         ("", ""),
-    ],
-)
-def test_names_of_models(model: str, shown: str) -> None:
-    assert display_name(model) == shown
-
-
-class Holder:
-    """A task that holds the semaphore until released."""
-
-    def __init__(self, semaphore: ResizableSemaphore) -> None:
-        self.inside = False
-        self._bye = asyncio.Event()
-        self.task = asyncio.ensure_future(self._stay(semaphore))
-
-    async def _stay(self, semaphore: ResizableSemaphore) -> None:
-        async with semaphore:
-            self.inside = True
-            await self._bye.wait()
-        self.inside = False
-
-    async def leave(self) -> None:
-        self._bye.set()
-        await self.task
+    ):
+        assert display_name(model) == shown
 
 
 async def settle() -> None:
@@ -269,56 +226,62 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def holders(semaphore: ResizableSemaphore, number: int) -> list[Holder]:
-    found = [Holder(semaphore) for _ in range(number)]
+async def entering(semaphore: ResizableSemaphore, number: int) -> list[asyncio.Task[None]]:
+    """Tasks that enter the semaphore, in this order; those that are done are inside."""
+    tasks = [asyncio.ensure_future(semaphore.__aenter__()) for _ in range(number)]
     await settle()
-    return found
+    return tasks
+
+
+async def leave(semaphore: ResizableSemaphore) -> None:
+    await semaphore.__aexit__(None, None, None)
+    await settle()
+
+
+def inside(tasks: list[asyncio.Task[None]]) -> list[bool]:
+    return [task.done() for task in tasks]
 
 
 async def test_waiters_enter_in_order() -> None:
     semaphore = ResizableSemaphore(2)
-    found = await holders(semaphore, 4)
-    assert [each.inside for each in found] == [True, True, False, False]
+    tasks = await entering(semaphore, 4)
+    assert inside(tasks) == [True, True, False, False]
     assert (semaphore.busy, semaphore.waiting) == (2, 2)
-    await found[1].leave()
-    await settle()
-    assert [each.inside for each in found] == [True, False, True, False]
-    for each in (found[0], found[2], found[3]):
-        await each.leave()
+    await leave(semaphore)
+    assert inside(tasks) == [True, True, True, False]
+    for _ in range(3):
+        await leave(semaphore)
     assert (semaphore.busy, semaphore.waiting) == (0, 0)
 
 
 async def test_the_size_can_grow_and_shrink() -> None:
     semaphore = ResizableSemaphore(1)
-    found = await holders(semaphore, 4)
+    tasks = await entering(semaphore, 4)
     semaphore.resize(3)
     await settle()
-    assert sum(each.inside for each in found) == 3
+    assert inside(tasks) == [True, True, True, False]
     semaphore.resize(1)
-    await found[0].leave()
-    await found[1].leave()
-    await settle()
-    assert not found[3].inside
-    await found[2].leave()
-    await settle()
-    assert found[3].inside
-    await found[3].leave()
+    await leave(semaphore)
+    await leave(semaphore)
+    assert not tasks[3].done()
+    await leave(semaphore)
+    assert tasks[3].done()
 
 
 @pytest.mark.parametrize("woken", [False, True])
 async def test_a_canceled_waiter_takes_no_slot(woken: bool) -> None:
     semaphore = ResizableSemaphore(1)
-    first, second, third = await holders(semaphore, 3)
+    _, second, third = await entering(semaphore, 3)
     if woken:
-        await first.leave()  # wakes the second, which has not run yet
-        second.task.cancel()
+        await semaphore.__aexit__(None, None, None)  # wakes the second, which has not run yet
+        second.cancel()
     else:
-        await cancel(second.task)
+        await cancel(second)
         assert semaphore.waiting == 1
-        await first.leave()
+        await leave(semaphore)
     await settle()
-    assert (third.inside, semaphore.busy) == (True, 1)
-    await third.leave()
+    assert (third.done(), semaphore.busy) == (True, 1)
+    await leave(semaphore)
     assert semaphore.busy == 0
 
 

@@ -44,24 +44,29 @@ async def test_cancel_closes_the_connection(model: ModelHarness, what: str) -> N
     assert (await model.ask("count to 1")).text == "1"
 
 
+CALL = {"index": 0, "id": "a", "function": {"name": "rm", "arguments": '{"pa'}}
+
+
 @pytest.mark.parametrize(
-    ("answer", "sent"),
+    ("answer", "sent", "text"),
     [
-        pytest.param(Answer(tokens("late"), before=60.0), 0, id="before the status line"),
-        pytest.param(Answer([60.0]), 0, id="before the first token"),
-        pytest.param(Answer([*tokens("a"), 60.0]), 1, id="between tokens"),
+        pytest.param(Answer(tokens("late"), before=60.0), 0, "", id="before the status line"),
+        pytest.param(Answer([60.0]), 0, "", id="before the first token"),
+        pytest.param(Answer([*tokens("a"), 60.0]), 1, "a", id="between tokens"),
+        pytest.param(
+            Answer([*tokens("so"), {"tool_calls": [CALL]}, 60.0]), 2, "so", id="in a tool call"
+        ),
     ],
 )
 async def test_canceled_while_the_server_sends_nothing(
-    model: ModelHarness, answer: Answer, sent: int
+    model: ModelHarness, answer: Answer, sent: int, text: str
 ) -> None:
-    model.server.add_answers(answer)
-    job = FakeJob()
-    asking = model.asking(job=job)
-    seen = await model.server.wait_for_request(1)
+    job, asking, seen = await model.begin(answer)
     await eventually(lambda: seen.tokens == sent)
+    await asyncio.sleep(0.02)
     job.cancel()
-    assert (await asyncio.wait_for(asking, SOON_S)).canceled
+    got = await asyncio.wait_for(asking, SOON_S)
+    assert (got.canceled, got.text, got.tool_calls) == (True, text, ())  # never half a call
     await asyncio.wait_for(seen.over.wait(), SOON_S)
     assert seen.hung_up
 
@@ -86,10 +91,8 @@ async def test_canceled_between_two_tries(
     model: ModelHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("worker.features.model.requests.MOST_INLINE_WAIT_S", 60.0)
-    model.server.set_default(Answer(status=503, body=b"busy", headers={"Retry-After": "60"}))
-    job = FakeJob()
-    asking = model.asking(job=job)
-    seen = await model.server.wait_for_request(1)
+    busy = Answer(status=503, body=b"busy", headers={"Retry-After": "60"})
+    job, asking, seen = await model.begin(busy)
     await seen.over.wait()
     job.cancel()
     assert (await asyncio.wait_for(asking, SOON_S)).canceled
@@ -102,19 +105,6 @@ async def test_a_job_canceled_before_the_request(model: ModelHarness) -> None:
     job.cancel()
     assert (await model.ask(job=job)).canceled
     assert model.client.reading().busy == 0
-
-
-async def test_an_incomplete_tool_call_is_dropped(model: ModelHarness) -> None:
-    piece = {"index": 0, "id": "a", "function": {"name": "rm", "arguments": '{"pa'}}
-    model.server.add_answers(Answer([{"content": "so"}, {"tool_calls": [piece]}, 60.0]))
-    job = FakeJob()
-    asking = model.asking(job=job)
-    seen = await model.server.wait_for_request(1)
-    await eventually(lambda: seen.tokens == 2)
-    await asyncio.sleep(0.02)
-    job.cancel()
-    answer = await asking
-    assert (answer.canceled, answer.tool_calls, answer.text) == (True, (), "so")
 
 
 async def test_many_canceled_answers_leave_nothing_behind(model: ModelHarness) -> None:

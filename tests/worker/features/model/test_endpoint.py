@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from pydantic import SecretStr
 from common.errors import SettingsError
 from tests.support.model.answers import Answer, body_answer, error_answer, vector_of
 from tests.support.model.server import LOADING
-from tests.support.worker.model import MakeModel, ModelHarness
+from tests.support.worker.model import MakeModel, ModelHarness, announce
 from worker.errors import NotNow
 from worker.features.model.endpoint import RESTART_GRACE_S, EndpointLocator, parse_endpoint
 from worker.features.model.errors import (
@@ -77,59 +76,48 @@ def test_server_messages_are_one_line_without_secrets() -> None:
     assert shown.isprintable()
 
 
-def announce(directory: Path, **members: object) -> None:
-    fresh = directory / "fresh"
-    fresh.write_text(json.dumps(members))
-    fresh.replace(directory / "model.json")
+def found_by(locator: EndpointLocator) -> tuple[str, str] | None:
+    """URL and model, or None."""
+    found = locator.find()
+    return None if found is None else (found.base, found.model)
 
 
 def test_the_announcement_of_a_served_model(tmp_path: Path) -> None:
     now = [0.0]
-    place = EndpointLocator(None, str(tmp_path), clock=lambda: now[0])
-    assert place.find() is None
-    announce(tmp_path, url="http://127.0.0.1:1", model="small", pid=1)
-    first = place.find()
-    assert first is not None
-    assert (first.base, first.model) == ("http://127.0.0.1:1", "small")
-    assert place.find() is first
-    announce(tmp_path, url="http://127.0.0.1:22/v1", model="small", pid=2)
-    second = place.find()
-    assert second is not None
-    assert second.base == "http://127.0.0.1:22"
+    locator = EndpointLocator(None, str(tmp_path), clock=lambda: now[0])
+    assert locator.find() is None
+    announce(tmp_path, "http://127.0.0.1:1", "small")
+    first = locator.find()
+    assert found_by(locator) == ("http://127.0.0.1:1", "small")
+    assert locator.find() is first
+    announce(tmp_path, "http://127.0.0.1:22/v1", "small")
+    assert found_by(locator) == ("http://127.0.0.1:22", "small")
     # A restarting server removes its file for a moment.
     (tmp_path / "model.json").unlink()
-    assert place.find() == second
+    assert found_by(locator) == ("http://127.0.0.1:22", "small")
     now[0] += RESTART_GRACE_S - 1
-    assert place.find() == second
-    announce(tmp_path, url="http://127.0.0.1:3", model="small", pid=3)
-    third = place.find()
-    assert third is not None
-    assert third.base == "http://127.0.0.1:3"
+    assert found_by(locator) == ("http://127.0.0.1:22", "small")
+    announce(tmp_path, "http://127.0.0.1:3", "small")
+    assert found_by(locator) == ("http://127.0.0.1:3", "small")
     (tmp_path / "model.json").unlink()
-    assert place.find() == third
+    assert found_by(locator) == ("http://127.0.0.1:3", "small")
     now[0] += RESTART_GRACE_S
-    assert place.find() is None
+    assert locator.find() is None
 
 
 def test_settings_override_the_announcement(tmp_path: Path) -> None:
-    announce(tmp_path, url="http://127.0.0.1:1", model="small", pid=1)
-    named = EndpointLocator(None, str(tmp_path), model="big").find()
-    assert named is not None
-    assert named.model == "big"
-    fixed = EndpointLocator("http://box/v1", str(tmp_path)).find()
-    assert fixed is not None
-    assert (fixed.base, fixed.model) == ("http://box", "")
-
-
-def test_an_invalid_announcement_is_ignored(tmp_path: Path) -> None:
+    announce(tmp_path, "http://127.0.0.1:1", "small")
+    named = EndpointLocator(None, str(tmp_path), model="big")
+    assert found_by(named) == ("http://127.0.0.1:1", "big")
+    fixed = EndpointLocator("http://box/v1", str(tmp_path))
+    assert found_by(fixed) == ("http://box", "")
+    # An invalid announcement is ignored.
     for text in ("", "{", "[]", "{}", '{"url": 3}', '{"url": "x"}', "null"):
         (tmp_path / "model.json").write_text(text)
-        place = EndpointLocator(None, str(tmp_path))
-        assert place.find() is None
-    announce(tmp_path, url="http://127.0.0.1:1", model=3, pid=1)
-    found = place.find()
-    assert found is not None
-    assert found.model == ""
+        locator = EndpointLocator(None, str(tmp_path))
+        assert locator.find() is None
+    announce(tmp_path, "http://127.0.0.1:1", 3)
+    assert found_by(locator) == ("http://127.0.0.1:1", "")
 
 
 async def test_one_vector_a_text_in_their_order(model: ModelHarness) -> None:

@@ -127,9 +127,7 @@ async def test_a_gateway_before_a_server_that_is_gone(model: ModelHarness) -> No
 async def test_a_request_that_crashes_the_server_costs_attempts(model: ModelHarness) -> None:
     """The first try breaks off, the next is refused: this attempt counts."""
     gate = asyncio.Event()
-    model.server.add_answers(Answer([gate, Cut(reset=True)]))
-    asking = model.asking()
-    await model.server.wait_for_request(1)
+    _, asking, _ = await model.begin(Answer([gate, Cut(reset=True)]))
     model.server._server.close()  # type: ignore[union-attr]
     gate.set()
     with pytest.raises(ModelFailed) as caught:
