@@ -8,7 +8,7 @@ import math
 import re
 import uuid
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
 from common.aio import cancel
@@ -76,10 +76,14 @@ class ScriptedModel:
     def __init__(self, text: str, fault: Exception | None = None) -> None:
         self.text = text
         self.fault = fault
+        #: Awaited before each answer.
+        self.before: Callable[[JobContext], Awaitable[Any]] | None = None
         self.requests: list[ChatRequest] = []
 
     async def complete(self, context: JobContext, request: ChatRequest, sink: Sink) -> Completion:
         self.requests.append(request)
+        if self.before is not None:
+            await self.before(context)
         if self.fault is not None:
             raise self.fault
         for piece in re.findall(r"\S+\s*", self.text):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.waiting import eventually
 from tests.support.worker.rag import RagMaker, RagWorker, ScriptedModel, WordEmbedder
+from worker.execution.context import JobContext
 from worker.features.model.errors import ModelBroken, ModelUnavailable, NoModel
 from worker.features.rag.answering import (
     NOTHING_FOUND,
@@ -30,12 +29,11 @@ TEA = "Green tea is brewed at eighty degrees. Black tea takes boiling water."
 
 
 def hit(quote: str, start: int = 0, document_id: str = "d", byte_start: int = 0) -> Hit:
-    end = start + len(quote)
-    return Hit(document_id, "Title", 1.0, start, end, quote, byte_start, "r1")
+    return Hit(document_id, "Title", 1.0, start, start + len(quote), quote, byte_start, "r1")
 
 
-async def filled(rag: RagMaker, **options: Any) -> RagWorker:
-    worker: RagWorker = await rag(**options)
+async def filled(rag: RagMaker, model: ScriptedModel | None) -> RagWorker:
+    worker: RagWorker = await rag(model=model)
     await worker.add(LEASES, "leases")
     await worker.add(TEA, "tea")
     return worker
@@ -43,7 +41,7 @@ async def filled(rag: RagMaker, **options: Any) -> RagWorker:
 
 async def test_the_model_answers_and_its_marks_become_citations(rag: RagMaker) -> None:
     model = ScriptedModel("A lease is renewed after a third of its time [1]. It lasts 30 s. [1][9]")
-    worker = await filled(rag, model=model)
+    worker = await filled(rag, model)
     ended = await worker.do({"query": "When is a lease renewed?", "answer": True})
     result = ended.result
     assert result["text"] == model.text
@@ -69,7 +67,7 @@ async def test_the_model_answers_and_its_marks_become_citations(rag: RagMaker) -
 @pytest.mark.fakeredis_only
 async def test_without_a_model_the_best_sentences_answer(rag: RagMaker) -> None:
     for model in (None, ScriptedModel("", NoModel())):
-        worker = await filled(rag, model=model)
+        worker = await filled(rag, model)
         ended = await worker.do({"query": "How is green tea brewed?", "answer": True})
         result = ended.result
         assert result["answered_by"] == "extract"
@@ -82,13 +80,10 @@ async def test_without_a_model_the_best_sentences_answer(rag: RagMaker) -> None:
 
 
 @pytest.mark.fakeredis_only
-async def test_a_document_deleted_meanwhile_is_not_cited(rag: RagMaker) -> None:
-    class Slow(ScriptedModel):
-        async def complete(self, context: Any, request: Any, sink: Any) -> Any:
-            await worker.add("All is new.", "leases")
-            return await super().complete(context, request, sink)
-
-    worker = await filled(rag, model=Slow("It is renewed at a third of that time [1]."))
+async def test_a_document_replaced_meanwhile_is_not_cited(rag: RagMaker) -> None:
+    model = ScriptedModel("It is renewed at a third of that time [1].")
+    worker = await filled(rag, model)
+    model.before = lambda context: worker.add("All is new.", "leases")
     result = await worker.ask("When is a lease renewed?", answer=True)
     assert result["citations"] == []
     assert result["hits"][0]["document_id"] == "leases"
@@ -97,7 +92,7 @@ async def test_a_document_deleted_meanwhile_is_not_cited(rag: RagMaker) -> None:
 @pytest.mark.fakeredis_only
 async def test_a_model_that_is_down_costs_the_job_nothing(rag: RagMaker) -> None:
     model = ScriptedModel("Back again [1].", ModelUnavailable("down", retry_after_s=0.01))
-    worker = await filled(rag, model=model)
+    worker = await filled(rag, model)
     job_id = await worker.submit({"query": "tea", "answer": True})
     await eventually(lambda: len(model.requests) > 3)
     model.fault = None
@@ -108,14 +103,14 @@ async def test_a_model_that_is_down_costs_the_job_nothing(rag: RagMaker) -> None
 
 @pytest.mark.fakeredis_only
 async def test_a_canceled_answer_is_kept_in_part(rag: RagMaker) -> None:
-    class Canceled(ScriptedModel):
-        async def complete(self, context: Any, request: Any, sink: Any) -> Any:
-            await worker.cancel(context.job_id)
-            await context.wait_for_cancel()
-            return await super().complete(context, request, sink)
+    async def cancel(context: JobContext) -> None:
+        await worker.cancel(context.job_id)
+        await context.wait_for_cancel()
 
-    worker = await filled(rag, model=Canceled("Green tea is"))
-    ended = await worker.end(await worker.submit({"query": "green tea", "answer": True}))
+    model = ScriptedModel("Green tea is")
+    model.before = cancel
+    worker = await filled(rag, model)
+    ended = await worker.do({"query": "green tea", "answer": True})
     assert ended.status == "canceled"
     assert ended.value["text"] == "Green tea is"
 
@@ -126,8 +121,17 @@ async def test_a_hit_found_only_by_vector_is_cited(rag: RagMaker) -> None:
     await worker.add("A car has four wheels. It has an engine.", "cars")
     result = await worker.ask("automobile", answer=True, mode="vector")
     assert result["answered_by"] == "extract"
-    assert len(result["citations"]) == 1
-    await worker.check_spans(result["citations"])
+    [citation] = result["citations"]
+    await worker.check_spans([citation])
+
+
+@pytest.mark.fakeredis_only
+async def test_answers_without_marks_get_supporting_spans(rag: RagMaker) -> None:
+    worker = await filled(rag, ScriptedModel("Each lease is renewed at a third of that time."))
+    result = await worker.ask("When is a lease renewed?", answer=True)
+    [citation] = result["citations"]
+    assert citation["quote"] == "It is renewed at a third of that time."
+    await worker.check_spans([citation])
 
 
 SOURCES = [hit(LEASES, 100, "a", 120), hit(TEA, 7, "b", 9)]
@@ -156,8 +160,7 @@ def test_marks(answer: str, found: list[tuple[int, str]]) -> None:
 @given(st.text(max_size=300), st.text(max_size=100), st.lists(st.text(min_size=1, max_size=200)))
 def test_every_quotation_is_exact(answer: str, query: str, texts: list[str]) -> None:
     sources = [hit(text, 5, f"d{number}", 11) for number, text in enumerate(texts)]
-    for source in sources:
-        answer += f" Some words [{sources.index(source) + 1}]."
+    answer += "".join(f" Some words [{number}]." for number in range(1, len(sources) + 1))
     found = [
         *find_citations(answer, sources),
         *find_support(answer, query, sources),
@@ -174,11 +177,13 @@ def test_every_quotation_is_exact(answer: str, query: str, texts: list[str]) -> 
 
 
 def test_small_models_are_given_few_sources() -> None:
-    many = [hit("x" * 1200) for _ in range(20)]
-    assert 1 < len(fit_sources(many)) <= SOURCE_CHARS // 1200 + 1
+    many = fit_sources([hit("x" * 1200) for _ in range(20)])
+    assert 1 < len(many) <= SOURCE_CHARS // 1200 + 1
     assert len(fit_sources([hit("x" * 9000)])) == 1
-    assert len(build_request("q", fit_sources(many)).messages[1]["content"]) < SOURCE_CHARS + 1000
-    # Spans of citations are relative to the document.
+    assert len(build_request("q", many).messages[1]["content"]) < SOURCE_CHARS + 1000
+
+
+def test_spans_of_citations_are_relative_to_the_document() -> None:
     [citation] = find_citations("Oil: Öl is slippery [1].", SOURCES)
     at = LEASES.index("Öl")
     assert (citation.document_id, citation.quote) == ("a", "Öl is slippery.")
@@ -187,19 +192,9 @@ def test_small_models_are_given_few_sources() -> None:
 
 
 @pytest.mark.fakeredis_only
-async def test_answers_without_marks_get_supporting_spans(rag: RagMaker) -> None:
-    model = ScriptedModel("Each lease is renewed at a third of that time.")
-    worker = await filled(rag, model=model)
-    result = await worker.ask("When is a lease renewed?", answer=True)
-    quotes = [each["quote"] for each in result["citations"]]
-    assert quotes == ["It is renewed at a third of that time."]
-    await worker.check_spans(result["citations"])
-
-
-@pytest.mark.fakeredis_only
 async def test_the_model_is_asked_only_with_hits_and_if_requested(rag: RagMaker) -> None:
     model = ScriptedModel("Whatever.")
-    worker = await filled(rag, model=model)
+    worker = await filled(rag, model)
     result = await worker.ask("zebra", answer=True)
     assert (result["text"], result["hits"], result["citations"]) == (NOTHING_FOUND, [], [])
     ended = await worker.do({"query": "tea"})

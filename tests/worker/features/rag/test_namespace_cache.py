@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import itertools
 
 import pytest
 
@@ -20,7 +20,13 @@ from worker.features.rag.text.chunking import split_chunks
 pytestmark = pytest.mark.fakeredis_only
 
 
-async def counted(worker: RagWorker, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+async def add_texts(worker: RagWorker, count: int = 5) -> None:
+    for number in range(count):
+        await worker.add(f"Text {number}.", f"d{number}")
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of texts in each read from Redis."""
     read: list[int] = []
     texts = RagStore.texts
@@ -33,71 +39,61 @@ async def counted(worker: RagWorker, monkeypatch: pytest.MonkeyPatch) -> list[in
     return read
 
 
-async def test_only_changed_texts_are_read(rag: RagMaker, monkeypatch: pytest.MonkeyPatch) -> None:
-    worker = await rag()
-    for number in range(5):
-        await worker.add(f"Text {number}.", f"d{number}")
-    read = await counted(worker, monkeypatch)
+async def test_only_changed_texts_are_read(lexical: RagWorker, reads: list[int]) -> None:
+    await add_texts(lexical)
     # Concurrent searches share one read.
-    searches = (worker.library.search("", "default", "text", 9) for _ in range(10))
-    assert [len(hits) for hits in await asyncio.gather(*searches)] == [5] * 10
-    assert read == [5]
-    await worker.found("text")
-    assert read == [5]
-    await worker.add("Text, new.", "d3")
-    await worker.found("text")
-    assert read == [5, 1]
-    await worker.do({"op": "delete", "document_id": "d1"})
-    assert len(await worker.found("text")) == 4
-    assert read == [5, 1]
+    found = await asyncio.gather(*(lexical.search("text") for _ in range(10)))
+    assert [len(names) for names in found] == [5] * 10
+    assert reads == [5]
+    await lexical.found("text")
+    assert reads == [5]
+    await lexical.add("Text, new.", "d3")
+    await lexical.found("text")
+    assert reads == [5, 1]
+    await lexical.delete("d1")
+    assert len(await lexical.found("text")) == 4
+    assert reads == [5, 1]
 
 
-async def test_a_large_namespace_is_read_in_batches(rag: RagMaker, monkeypatch: Any) -> None:
+async def test_a_large_namespace_is_read_in_batches(
+    lexical: RagWorker, reads: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("worker.features.rag.vectors.base.MOST_ITEMS", 2)
-    worker = await rag()
-    for number in range(5):
-        await worker.add(f"Text {number}.", f"d{number}")
-    read = await counted(worker, monkeypatch)
-    assert len(await worker.found("text", top_k=9)) == 5
-    assert read == [2, 2, 1]
+    await add_texts(lexical)
+    assert len(await lexical.found("text", top_k=9)) == 5
+    assert reads == [2, 2, 1]
 
 
 async def test_a_waiter_gets_progress_and_may_be_canceled(
-    rag: RagMaker, monkeypatch: pytest.MonkeyPatch
+    lexical: RagWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker = await rag()
-    for number in range(3):
-        await worker.add(f"Text {number}.", f"d{number}")
+    await add_texts(lexical, 3)
     monkeypatch.setattr(module, "PROGRESS_EVERY_S", 0.01)
-    gate = asyncio.Event()
-    texts = RagStore.texts
+    texts, go, heard = RagStore.texts, asyncio.Event(), asyncio.Event()
 
     async def slow(self: RagStore, keys: RagKeys, names: list[str]) -> list[StoredText]:
-        await gate.wait()
+        await go.wait()
         return await texts(self, keys, names)
 
     monkeypatch.setattr(RagStore, "texts", slow)
     reported: list[tuple[int, int]] = []
-    heard = asyncio.Event()
 
     async def watch(done: int, total: int) -> None:
         reported.append((done, total))
         if total:
             heard.set()
 
-    shelves = worker.library._cache
-    impatient = asyncio.create_task(shelves.open(worker.ns, "", watch))
-    patient = asyncio.create_task(shelves.open(worker.ns))
+    cache = lexical.library._cache
+    impatient = asyncio.create_task(cache.open(lexical.ns, "", watch))
+    patient = asyncio.create_task(cache.open(lexical.ns))
     await heard.wait()
     impatient.cancel()
-    gate.set()
+    go.set()
     assert (await patient).loaded == 3
     assert reported[-1] == (0, 3)
 
 
-async def test_a_job_reports_the_progress_of_loading(
-    rag: RagMaker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_job_reports_the_progress_of_embedding(rag: RagMaker) -> None:
     worker = await rag(WordEmbedder())
     text = "\n\n".join(["A paragraph of some length, to make several chunks. " * 15] * 6)
     ended = await worker.do({"op": "ingest", "document": {"text": text}})
@@ -105,46 +101,43 @@ async def test_a_job_reports_the_progress_of_loading(
     assert ended.events("progress") == [{"done": chunks // 2, "total": chunks, "attempt": 1}]
 
 
-async def test_the_least_used_namespaces_go_first(rag: RagMaker) -> None:
-    worker = await rag()
+async def test_the_least_used_namespaces_go_first(lexical: RagWorker) -> None:
     for ns in ("a", "b", "c"):
-        await worker.add("Some words of a text.", "d", ns=ns)
-    store = RagStore(worker.client, 10)
-    size = (await NamespaceCache(worker.client, store).open(worker.named("a"))).size_bytes
-    shelves = NamespaceCache(worker.client, store, most_bytes=int(2.5 * size))
+        await lexical.add("Some words of a text.", "d", ns=ns)
+    store = RagStore(lexical.client, 10)
+    size = (await NamespaceCache(lexical.client, store).open(lexical.named("a"))).size_bytes
+    shelves = NamespaceCache(lexical.client, store, most_bytes=int(2.5 * size))
     for ns in ("a", "b", "a", "c"):
-        await shelves.open(worker.named(ns))
+        await shelves.open(lexical.named(ns))
     assert [shelf.keys.namespace for shelf in shelves.opened] == ["a", "c"]
-    alone = NamespaceCache(worker.client, store, most_bytes=1)
-    assert (await alone.open(worker.named("a"))).loaded == 1
-    assert (await alone.open(worker.named("b"))).loaded == 1
+    alone = NamespaceCache(lexical.client, store, most_bytes=1)
+    for ns in ("a", "b"):
+        assert (await alone.open(lexical.named(ns))).loaded == 1
     assert [shelf.keys.namespace for shelf in alone.opened] == ["b"]
     await shelves.close()
 
 
 async def test_namespaces_that_do_not_exist_leave_no_trace(
-    rag: RagMaker, monkeypatch: pytest.MonkeyPatch
+    lexical: RagWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MOST_CACHED", 3)
-    worker = await rag()
     for number in range(9):
-        assert await worker.library.search("", f"n{number}", "x", 5) == []
-    assert len(worker.library._cache.opened) == 3
-    assert await worker.client.keys("rag*") == []
+        assert await lexical.library.search("", f"n{number}", "x", 5) == []
+    assert len(lexical.library._cache.opened) == 3
+    assert await lexical.client.keys("rag*") == []
 
 
-async def test_corrupt_documents_are_skipped(rag: RagMaker) -> None:
-    worker = await rag()
+async def test_corrupt_documents_are_skipped(lexical: RagWorker) -> None:
     for name in ("good", "no-record", "no-text", "no-chunks"):
-        await worker.add("Words.", name)
-    await worker.client.hset(worker.ns.documents, "no-record", b"junk")  # type: ignore[misc]
-    await worker.client.delete(worker.ns.text("no-text"))
-    await worker.client.set(worker.ns.chunks("no-chunks"), b'[[0,99],["x"],[3,1]]')
-    assert await worker.found("words") == ["good"]
-    await worker.client.delete(worker.ns.order)
-    await worker.client.rpush(worker.ns.order, "x")  # type: ignore[misc]
-    await worker.client.incr(worker.ns.version)
-    assert (await worker.do({"query": "words"})).kind == CorruptNamespace.kind
+        await lexical.add("Words.", name)
+    await lexical.client.hset(lexical.ns.documents, "no-record", b"junk")  # type: ignore[misc]
+    await lexical.client.delete(lexical.ns.text("no-text"))
+    await lexical.client.set(lexical.ns.chunks("no-chunks"), b'[[0,99],["x"],[3,1]]')
+    assert await lexical.found("words") == ["good"]
+    await lexical.client.delete(lexical.ns.order)
+    await lexical.client.rpush(lexical.ns.order, "x")  # type: ignore[misc]
+    await lexical.client.incr(lexical.ns.version)
+    assert (await lexical.do({"query": "words"})).kind == CorruptNamespace.kind
 
 
 def test_the_memory_of_an_index_is_bounded() -> None:
@@ -172,22 +165,18 @@ def stored(name: str, text: str) -> StoredText:
 
 
 async def test_a_namespace_that_goes_while_it_is_opened(
-    rag: RagMaker, monkeypatch: pytest.MonkeyPatch
+    lexical: RagWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker = await rag()
-    await worker.add("Text.", "only")
-    version = RagStore.version
-    asked = 0
+    await lexical.add("Text.", "only")
+    version, asked = RagStore.version, itertools.count()
 
     async def going(self: RagStore, keys: RagKeys) -> int:
-        nonlocal asked
-        asked += 1
         found = await version(self, keys)
-        if asked == 1:  # its last document is deleted right after this read
-            await worker.client.delete(
+        if next(asked) == 0:  # its last document is deleted right after this read
+            await lexical.client.delete(
                 *(keys.documents, keys.version, keys.order, keys.text("only"), keys.chunks("only"))
             )
         return found
 
     monkeypatch.setattr(RagStore, "version", going)
-    assert await asyncio.wait_for(worker.found("text"), 10) == []
+    assert await asyncio.wait_for(lexical.found("text"), 10) == []
