@@ -29,8 +29,7 @@ async def test_the_job_queue_is_described(gateway: Gateway) -> None:
     beat = TypeAdapter(Heartbeat).validate_python(
         {"consumer": "w", "seen_ms": now_ms, "limits": {"waiting": waiting}}
     )
-    await gateway.redis.zadd(gateway.keys.workers, {"w": now_ms})
-    await gateway.redis.set(gateway.keys.worker("w"), beat.to_json())
+    await gateway.heartbeat(beat)
     answer = await gateway.client.get(QUEUES)
     assert answer.status == 200
     assert answer.header("cache-control") == "no-store"
@@ -130,12 +129,11 @@ async def test_pausing_requires_admin_and_is_recorded(make: Make) -> None:
 
 async def test_paused_workers_do_not_make_the_gateway_refuse_jobs(gateway: Gateway) -> None:
     """Paused workers hold as under pressure, but jobs are accepted and wait."""
-    redis, keys, pressure = gateway.redis, gateway.keys, gateway.state.pressure
+    pressure = gateway.state.pressure
     for paused in (True, False):
         members = {"consumer": "w", "seen_ms": 1, "holding": True, "paused": paused}
         beat = TypeAdapter(Heartbeat).validate_python({**members, "holding_why": "why"})
-        await redis.zadd(keys.workers, {"w": 1})
-        await redis.set(keys.worker("w"), beat.to_json())
+        await gateway.heartbeat(beat)
         await pressure.run_once()
         assert pressure.refusing is not paused
     metrics = (await gateway.client.get("/metrics")).body

@@ -9,7 +9,7 @@ import pytest
 
 from common.access import store
 from gateway.auth.key_models import IssuedKeyView, KeyList, KeyView, WhoAmI
-from tests.support.gateway.access import bearer, call, id_of, key_for, post
+from tests.support.gateway.access import call, id_of, key_for, post
 from tests.support.gateway.harness import Gateway, Make, check_problem
 from tests.support.waiting import eventually
 
@@ -80,12 +80,16 @@ async def test_the_secret_of_a_key_is_shown_once(gateway: Gateway, admin: str) -
     }
 
 
-async def test_a_name_is_enough_for_a_key(gateway: Gateway, admin: str) -> None:
-    answer = await call(gateway, "POST", "/v1/keys", admin, {"name": "x"})
-    view = answer.json()
+async def test_a_name_is_enough_for_a_key(
+    gateway: Gateway, admin: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view = (await call(gateway, "POST", "/v1/keys", admin, {"name": "x"})).json()
     assert view["scopes"] == ["jobs:write", "jobs:read"]
     assert (view["tenant"], view["tasks"], view["expires_ts"]) == (None, None, None)
     assert set(view["limits"].values()) == {None}
+    monkeypatch.setattr(store, "MOST_KEYS", 2)
+    answer = await call(gateway, "POST", "/v1/keys", admin, {"name": "x"})
+    check_problem(answer, 409, "too_many_keys")
 
 
 async def test_invalid_keys_are_rejected(make: Make) -> None:
@@ -140,14 +144,6 @@ async def test_a_revoked_key_is_deleted_completely(gateway: Gateway, admin: str)
     assert not [name for name in left if id_of(key) in name]
 
 
-async def test_the_number_of_keys_is_limited(
-    gateway: Gateway, admin: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(store, "MOST_KEYS", 1)
-    answer = await call(gateway, "POST", "/v1/keys", admin, {"name": "x"})
-    check_problem(answer, 409, "too_many_keys")
-
-
 async def test_the_last_use_is_shown(gateway: Gateway, admin: str) -> None:
     key = await key_for(gateway)
     assert (await post(gateway, key)).status == 202
@@ -160,35 +156,20 @@ async def test_the_last_use_is_shown(gateway: Gateway, admin: str) -> None:
     assert abs(used - time.time() * 1000) < 60_000
 
 
-async def test_whoami_describes_the_key(gateway: Gateway) -> None:
-    key = await key_for(
-        gateway,
-        "shop front",
-        tenant="shop",
-        scopes=("ui",),
-        tasks=("rag", "chat"),
-        tools=(),
-        max_jobs=3,
-    )
+async def test_whoami_describes_the_key(gateway: Gateway, admin: str) -> None:
+    spec = {"tenant": "shop", "scopes": ("ui",), "tasks": ("rag", "chat"), "tools": ()}
+    key = await key_for(gateway, "shop front", **spec, max_jobs=3)
     answer = await call(gateway, "GET", "/v1/whoami", key)
     WhoAmI.model_validate_json(answer.body)
     assert answer.header("cache-control") == "no-store"
-    assert answer.json() == {
-        "key_id": id_of(key),
-        "name": "shop front",
-        "tenant": "shop",
-        "scopes": ["ui"],
-        "tasks": ["chat", "rag"],
-        "tools": [],
-        "limits": {"rate_per_min": None, "burst": None, "max_jobs": 3},
-        "expires_ts": None,
-    }
-
-
-async def test_whoami_without_a_key_is_local(make: Make, gateway: Gateway, admin: str) -> None:
-    me = (await gateway.client.get("/v1/whoami", bearer(admin))).json()
+    shown = {**spec, "scopes": ["ui"], "tasks": ["chat", "rag"], "tools": [], "expires_ts": None}
+    limits = {"rate_per_min": None, "burst": None, "max_jobs": 3}
+    assert answer.json() == {"key_id": id_of(key), "name": "shop front", **shown, "limits": limits}
+    me = (await call(gateway, "GET", "/v1/whoami", admin)).json()
     assert me["scopes"] == ["jobs:write", "jobs:read", "metrics", "ui", "admin"]
-    local = make()
-    me = (await local.client.get("/v1/whoami")).json()
+
+
+async def test_whoami_without_a_key_is_local(make: Make) -> None:
+    me = (await make().client.get("/v1/whoami")).json()
     assert (me["key_id"], me["name"], me["tenant"]) == (None, "local", None)
     assert "admin" in me["scopes"]

@@ -40,7 +40,8 @@ from gateway.auth.permissions import (
 from gateway.http.paths import is_openai, is_workflow
 from tests.gateway.http.test_routing import WithoutFastPath
 from tests.support.gateway.access import bearer, call, client_at, id_of, key_for, post
-from tests.support.gateway.asgi import JSON, Client
+from tests.support.gateway.asgi import Client
+from tests.support.gateway.faults import raising
 from tests.support.gateway.harness import CHAT, Gateway, Make, check_problem
 from tests.support.gateway.workflows import check_envelope
 from tests.support.servers import Backend
@@ -180,11 +181,8 @@ async def test_waiting_request_gets_no_result_after_revocation(
     key = await key_for(gateway, tenant="shop")
     job_id = (await post(gateway, key, idempotency_key="k")).json()["job_id"]
     headers = bearer(key, prefer="wait=20", idempotency_key="k")
-    if method == "GET":
-        waiting = gateway.client.begin("GET", f"/v1/jobs/{job_id}", headers)
-    else:
-        body = json.dumps(CHAT).encode()
-        waiting = gateway.client.begin("POST", "/v1/jobs", headers | JSON, [body])
+    target, body = (f"/v1/jobs/{job_id}", None) if method == "GET" else ("/v1/jobs", CHAT)
+    waiting = gateway.client.request(method, target, headers, body)
     await eventually(lambda: gateway.hub.clients)
     await gateway.state.access.keys.revoke(id_of(key))
     await gateway.finish(job_id)
@@ -201,33 +199,22 @@ def routes_of(app: Any) -> list[tuple[str, str]]:
     found = []
     for route in app.routes:
         assert isinstance(route, (APIRoute, Route)), f"{route} is of an unknown type"
-        found += [
-            (method, route.path) for method in sorted(route.methods or ()) if method != "HEAD"
-        ]
+        methods = sorted(set(route.methods or ()) - {"HEAD"})
+        found += [(method, route.path) for method in methods]
     return found
 
 
-def test_every_route_has_a_permission(strict: Gateway) -> None:
+def test_every_route_has_a_permission_and_other_paths_need_admin(strict: Gateway) -> None:
     for method, path in routes_of(strict.app):
         assert (method, path) in PERMISSIONS, f"add {method} {path} to gateway/auth/permissions.py"
-        assert (
-            permission_for(method, path.replace("{", "").replace("}", ""))
-            == PERMISSIONS[method, path]
-        )
-
-
-def test_unlisted_paths_need_admin() -> None:
+        named = path.replace("{", "").replace("}", "")
+        assert permission_for(method, named) == PERMISSIONS[method, path]
     for method, path in (
-        *(("DELETE", "/v1/models/a/b"), ("GET", "/v1/models/")),
+        *(("DELETE", "/v1/models/a/b"), ("GET", "/v1/models/"), ("OPTIONS", "/v1/jobs")),
         *(("GET", "/v2/jobs"), ("GET", "/uix"), ("POST", "/ui"), ("DELETE", "/ui/jobs")),
         *(("POST", "/ui/session/"), ("PUT", "/v1/jobs"), ("POST", "/v1/jobs/"), ("GET", "")),
         *(("GET", "/v1/jobs//events"), ("GET", "/v1/jobs/x/events/"), ("GET", "/V1/jobs/x")),
-        *(
-            ("OPTIONS", "/v1/jobs"),
-            ("GET", "/healthz/"),
-            ("POST", "/healthz"),
-            ("GET", "//healthz"),
-        ),
+        *(("GET", "/healthz/"), ("POST", "/healthz"), ("GET", "//healthz")),
     ):
         assert permission_for(method, path) is ADMIN, (method, path)
 
@@ -361,10 +348,16 @@ def counting(backend: Backend) -> CountingKeyStore:
     return CountingKeyStore(backend.client())
 
 
-async def test_key_is_read_once_a_second(counting: CountingKeyStore) -> None:
+async def test_keys_are_cached_and_their_use_is_recorded(
+    counting: CountingKeyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key is read once a second; its last use is written once a minute."""
     now = 100.0
     callers = Callers(counting, lambda: now)
     key = (await counting.create(KeySpec("x"))).key
+    for number in range(100):
+        assert await callers.identify(f"sluice_aaaaaaaa_{number:049}") is None
+    assert counting.reads == [], "malformed keys never reach Redis"
     for _ in range(3):
         found = await asyncio.gather(*(callers.identify(key) for _ in range(50)))
         assert {caller.key_id for caller in found if caller} == {id_of(key)}
@@ -373,27 +366,16 @@ async def test_key_is_read_once_a_second(counting: CountingKeyStore) -> None:
     now += 0.2
     assert await callers.identify(key)
     assert len(counting.reads) == 2
-    await callers.close()
-    assert counting.uses == [id_of(key)]
-
-
-async def test_last_use_is_written_once_a_minute(counting: CountingKeyStore) -> None:
-    now = 100.0
-    callers = Callers(counting, lambda: now)
-    key = (await counting.create(KeySpec("x"))).key
-    for _ in range(5):
+    for _ in range(4):
+        now += 28.0
         assert await callers.identify(key)
         await asyncio.sleep(0)
-        now += 29.0
     assert counting.uses == [id_of(key)] * 2
+    monkeypatch.setattr(callers_module, "MAX_CACHED_KEYS", 10)
+    for number in range(50):
+        await callers.identify(generate_key(f"{number:08}"))
+    assert len(callers._cache) == 10
     await callers.close()
-
-
-async def test_malformed_keys_never_reach_redis(counting: CountingKeyStore) -> None:
-    callers = Callers(counting)
-    for number in range(100):
-        assert await callers.identify(f"sluice_aaaaaaaa_{number:049}") is None
-    assert counting.reads == []
 
 
 async def test_unknown_keys_are_looked_up_in_few_commands(
@@ -413,16 +395,6 @@ async def test_unknown_keys_are_looked_up_in_few_commands(
     for key in keys[:10]:  # unknown keys are cached as well
         assert await callers.identify(key) is None
     assert len(counting.reads) <= 4
-
-
-async def test_key_cache_is_bounded(
-    counting: CountingKeyStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(callers_module, "MAX_CACHED_KEYS", 10)
-    callers = Callers(counting)
-    for number in range(50):
-        await callers.identify(generate_key(f"{number:08}"))
-    assert len(callers._cache) == 10
 
 
 async def test_canceled_lookup_does_not_affect_others(counting: CountingKeyStore) -> None:
@@ -454,19 +426,15 @@ async def test_authentication_fails_closed_without_redis(counting: CountingKeySt
     await callers.close()
 
 
-async def test_response_is_503_without_redis(make: Make) -> None:
+async def test_response_is_503_without_redis(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     gateway = make(auth="required")
     key = await key_for(gateway)
-
-    async def find(key_ids: Any) -> Any:
-        raise StoreUnavailable("away")
-
-    found = gateway.state.access.keys.find
-    gateway.state.access.keys.find = find  # type: ignore[method-assign]
-    check_problem(await post(gateway, key), 503, "store_unavailable")
-    check_problem(await call(gateway, "GET", "/v1/whoami", key), 503, "store_unavailable")
-    assert (await gateway.client.get("/healthz", bearer(key))).status == 200
-    gateway.state.access.keys.find = found  # type: ignore[method-assign]
+    with monkeypatch.context() as patched:
+        away = raising(StoreUnavailable("away"))
+        patched.setattr(gateway.state.access.keys, "find", away)
+        check_problem(await post(gateway, key), 503, "store_unavailable")
+        check_problem(await call(gateway, "GET", "/v1/whoami", key), 503, "store_unavailable")
+        assert (await gateway.client.get("/healthz", bearer(key))).status == 200
     await gateway.redis.delete("access:keys")
     await gateway.redis.set("access:keys", "a key of another type")
     check_problem(await post(gateway, key), 503)

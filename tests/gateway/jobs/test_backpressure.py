@@ -22,16 +22,6 @@ pytestmark = pytest.mark.fakeredis_only
 WHY = "gpu-thermal is at 85.0 °C, 80 °C is the limit"
 
 
-async def check_full(gateway: Gateway, backlog: int) -> None:
-    before = await gateway.snapshot()
-    answer = await gateway.client.post(CHAT)
-    problem = check_problem(answer, 429, "queue_full")
-    assert problem["detail"].startswith(f"{backlog} jobs ")
-    assert 1 <= int(answer.header("retry-after") or "") <= 360
-    assert 1 <= int(answer.header("retry-after-ms") or "") <= 360_000
-    assert await gateway.snapshot() == before
-
-
 async def test_pending_and_unread_messages_of_the_group_count(make: Make) -> None:
     gateway = make(backpressure_max_backlog=3, worker_group="mine")
     queue = gateway.keys.queue
@@ -39,12 +29,16 @@ async def test_pending_and_unread_messages_of_the_group_count(make: Make) -> Non
         await gateway.redis.xgroup_create(queue, group, id="0", mkstream=True)
     answers = await asyncio.gather(*(gateway.client.post(CHAT) for _ in range(20)))
     assert sorted(answer.status for answer in answers) == [202] * 3 + [429] * 17
-    await check_full(gateway, 3)
-    got: Any = await gateway.redis.xreadgroup("mine", "c1", {queue: ">"}, count=2)
-    await check_full(gateway, 3)
+    got = await gateway.redis.xreadgroup("mine", "c1", {queue: ">"}, count=2)
+    before = await gateway.snapshot()
+    answer = await gateway.client.post(CHAT)
+    assert check_problem(answer, 429, "queue_full")["detail"].startswith("3 jobs ")
+    assert 1 <= int(answer.header("retry-after") or "") <= 360
+    assert 1 <= int(answer.header("retry-after-ms") or "") <= 360_000
+    assert await gateway.snapshot() == before
     await gateway.redis.xack(queue, "mine", got[0][1][0][0])
     await gateway.create()  # one acknowledgement admits one job
-    await check_full(gateway, 3)
+    check_problem(await gateway.client.post(CHAT), 429, "queue_full")
 
 
 def test_retry_after_follows_the_drain_rate() -> None:
@@ -116,46 +110,37 @@ def worker(name: str, why: str = "", **more: Any) -> Heartbeat:
 
 async def test_a_hot_host_refuses_jobs_until_it_is_cool(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="gateway.jobs.backpressure")
-    scenario = Scenario()
+    scenario, holding = Scenario(), Scenario(on_pressure="hold")
     await scenario.pressure.run_once()
     assert (scenario.state, scenario.pressure.refusing) == (PressureState.ACCEPTING, False)
     for _ in range(3):
         await scenario.heat()
     assert (scenario.state, scenario.pressure.refusing) == (PressureState.REFUSING, True)
-    assert scenario.pressure.view.reasons == (WHY,)
     assert scenario.pressure.view.readings == HOT
     await scenario.cool()
     assert (scenario.state, scenario.pressure.refusing) == (PressureState.ACCEPTING, False)
     assert caplog.messages == [f"new jobs are refused: {WHY}", "new jobs are accepted again"]
+    await holding.heat()  # accepts jobs, which wait
+    assert (holding.state, holding.pressure.refusing) == (PressureState.HOLDING, False)
+    assert holding.pressure.view.reasons == (WHY,)
 
 
-async def test_a_gateway_that_holds_accepts_jobs() -> None:
-    scenario = Scenario(on_pressure="hold")
-    await scenario.heat()
-    assert (scenario.state, scenario.pressure.refusing) == (PressureState.HOLDING, False)
-    assert scenario.pressure.view.reasons == (WHY,)
-
-
-@pytest.mark.parametrize(
-    ("workers", "state"),
-    [
-        ([], PressureState.ACCEPTING),
-        ([worker("a")], PressureState.ACCEPTING),
-        ([worker("a", "hot")], PressureState.REFUSING),
-        ([worker("a", "hot"), worker("b", "full")], PressureState.REFUSING),
-        ([worker("a", "hot"), worker("b")], PressureState.ACCEPTING),
-        # A draining worker takes no jobs anyway.
-        ([worker("a", "hot"), worker("b", draining=True)], PressureState.REFUSING),
-        ([worker("b", "hot", draining=True)], PressureState.ACCEPTING),
-    ],
-)
-async def test_one_accepting_worker_is_enough(
-    workers: list[Heartbeat], state: PressureState
-) -> None:
+async def test_one_accepting_worker_is_enough() -> None:
     scenario = Scenario()
-    scenario.workers = workers
-    await scenario.pressure.run_once()
-    assert scenario.state is state
+    hot, full, accepting = worker("a", "hot"), worker("b", "full"), worker("b")
+    draining = worker("b", draining=True)  # takes no jobs anyway
+    for workers, state in (
+        ([], PressureState.ACCEPTING),
+        ([accepting], PressureState.ACCEPTING),
+        ([hot], PressureState.REFUSING),
+        ([hot, full], PressureState.REFUSING),
+        ([hot, accepting], PressureState.ACCEPTING),
+        ([hot, draining], PressureState.REFUSING),
+        ([worker("b", "hot", draining=True)], PressureState.ACCEPTING),
+    ):
+        scenario.workers = workers
+        await scenario.pressure.run_once()
+        assert scenario.state is state, workers
 
 
 async def test_reasons_name_at_most_four_workers() -> None:
@@ -186,22 +171,16 @@ async def test_checks_continue_after_an_error(monkeypatch: pytest.MonkeyPatch) -
 # -- by HTTP --------------------------------------------------------------------------------------
 
 
-async def heat(gateway: Gateway) -> Any:
-    """Make the gateway's host hot; returns it."""
-    pressure: Any = gateway.state.pressure
-    pressure._host = FakeHost()
-    pressure._host.readings = HOT
-    await pressure.run_once()
-    return pressure
-
-
 async def test_under_pressure_only_new_jobs_are_refused(make: Make) -> None:
     """A repeated request gets its job: the client only missed the response."""
     gateway = make(max_temperature_c=80.0)
     key = {"idempotency-key": "k"}
     first = await gateway.client.post(CHAT, key)
     job = f"/v1/jobs/{first.json()['job_id']}"
-    await heat(gateway)
+    pressure: Any = gateway.state.pressure
+    pressure._host = FakeHost()
+    pressure._host.readings = HOT
+    await pressure.run_once()
     before = await gateway.snapshot()
     answer = await gateway.client.post(CHAT, {"idempotency-key": "other"})
     problem = check_problem(answer, 503, "under_pressure")
@@ -219,17 +198,8 @@ async def test_under_pressure_only_new_jobs_are_refused(make: Make) -> None:
     assert (await gateway.client.get("/readyz")).status == 200
 
 
-async def test_a_holding_gateway_accepts_requests(make: Make) -> None:
-    gateway = make(max_temperature_c=80.0, on_pressure="hold")
-    await heat(gateway)
-    assert await gateway.create()
-
-
-async def test_heartbeats_of_workers_are_read(make: Make) -> None:
-    gateway = make()
-    beat = worker("w1", "82 °C", seen_ms=1, every_s=5.0)
-    await gateway.redis.set(gateway.keys.worker("w1"), beat.to_json())
-    await gateway.redis.zadd(gateway.keys.workers, {"w1": 1})
+async def test_heartbeats_of_workers_are_read(gateway: Gateway) -> None:
+    await gateway.heartbeat(worker("w1", "82 °C", seen_ms=1, every_s=5.0))
     await gateway.state.pressure.run_once()
     problem = check_problem(await gateway.client.post(CHAT), 503, "under_pressure")
     assert "worker w1: 82 °C" in problem["detail"]

@@ -210,15 +210,8 @@ async def test_a_wrong_method_gets_405_with_allow(gateway: Gateway) -> None:
 
 async def test_an_unknown_path_gets_404(gateway: Gateway) -> None:
     """An unusual query is ignored."""
-    for target in (
-        "/",
-        "/v1",
-        "/v2/jobs",
-        "/v1/jobs/x/y",
-        "/v1/jobs/x/events/y",
-        "/%00",
-        "/v1/%F0",
-    ):
+    unknown = ("/", "/v1", "/v2/jobs", "/v1/jobs/x/y", "/v1/jobs/x/events/y", "/%00", "/v1/%F0")
+    for target in unknown:
         check_problem(await gateway.client.get(target), 404, "not_found")
     for target in ("/nowhere", "/v1/jobs/x", "/v1/jobs/x/events"):
         for query in ("?a=1", "?%ff", "?\xff=\xfe"):
@@ -263,16 +256,9 @@ async def test_a_job_has_all_fields(gateway: Gateway) -> None:
     job = await read(gateway, job_id)
     assert await gateway.snapshot() == before
     assert type(job["created_ts"]) is int
-    expected = {
-        **CHAT,
-        "job_id": job_id,
-        "status": "queued",
-        "created_ts": job["created_ts"],
-        "updated_ts": job["created_ts"],
-        "ttl_s": 60,
-        "result": None,
-        "error": None,
-    }
+    times = dict.fromkeys(("created_ts", "updated_ts"), job["created_ts"])
+    expected = {**CHAT, **times, "job_id": job_id, "status": "queued", "ttl_s": 60}
+    expected |= {"result": None, "error": None}
     assert job == expected
     stored = {"result": '{"text":"x","n":12345678901234567890123}', "error": '"boom"'}
     await gateway.redis.hset(key, mapping=stored)
@@ -357,9 +343,10 @@ async def test_unknown_and_invalid_ids_are_not_found(gateway: Gateway) -> None:
     await gateway.redis.hset("job:x:lease", "token", "secret")
     await gateway.redis.set("job:text", "not a hash")
     before = await gateway.snapshot()
-    for odd in (*ODD_IDS, "text"):
-        for suffix in ("", "/events"):
-            answer = await gateway.client.get(f"/v1/jobs/{odd}{suffix}")
+    reads, changes = [("GET", ""), ("GET", "/events")], [("DELETE", ""), ("POST", "/cancel")]
+    for odd, requests in (*((odd, reads + changes) for odd in ODD_IDS), ("text", reads)):
+        for method, suffix in requests:
+            answer = await gateway.client.send(method, f"/v1/jobs/{odd}{suffix}")
             problem = check_problem(answer, 404)
             assert problem["code"] in ("job_not_found", "not_found"), odd
             assert "secret" not in answer.body.decode()

@@ -15,27 +15,23 @@ from common.redis.partitions import Partitions
 from gateway.jobs.ids import new_job_id, new_job_id_in
 from tests.support.gateway.access import bearer, call, key_for, post
 from tests.support.gateway.asgi import Answer
+from tests.support.gateway.faults import record_calls
 from tests.support.gateway.harness import CHAT, Gateway, Make, check_problem, partitioned
 
 pytestmark = pytest.mark.fakeredis_only
 
 #: Every request about a job: method, path, headers, body.
-ROUTES: dict[str, tuple[str, str, dict[str, str], bytes]] = {
-    "read": ("GET", "", {}, b""),
-    "read and wait": ("GET", "", {"prefer": "wait=5"}, b""),
-    "read what changed": ("GET", "", {"if-none-match": '"x"'}, b""),
-    "delete": ("DELETE", "", {}, b""),
-    "cancel": ("POST", "/cancel", {}, b""),
-    "cancel for a reason": (
-        "POST",
-        "/cancel",
-        {"content-type": "application/json"},
-        b'{"reason":"x"}',
-    ),
-    "cancel and wait": ("POST", "/cancel", {"prefer": "wait=5"}, b""),
-    "watch": ("GET", "/events", {}, b""),
-    "watch on": ("GET", "/events", {"last-event-id": "1-0"}, b""),
-    "watch lines": ("GET", "/events", {"accept": "application/x-ndjson"}, b""),
+ROUTES: dict[str, tuple[str, str, dict[str, str], object]] = {
+    "read": ("GET", "", {}, None),
+    "read and wait": ("GET", "", {"prefer": "wait=5"}, None),
+    "read what changed": ("GET", "", {"if-none-match": '"x"'}, None),
+    "delete": ("DELETE", "", {}, None),
+    "cancel": ("POST", "/cancel", {}, None),
+    "cancel for a reason": ("POST", "/cancel", {}, {"reason": "x"}),
+    "cancel and wait": ("POST", "/cancel", {"prefer": "wait=5"}, None),
+    "watch": ("GET", "/events", {}, None),
+    "watch on": ("GET", "/events", {"last-event-id": "1-0"}, None),
+    "watch lines": ("GET", "/events", {"accept": "application/x-ndjson"}, None),
 }
 EVERY_STATUS = ("queued", "running", "done", "error", "canceled")
 
@@ -196,19 +192,10 @@ async def test_many_requests_at_a_full_quota_prune_it_once(
 ) -> None:
     key = await key_for(gateway, max_jobs=1)
     job_id = (await post(gateway, key)).json()["job_id"]
-    prunes = 0
-    settle = gateway.state.queue.prune_quota
-
-    async def counting(active_key: str) -> int:
-        nonlocal prunes
-        prunes += 1
-        await asyncio.sleep(0.05)
-        return await settle(active_key)
-
-    monkeypatch.setattr(gateway.state.queue, "prune_quota", counting)
+    prunes = record_calls(monkeypatch, gateway.state.queue, "prune_quota")
     answers = await asyncio.gather(*(post(gateway, key) for _ in range(20)))
     assert {answer.status for answer in answers} == {429}
-    assert prunes == 1
+    assert len(prunes) == 1
     gateway.state.access.quotas._last_failed_at.clear()
     await gateway.finish(job_id)
     answers = await asyncio.gather(*(post(gateway, key) for _ in range(20)))
@@ -222,8 +209,7 @@ async def test_a_tenant_sees_only_its_own_running_jobs(gateway: Gateway) -> None
         for job_id in (own_job, others, plain)
     ]
     beat = Heartbeat(consumer="w1", seen_ms=1, in_flight=3, running=running)
-    await gateway.redis.zadd(gateway.keys.workers, {beat.consumer: beat.seen_ms})
-    await gateway.redis.set(gateway.keys.worker(beat.consumer), beat.to_json())
+    await gateway.heartbeat(beat)
     for spec, seen in (
         ({"scopes": ("ui",), "tenant": "a"}, [own_job]),
         ({"scopes": ("metrics",), "tenant": "b"}, [others]),

@@ -15,7 +15,6 @@ from common.contracts import values_of
 from common.contracts.access import AccessKeys
 from common.contracts.jobs import AuditField, JobField, JobKeys
 from common.jobs.audit.auditor import AuditNotPermitted
-from common.jobs.queue import Promoter
 from gateway.admin.dlq import listing
 from gateway.jobs.ids import new_job_id
 from tests.gateway.admin.test_audit import audit
@@ -82,6 +81,17 @@ async def test_gateways_agree_on_the_partition_of_a_key(make: Make) -> None:
         assert number(one, job_id) == number(one, f" {key}")
 
 
+async def dead(
+    gateway: Gateway, partition: int, id: str = "*", *, number: int = 0, job_id: str = "job"
+) -> str:
+    """A dead letter in a partition; returns its id in the API."""
+    message = {"job_id": job_id, "task": "chat", "payload": json.dumps({"n": number})}
+    fields = {"reason": EXHAUSTED, "fields": json.dumps(message), "job_id": job_id}
+    key = gateway.state.lines.clients[partition].keys.dead_letters
+    entry_id: bytes = await gateway.redis.xadd(key, fields, id=id)
+    return f"{entry_id.decode()}.{partition}"
+
+
 # -- watching ----------------------------------------------------------------------------------
 
 
@@ -106,17 +116,6 @@ async def test_hints_of_every_partition_arrive_before_the_sweep(
     for job_id, stream in zip(job_ids, streams):
         await gateway.finish(job_id)
         assert (await stream.event("done")).event == "done"
-
-
-async def test_each_partition_promotes_its_due_jobs(gateway: Gateway) -> None:
-    job_ids = [await gateway.create(LATER) for _ in range(24)]
-    assert sum(await backlogs(gateway)) == 0
-    for job_id in job_ids:
-        await gateway.redis.zadd(gateway.keys_of(job_id).scheduled, {job_id: 1})
-    for queue in gateway.state.queue.queues:
-        await Promoter(queue).run_once()
-    found = Counter(number(gateway, job_id) for job_id in job_ids)
-    assert await backlogs(gateway) == [found[partition] for partition in range(PARTITIONS)]
 
 
 # -- limits ------------------------------------------------------------------------------------
@@ -271,25 +270,6 @@ async def test_the_audit_fails_if_one_server_does_not_permit_it(
     await other.close()
 
 
-async def dead(
-    gateway: Gateway, partition: int, id: str = "*", *, number: int = 0, job_id: str = "job"
-) -> str:
-    """A dead letter in a partition; returns its id in the API."""
-    message = {"job_id": job_id, "task": "chat", "payload": json.dumps({"n": number})}
-    fields: Any = {
-        "reason": EXHAUSTED,
-        "message_id": "1-1",
-        "ts": "1760000000000",
-        "fields": json.dumps(message),
-        "job_id": job_id,
-        "attempts": "5",
-        "last_error": '{"kind":"last"}',
-    }
-    key = gateway.state.lines.clients[partition].keys.dead_letters
-    entry_id: bytes = await gateway.redis.xadd(key, fields, id=id)
-    return f"{entry_id.decode()}.{partition}"
-
-
 async def some(gateway: Gateway, count: int, per_ms: int = 3) -> list[str]:
     """Add dead letters to all partitions, many with equal ids; returns their ids, newest first."""
     names = []
@@ -301,16 +281,12 @@ async def some(gateway: Gateway, count: int, per_ms: int = 3) -> list[str]:
 
 
 async def listed(gateway: Gateway, limit: int, before: str = "") -> list[str]:
-    """The ids of all pages."""
-    found: list[str] = []
-    before = before and f"&before={before}"
-    for _ in range(200):
-        answer = (await call(gateway, "GET", f"?limit={limit}{before}")).json()
-        found += [item["id"] for item in answer["items"]]
-        if answer["next"] is None:
-            return found
-        before = f"&before={answer['next']}"
-    raise AssertionError("the list does not end")
+    """The ids of all pages, or of a page before an id."""
+    if before:
+        pages = [(await call(gateway, "GET", f"?limit={limit}&before={before}")).json()]
+    else:
+        pages = await gateway.client.pages(f"/v1/dlq?limit={limit}")
+    return [item["id"] for page in pages for item in page["items"]]
 
 
 async def left(gateway: Gateway) -> list[int]:
