@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -13,7 +13,7 @@ from common.contracts.queue import Answer
 from common.contracts.rag import RagKeys
 from common.contracts.workflow.keys import WorkflowKeys
 from common.features.rag.documents import DocumentRecord
-from common.jobs.store import Fence, Lease
+from common.jobs.store import Fence
 from tests.support.waiting import eventually
 from tests.support.worker.rag import RagMaker, RagWorker, WordEmbedder
 from worker.errors import AttemptLost, TransientError
@@ -34,8 +34,45 @@ RECORD = DocumentRecord("doc", "Title", "text/plain", 5, 1, "ab", "r1")
 DOCUMENT = NewDocument(RECORD, "Hällo", [Span(0, 5)], b"\0\0\0\0")
 
 
-def fence_of(worker: RagWorker, lease: Lease) -> Fence:
-    return Fence(worker.keys.lease(lease.job_id), lease.attempt, lease.token)
+SAYS = {"apply.execution": "ex_1", "apply.status": "running"}
+
+
+def named(document_id: str, revision: str = "r1") -> NewDocument:
+    return replace(DOCUMENT, record=replace(RECORD, id=document_id, revision=revision))
+
+
+class RunningJob(NamedTuple):
+    """A running job, its attempt's fence, and a guard of a workflow's step."""
+
+    worker: RagWorker
+    job_id: str
+    fence: Fence
+    store: RagStore
+    guard: WriteGuard
+
+    async def commit(self, document: NewDocument = DOCUMENT, **fence: Any) -> dict[str, Any]:
+        """Commit as this attempt, or as one with another fence."""
+        fenced = self.fence._replace(**fence)
+        return await self.store.commit(fenced, self.job_id, self.worker.ns, document)
+
+    async def add(self, document: NewDocument = DOCUMENT, **fence: Any) -> Answer:
+        fenced = self.fence._replace(**fence)
+        return await self.store.add(fenced, self.job_id, self.worker.ns, document, self.guard)
+
+    async def remove(self, **fence: Any) -> dict[str, Any]:
+        return await self.store.remove(self.fence._replace(**fence), self.worker.ns, "doc")
+
+
+async def running_job(worker: RagWorker, limit: int = 3) -> RunningJob:
+    lease = await worker.running(task="rag")
+    fence = Fence(worker.keys.lease(lease.job_id), lease.attempt, lease.token)
+    guard = WriteGuard(WorkflowKeys(worker.keys.tag).steps("x"), SAYS)
+    return RunningJob(worker, lease.job_id, fence, RagStore(worker.client, limit), guard)
+
+
+@pytest.fixture
+async def job(rag: RagMaker) -> RunningJob:
+    return await running_job(await rag(opened=False))
 
 
 async def snapshot(worker: RagWorker) -> dict[bytes, Any]:
@@ -44,57 +81,55 @@ async def snapshot(worker: RagWorker) -> dict[bytes, Any]:
     return {key: await worker.client.type(key) for key in keys}
 
 
-async def test_an_attempt_that_lost_its_job_writes_nothing(rag: RagMaker) -> None:
-    worker, lease, store, fence = await opened(rag)
-    for lost in (
-        fence._replace(attempt=lease.attempt + 1),
-        fence._replace(token="other"),
-        fence._replace(lease_key=worker.keys.lease("missing")),
-    ):
+async def test_an_attempt_that_lost_its_job_writes_nothing(job: RunningJob) -> None:
+    lost: tuple[dict[str, Any], ...] = (
+        {"attempt": job.fence.attempt + 1},
+        {"token": "other"},
+        {"lease_key": job.worker.keys.lease("missing")},
+    )
+    for fence in lost:
         with pytest.raises(AttemptLost):
-            await store.commit(lost, lease.job_id, worker.ns, DOCUMENT)
+            await job.commit(**fence)
         with pytest.raises(AttemptLost):
-            await store.remove(lost, worker.ns, "doc")
-    assert await snapshot(worker) == {}
+            await job.remove(**fence)
+    assert await snapshot(job.worker) == {}
 
 
-async def test_a_change_is_applied_once_over_retries(rag: RagMaker) -> None:
-    worker, lease, store, fence = await opened(rag)
-    await worker.client.set(worker.ns.upload(lease.job_id), b"x")
-    first = await store.commit(fence, lease.job_id, worker.ns, DOCUMENT)
-    version = await store.version(worker.ns)
-    assert first == await store.commit(fence, lease.job_id, worker.ns, DOCUMENT)
+async def test_a_change_is_applied_once_over_retries(job: RunningJob) -> None:
+    worker, client, ns = job.worker, job.worker.client, job.worker.ns
+    await client.set(ns.upload(job.job_id), b"x")
+    first = await job.commit()
+    version = await job.store.version(ns)
+    assert first == await job.commit()
     assert first["replaced"] is False
-    assert await store.version(worker.ns) == version
-    assert not await worker.client.exists(worker.ns.upload(lease.job_id))
-    assert await worker.client.get(worker.ns.text("doc")) == "Hällo".encode()
-    assert await worker.client.get(worker.ns.chunks("doc")) == b"[[0,5]]"
-    [record] = await store.records(worker.ns, ["doc"])
+    assert await job.store.version(ns) == version
+    assert not await client.exists(ns.upload(job.job_id))
+    assert await client.get(ns.text("doc")) == "Hällo".encode()
+    assert await client.get(ns.chunks("doc")) == b"[[0,5]]"
+    [record] = await job.store.records(ns, ["doc"])
     assert record == replace(RECORD, added_ts=record.added_ts)
     # Another document with the same id, stored in between, is not overwritten by a later attempt.
-    later = await worker.running(task="rag")
     newer = NewDocument(RECORD.with_embedder("x"), "Newer", [Span(0, 5)], b"")
-    assert (await store.commit(fence_of(worker, later), later.job_id, worker.ns, newer))["replaced"]
-    await worker.client.hset(fence.lease_key, mapping={"attempt": "2", "token": "t2"})  # type: ignore[misc]
-    second = fence._replace(attempt=2, token="t2")
-    assert (await store.commit(second, lease.job_id, worker.ns, DOCUMENT))["replaced"] is False
-    assert await worker.client.get(worker.ns.text("doc")) == b"Newer"
+    assert (await (await running_job(worker)).commit(newer))["replaced"]
+    await client.hset(job.fence.lease_key, mapping={"attempt": "2", "token": "t2"})  # type: ignore[misc]
+    assert (await job.commit(attempt=2, token="t2"))["replaced"] is False
+    assert await client.get(ns.text("doc")) == b"Newer"
 
 
-async def test_keys_of_the_wrong_type_are_found_before_any_write(rag: RagMaker) -> None:
-    worker, lease, store, fence = await opened(rag)
-    for key in (worker.ns.documents, worker.ns.order, worker.ns.namespaces):
-        await worker.client.rpush(key, "x")  # type: ignore[misc]
-        before = await snapshot(worker)
+async def test_keys_of_the_wrong_type_are_found_before_any_write(job: RunningJob) -> None:
+    client, ns = job.worker.client, job.worker.ns
+    for key in (ns.documents, ns.order, ns.namespaces):
+        await client.rpush(key, "x")  # type: ignore[misc]
+        before = await snapshot(job.worker)
         with pytest.raises(CorruptNamespace):
-            await store.commit(fence, lease.job_id, worker.ns, DOCUMENT)
+            await job.commit()
         with pytest.raises(CorruptNamespace):
-            await store.remove(fence, worker.ns, "doc")
-        assert await snapshot(worker) == before
-        await worker.client.delete(key)
-    await worker.client.set(worker.ns.version, "nonsense")
-    await store.commit(fence, lease.job_id, worker.ns, DOCUMENT)
-    assert await store.version(worker.ns) > 1_700_000_000_000_000
+            await job.remove()
+        assert await snapshot(job.worker) == before
+        await client.delete(key)
+    await client.set(ns.version, "nonsense")
+    await job.commit()
+    assert await job.store.version(ns) > 1_700_000_000_000_000
 
 
 async def test_a_worker_killed_before_the_commit_leaves_nothing(rag: RagMaker) -> None:
@@ -114,8 +149,7 @@ async def test_a_worker_killed_before_the_commit_leaves_nothing(rag: RagMaker) -
     await one.stop()
     # Another worker takes over.
     await one.client.hset(lease_key, mapping={"deadline_ms": "0", "token": "-x"})  # type: ignore[misc]
-    two = await rag(quick, consumer="two", opened=False)
-    await two.open()
+    two = await rag(quick, consumer="two")
     [message] = await two.client.xpending_range(two.keys.queue, two.worker.group, "-", "+", count=1)
     await two.client.xclaim(
         two.keys.queue, two.worker.group, "two", 0, [message["message_id"]], justid=True
@@ -147,34 +181,32 @@ class Flaky:
         return reply
 
 
-async def test_lost_replies_do_not_double_anything(rag: RagMaker) -> None:
-    worker, lease, _, fence = await opened(rag)
-    client: Any = Flaky(worker.client, ["command", "reply", "reply"])
-    store = RagStore(client, 10)
-    outcome = await store.commit(fence, lease.job_id, worker.ns, DOCUMENT)
-    assert outcome["replaced"] is False
-    version = await store.version(worker.ns)
-    client._losses += ["reply"]
-    assert await store.attach(worker.ns, b"not it", RECORD, "e", b"") is False
-    other = await worker.running(task="rag")
-    client._losses += ["reply"]
-    assert await store.remove(fence_of(worker, other), worker.ns, "doc") == {"deleted": True}
-    assert version > 0
-    client._losses += ["command"] * 1000
+async def test_lost_replies_do_not_double_anything(job: RunningJob) -> None:
+    losses = ["command", "reply", "reply"]
+    client: Any = Flaky(job.worker.client, losses)
+    job = job._replace(store=RagStore(client, 10))
+    assert (await job.commit())["replaced"] is False
+    assert await job.store.version(job.worker.ns) > 0
+    losses.append("reply")
+    assert await job.store.attach(job.worker.ns, b"not it", RECORD, "e", b"") is False
+    losses.append("reply")
+    other = (await running_job(job.worker))._replace(store=job.store)
+    assert await other.remove() == {"deleted": True}
+    losses += ["command"] * 1000
     with pytest.raises(TransientError, match="unavailable"):
-        await RagStore(client, 10, retry_for_s=0.1).commit(fence, lease.job_id, worker.ns, DOCUMENT)
+        await job._replace(store=RagStore(client, 10, retry_for_s=0.1)).commit()
 
 
 @pytest.mark.real_redis
-async def test_out_of_memory_stores_nothing(rag: RagMaker) -> None:
-    worker, lease, store, fence = await opened(rag)
-    await worker.client.config_set("maxmemory", 1)
+async def test_out_of_memory_stores_nothing(job: RunningJob) -> None:
+    client = job.worker.client
+    await client.config_set("maxmemory", 1)
     try:
         with pytest.raises(TransientError, match="memory"):
-            await store.commit(fence, lease.job_id, worker.ns, DOCUMENT)
-        assert await snapshot(worker) == {}
+            await job.commit()
+        assert await snapshot(job.worker) == {}
     finally:
-        await worker.client.config_set("maxmemory", 0)
+        await client.config_set("maxmemory", 0)
 
 
 async def test_canceled_jobs_store_nothing(rag: RagMaker) -> None:
@@ -209,57 +241,31 @@ def test_each_script_documents_keys_arguments_and_answers() -> None:
     assert len(keys) == 3
 
 
-SAYS = {"apply.execution": "ex_1", "apply.status": "running"}
-
-
-def named(document_id: str, revision: str = "r1") -> NewDocument:
-    return replace(DOCUMENT, record=replace(RECORD, id=document_id, revision=revision))
-
-
-async def test_one_job_adds_many_each_once(rag: RagMaker) -> None:
-    worker, lease, store, fence, guard = await guarded(rag)
-    await worker.client.hset(guard.key, mapping=dict(SAYS))
+async def test_one_job_adds_many_each_once(job: RunningJob) -> None:
+    client, ns = job.worker.client, job.worker.ns
+    await client.hset(job.guard.key, mapping=dict(SAYS))
     for name in ("a", "b"):
         for _ in range(2):  # a reply was lost
-            answer = await store.add(fence, lease.job_id, worker.ns, named(name), guard)
-            assert answer is Answer.OK
-    assert await store.ids(worker.ns) == {"a", "b"}
-    before = await worker.client.hgetall(worker.ns.documents)
-    taken = await store.add(fence, lease.job_id, worker.ns, named("a", "r2"), guard)
-    assert taken is Answer.CONFLICT
-    assert await worker.client.hgetall(worker.ns.documents) == before
-    assert await worker.client.hgetall(guard.key)
-    assert not await worker.client.exists(worker.ns.upload(lease.job_id))
-    await store.add(fence, lease.job_id, worker.ns, named("c"), guard)
+            assert await job.add(named(name)) is Answer.OK
+    assert await job.store.ids(ns) == {"a", "b"}
+    before = await client.hgetall(ns.documents)
+    assert await job.add(named("a", "r2")) is Answer.CONFLICT
+    assert await client.hgetall(ns.documents) == before
+    assert await client.hgetall(job.guard.key)
+    assert not await client.exists(ns.upload(job.job_id))
+    await job.add(named("c"))
     with pytest.raises(NamespaceFull):
-        await store.add(fence, lease.job_id, worker.ns, named("d"), guard)
+        await job.add(named("d"))
     for raw in (b"{", b"7", b"[]"):  # an invalid record counts as another document
-        await worker.client.hset(worker.ns.documents, "a", raw)
-        answer = await store.add(fence, lease.job_id, worker.ns, named("a"), guard)
-        assert answer is Answer.CONFLICT
+        await client.hset(ns.documents, "a", raw)
+        assert await job.add(named("a")) is Answer.CONFLICT
 
 
-async def test_nothing_is_added_once_the_guard_fails(rag: RagMaker) -> None:
-    worker, lease, store, fence, guard = await guarded(rag)
+async def test_nothing_is_added_once_the_guard_fails(job: RunningJob) -> None:
     for says in ({}, {"apply.execution": "ex_1"}, {**SAYS, "apply.status": "cancelled"}):
         if says:
-            await worker.client.hset(guard.key, mapping=dict(says))
-        answer = await store.add(fence, lease.job_id, worker.ns, DOCUMENT, guard)
-        assert answer is Answer.GONE
+            await job.worker.client.hset(job.guard.key, mapping=dict(says))
+        assert await job.add() is Answer.GONE
     with pytest.raises(AttemptLost):
-        await store.add(fence._replace(token="other"), lease.job_id, worker.ns, DOCUMENT, guard)
-    assert await snapshot(worker) == {}
-
-
-async def opened(rag: RagMaker, limit: int = 10) -> tuple[RagWorker, Lease, RagStore, Fence]:
-    """A running job of a worker, a store, and the fence of the job's attempt."""
-    worker: RagWorker = await rag(opened=False)
-    lease = await worker.running(task="rag")
-    return worker, lease, RagStore(worker.client, limit), fence_of(worker, lease)
-
-
-async def guarded(rag: RagMaker) -> tuple[RagWorker, Lease, RagStore, Fence, WriteGuard]:
-    """The same, and a guard of a workflow's step."""
-    worker, lease, store, fence = await opened(rag, 3)
-    guard = WriteGuard(WorkflowKeys(worker.keys.tag).steps("x"), SAYS)
-    return worker, lease, store, fence, guard
+        await job.add(token="other")
+    assert await snapshot(job.worker) == {}
