@@ -1,7 +1,7 @@
 """Fixtures for tests of the scripts of images and workflows.
 
-Every reply to a doubting store except the second is lost. An impatient store fails soon, on real
-servers only; their memory limit is removed at the end.
+Every reply to a doubting store except the second is lost. An impatient store fails soon if Redis
+refuses its writes.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ def store(kind: type[Any], batcher: type[ScriptBatcher] = ScriptBatcher) -> Any:
     async def opened(backend: Backend, keys: JobKeys) -> AsyncIterator[Any]:
         harness = kind(backend, keys, batcher)
         yield harness
-        if batcher is Impatient:
-            await harness.client.config_set("maxmemory", "0")
         await harness.close()
 
     return opened

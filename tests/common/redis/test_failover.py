@@ -16,10 +16,9 @@ from common.errors import StoreUnavailable, UnsuitableRedis
 from common.jobs.scripts import CORE_SCRIPT, JobScript
 from common.process import preflight
 from common.redis import locator as module
-from common.redis.addresses import keyslot, parse_address, url_for_tag
+from common.redis.addresses import keyslot, url_for_tag
 from common.redis.batching import ScriptBatcher
 from common.redis.connection import TRANSIENT_ERRORS, async_client, sync_client
-from common.redis.locator import locate_sync
 from common.redis.pipelined import PipelinedConnection
 from common.redis.scripts import Record
 from tests.support.topologies import (
@@ -88,14 +87,6 @@ async def test_every_connection_goes_to_the_master(sentinels: SentinelSet) -> No
         for way, command in ways.items():
             assert await command("SET", way, "x"), way
             assert sentinels.master.client.get(way) == b"x"
-
-
-async def test_an_unavailable_sentinel_is_skipped(sentinels: SentinelSet) -> None:
-    url = sentinels.url.replace("://", "://127.0.0.1:1,")
-    async with every_way(url) as ways:
-        for command in ways.values():
-            assert await command("PING")
-    assert locate_sync(parse_address(url)).port == sentinels.master.port
 
 
 async def test_an_unknown_master_name(sentinels: SentinelSet) -> None:
@@ -184,13 +175,6 @@ async def test_connections_follow_a_slot_that_moves(nodes: RedisCluster) -> None
                 await command("SET", key, way)
             assert await command("SET", key, way)
             assert target.client.get(key) == way.encode()
-
-
-async def test_one_node_is_enough_to_find_the_others(nodes: RedisCluster) -> None:
-    for node in nodes.nodes:
-        async with every_way(f"redis+cluster://127.0.0.1:1,{node.address}#{{5}}") as ways:
-            for command in ways.values():
-                assert await command("SET", "{5}:key", "x")
 
 
 def test_every_node_of_a_cluster_is_checked(nodes: RedisCluster) -> None:

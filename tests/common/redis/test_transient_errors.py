@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from common.contracts.queue import Answer
-from common.errors import CorruptKey, StoreUnavailable
+from common.errors import StoreUnavailable
 from common.jobs.queue import DeadLetterRedrive, QueueStore
 from common.jobs.scripts import CORE_SCRIPT
 from common.jobs.store import JobStore
@@ -206,11 +206,3 @@ def test_transient_errors_are_recognised(message: str) -> None:
 )
 def test_errors_that_only_mention_them_are_not_transient(message: str) -> None:
     assert not is_transient(message)
-
-
-@pytest.mark.real_redis
-async def test_a_key_named_like_an_error_is_reported_at_once(harness: StoreHarness) -> None:
-    job = new_job(job_id="LOADING OOM BUSY")
-    await harness.client.rpush(harness.keys.job(job.job_id), "foreign")
-    with pytest.raises(CorruptKey):
-        await asyncio.wait_for(harness.store.enqueue(job, "workers", 200), 10)

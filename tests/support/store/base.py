@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
+import pytest
 from redis.asyncio import Redis
 
+from common.errors import CorruptKey
 from common.redis.batching import ScriptBatcher
 
 
@@ -15,6 +17,7 @@ class RedisHarness:
     """A client, and checks of everything in its Redis."""
 
     client: Redis
+    keys: Any
     batcher: ScriptBatcher
 
     async def close(self) -> None:
@@ -53,6 +56,40 @@ class RedisHarness:
         after = await self.snapshot()
         changed = [key for key in {*before, *after} if before.get(key) != after.get(key)]
         assert not changed, {key: (before.get(key), after.get(key)) for key in changed}
+
+    @contextlib.asynccontextmanager
+    async def refuses(self, error: Any = CorruptKey, **options: Any) -> AsyncIterator[Any]:
+        """Fails unless its block raises this error and writes nothing, except TTLs."""
+        async with self.unchanged():
+            with pytest.raises(error, **options) as caught:
+                yield caught
+
+    async def needs(
+        self, keys: Sequence[str], call: Callable[[], Awaitable[Any]], spoil: str = "SADD"
+    ) -> Any:
+        """Check that a call fails, before it writes anything, if any of these keys has the wrong
+        type; returns its outcome with all of them."""
+        kept = f"{self.keys.tag}kept"
+        for key in keys:
+            existed = await self.client.exists(key)
+            if existed:
+                await self.client.rename(key, kept)
+            await self.client.execute_command(spoil, key, "of another type")
+            async with self.refuses():
+                await call()
+            await self.client.delete(key)
+            if existed:
+                await self.client.rename(kept, key)
+        return await call()
+
+    @contextlib.asynccontextmanager
+    async def out_of_memory(self) -> AsyncIterator[None]:
+        """A real server refuses commands that need memory."""
+        await self.client.config_set("maxmemory", "1")
+        try:
+            yield
+        finally:
+            await self.client.config_set("maxmemory", "0")
 
 
 def texts(raw: dict[bytes, bytes]) -> dict[str, str]:

@@ -179,27 +179,6 @@ async def test_the_guard_is_a_single_set_nx(images: ImageHarness) -> None:
     assert command == f"SET {images.keys.upload(image_id)} claimed NX EX 3600"
 
 
-@pytest.mark.parametrize("stalled", [False, True], ids=["first", "stalled"])
-async def test_of_concurrent_claims_one_succeeds(images: ImageHarness, stalled: bool) -> None:
-    image_id = await images.create()
-    if stalled:
-        await images.claim(image_id)
-        await images.over(image_id)
-    stores = [images, *(ImageHarness(images.backend, images.jobs) for _ in range(3))]
-    uploads = [fresh_upload() for _ in range(20)]
-    outcomes = await asyncio.gather(
-        *(
-            stores[at % 4].store.claim(image_id, upload_id, HOLD_MS)
-            for at, upload_id in enumerate(uploads)
-        )
-    )
-    answers = [outcome.answer for outcome in outcomes]
-    assert (answers.count(OK), answers.count(CONFLICT)) == (1, 19)
-    assert (await images.record(image_id))["upload_id"] == uploads[answers.index(OK)]
-    for other in stores[1:]:
-        await other.close()
-
-
 async def test_a_stalled_upload_is_replaced_by_the_next(images: ImageHarness) -> None:
     image_id = await images.create()
     silent = await images.claim(image_id)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
 from common.contracts.images import Stage
-from common.errors import CorruptKey, StoreUnavailable
-from common.features.images.types import ImageOutcome, ProcessingAttempt
+from common.errors import StoreUnavailable
+from common.features.images.types import ImageAnswer, ImageOutcome, ProcessingAttempt
 from common.redis.scripts import Record, Reply
 from tests.support.store.images import (
     ADMISSION,
@@ -110,38 +111,49 @@ async def test_a_call_repeated_after_a_lost_reply_changes_nothing(
 @pytest.mark.parametrize("call", CALLS)
 async def test_a_spoilt_key_fails_before_any_write(images: ImageHarness, call: str) -> None:
     held = await ready_for(images, call)
-    assert await images.client.exists(images.keys.record(held.image_id))
-    for name in keys_of(images, held.image_id, call):
-        was = await images.client.dump(name)
-        await images.client.delete(name)
-        await images.client.sadd(name, "something else")
-        async with images.unchanged():
-            with pytest.raises(CorruptKey):
-                await CALLS[call](images, held)
-        await images.client.delete(name)
-        if was is not None:
-            await images.client.restore(name, 0, was)
-    assert (await CALLS[call](images, held)).answer is OK
+    keys = keys_of(images, held.image_id, call)
+    assert (await images.needs(keys, lambda: CALLS[call](images, held))).answer is OK
+
+
+#: Of concurrent calls one has an effect; the others get this answer.
+CONCURRENT: dict[str, ImageAnswer] = {
+    **dict.fromkeys(("succeed", "fail", "repair", "persist"), ALREADY),
+    "claim": CONFLICT,
+    "stalled": CONFLICT,
+    "delete": MISSING,
+}
+
+
+@pytest.mark.parametrize("call", CONCURRENT)
+async def test_of_concurrent_calls_one_has_an_effect(images: ImageHarness, call: str) -> None:
+    if call in ("claim", "stalled"):
+        held = ProcessingAttempt(await images.create(), "")
+        if call == "stalled":
+            await images.claim(held.image_id)
+            await images.over(held.image_id)
+    else:
+        held = await ready_for(images, call)
+    other = ImageHarness(images.backend, images.jobs)
+    begin = calls.get(call) or calls["claim"]
+    outcomes = await asyncio.gather(*(begin(each, held) for each in (images, other) * 10))
+    await other.close()
+    answers = [outcome.answer for outcome in outcomes]
+    assert (answers.count(OK), answers.count(CONCURRENT[call])) == (1, 19)
+    assert len(await images.entries()) <= 1
 
 
 async def test_create_fails_if_a_key_has_the_wrong_type(images: ImageHarness) -> None:
     once = {"idempotency_key": "{0}:idempotency.img:k", "fingerprint": "p", "idempotency_ttl_s": 60}
-    new = new_image(tenant="acme", **once)
-    keys, image_id = images.keys, new.image_id
-    names = [keys.record(image_id), keys.status(image_id), keys.upload(image_id), keys.index()]
-    for name in (*names, keys.index("acme"), new.idempotency_key, keys.results):
-        await images.client.sadd(name, "something else")
-        async with images.unchanged():
-            with pytest.raises(CorruptKey):
-                await images.store.create(new)
-        await images.client.delete(name)
-    assert (await images.store.create(new)).answer is OK
+    new, keys = new_image(tenant="acme", **once), images.keys
+    names = [key(new.image_id) for key in (keys.record, keys.status, keys.upload)]
+    names += [keys.index(), keys.index("acme"), keys.results, new.idempotency_key]
+    assert (await images.needs(names, lambda: images.store.create(new))).answer is OK
 
 
 async def test_no_dead_letter_is_written_if_a_key_has_the_wrong_type(images: ImageHarness) -> None:
     entry_id = await images.third_party_entry({"x": "y"})
     await images.client.sadd(images.keys.dead_results, "something else")
-    with pytest.raises(CorruptKey):
+    async with images.refuses():
         await images.store.dead_letter_result(entry_id, {"x": "y"}, "odd", 1, GROUP)
     assert await images.pending() == 1
 
@@ -149,11 +161,7 @@ async def test_no_dead_letter_is_written_if_a_key_has_the_wrong_type(images: Ima
 async def test_a_lease_of_the_wrong_type_stops_the_worker(images: ImageHarness) -> None:
     held = await images.processing()
     assert held.fence is not None
-    await images.client.delete(held.fence.lease_key)
-    await images.client.sadd(held.fence.lease_key, "x")
-    async with images.unchanged():
-        with pytest.raises(CorruptKey):
-            await images.succeed(held)
+    await images.needs([held.fence.lease_key], lambda: images.succeed(held))
 
 
 async def test_an_invalid_ttl_is_replaced_by_a_default(images: ImageHarness) -> None:
@@ -168,9 +176,8 @@ async def test_an_invalid_ttl_is_replaced_by_a_default(images: ImageHarness) -> 
 async def test_an_invalid_outcome_fails_the_operation_that_reads_it(images: ImageHarness) -> None:
     held = await images.failed()
     await images.client.hset(images.keys.record(held.image_id), "outcome", "{")
-    async with images.unchanged():
-        with pytest.raises(CorruptKey):
-            await images.fail(held)
+    async with images.refuses():
+        await images.fail(held)
 
 
 async def test_an_invalid_progress_is_overwritten(images: ImageHarness) -> None:
@@ -185,10 +192,10 @@ async def test_without_memory_running_work_ends(impatient_images: ImageHarness) 
     calls = [*WORKING, "hold", "release"]
     ready = {call: await ready_for(impatient_images, call) for call in calls}
     entry_id = await impatient_images.third_party_entry({"x": "y"})
-    await impatient_images.client.config_set("maxmemory", "1")
-    for call, held in ready.items():
-        assert (await CALLS[call](impatient_images, held)).answer is OK, call
-    await impatient_images.store.dead_letter_result(entry_id, {"x": "y"}, "odd", 1, GROUP)
+    async with impatient_images.out_of_memory():
+        for call, held in ready.items():
+            assert (await CALLS[call](impatient_images, held)).answer is OK, call
+        await impatient_images.store.dead_letter_result(entry_id, {"x": "y"}, "odd", 1, GROUP)
     assert await impatient_images.client.xlen(impatient_images.keys.dead_results) == 1
 
 
@@ -200,11 +207,8 @@ async def test_without_memory_no_new_work_starts(impatient_images: ImageHarness,
     held = await ready_for(images, call)
     if call == "claim":
         held = ProcessingAttempt(await images.create(), fresh_upload())
-    async with images.unchanged():
-        await images.client.config_set("maxmemory", "1")
-        with pytest.raises(StoreUnavailable):
-            await begin(images, held)
-        await images.client.config_set("maxmemory", "0")
+    async with images.out_of_memory(), images.refuses(StoreUnavailable):
+        await begin(images, held)
     assert (await begin(images, held)).answer is OK
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from common.contracts.workflow.statuses import Action, ItemStatus
@@ -245,16 +243,6 @@ async def test_a_full_queue_refuses_decisions_that_start_a_step(workflow: Workfl
     assert outcome.facts["started"]["step"] == "apply"
     core_job = outcome.facts["started"]["core_job_id"]
     assert await workflow.client.zrange(limits.active_key, 0, -1) == [core_job.encode()]
-
-
-async def test_of_concurrent_deciders_one_ends_the_review(workflow: WorkflowHarness) -> None:
-    job_id = await workflow.in_review_by_itself()
-    outcomes = await asyncio.gather(
-        *(workflow.decide(job_id, [approve("p_001"), approve("p_002")]) for _ in range(10))
-    )
-    assert [outcome.answer for outcome in outcomes].count(OK) == 1
-    assert len(await workflow.queued()) == 3
-    assert await workflow.item(job_id, "p_001") == "approved 2 0 0.500000"
 
 
 # -- EDIT: a new payload for a proposal, based on the version that the editor has seen ------------

@@ -10,7 +10,6 @@ import pytest
 from common import codec
 from common.contracts.rag import MOST_TERMS, DocumentField
 from common.contracts.workflow.statuses import WorkflowError
-from common.errors import CorruptKey
 from common.features.workflows.effects import (
     MOST_PER_CALL,
     Effects,
@@ -253,21 +252,19 @@ async def test_namespaces_and_terms_are_limited(workflow: WorkflowHarness) -> No
 async def test_keys_of_the_wrong_type_fail_before_any_write(workflow: WorkflowHarness) -> None:
     effects, running = workflow.effects, await applying(workflow)
     rag = workflow.rag
-    for key in (rag.ontology, rag.documents, rag.version, rag.namespaces):
-        await workflow.client.rpush(key, "foreign")
-        async with workflow.unchanged():
-            with pytest.raises(CorruptKey):
-                await effects.change_terms(running, rag, [change("dlq", "new")])
-        await workflow.client.delete(key)
-    assert (await effects.change_terms(running, rag, [change("dlq", "new")])).answer is OK
+    applied = await workflow.needs(
+        [rag.ontology, rag.documents, rag.version, rag.namespaces],
+        lambda: effects.change_terms(running, rag, [change("dlq", "new")]),
+        spoil="RPUSH",
+    )
+    assert applied.answer is OK
     # So do claims, when effects are reverted.
     await workflow.client.delete(rag.ontology)
     first = await making(workflow)
     await workflow.client.rpush(workflow.rag.claims, "foreign")
     await workflow.store.fail(first, b"[]")
-    async with workflow.unchanged():
-        with pytest.raises(CorruptKey):
-            await workflow.effects.revert(first.job_id)
+    async with workflow.refuses():
+        await workflow.effects.revert(first.job_id)
 
 
 # -- Claims: what an operation found present and relies on is not reverted by its creator ---------

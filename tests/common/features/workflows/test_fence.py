@@ -93,11 +93,8 @@ async def test_reverted_effects_prevent_completion(workflow: WorkflowHarness, na
 async def test_some_operations_need_memory(impatient_workflow: WorkflowHarness, call: str) -> None:
     workflow = impatient_workflow
     running = await workflow.start(await workflow.create(), "first")
-    async with workflow.unchanged():
-        await workflow.client.config_set("maxmemory", "1")
-        with pytest.raises(StoreUnavailable):
-            await CALLS[call](workflow, running)
-        await workflow.client.config_set("maxmemory", "0")
+    async with workflow.out_of_memory(), workflow.refuses(StoreUnavailable):
+        await CALLS[call](workflow, running)
     assert (await CALLS[call](workflow, running)).answer is OK
 
 
@@ -107,7 +104,8 @@ async def test_effects_are_reverted_without_memory(impatient_workflow: WorkflowH
     running = await workflow.start(await workflow.create(), "first")
     await workflow.client.hset(workflow.rag.ontology, "dlq", "old")
     await workflow.effects.change_terms(running, workflow.rag, [TermChange("dlq", b"old", b"new")])
-    await workflow.client.config_set("maxmemory", "1")
-    assert (await workflow.store.fail(running, b"[]")).answer is OK
-    assert await workflow.effects.revert(running.job_id) == [undo_token_for(running.execution)]
+    async with workflow.out_of_memory():
+        assert (await workflow.store.fail(running, b"[]")).answer is OK
+        reverted = await workflow.effects.revert(running.job_id)
+    assert reverted == [undo_token_for(running.execution)]
     assert await workflow.client.hget(workflow.rag.ontology, "dlq") == b"old"

@@ -6,10 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from common.contracts.jobs import JobKeys
-from common.errors import CorruptKey, StoreUnavailable
-from common.features.workflows.scripts import WORKFLOW_SCRIPT
-from common.features.workflows.store import WorkflowStore
+from common.errors import StoreUnavailable
 from common.features.workflows.types import (
     ExecuteCommand,
     IdempotencyClaim,
@@ -17,10 +14,6 @@ from common.features.workflows.types import (
     StepResult,
     WorkflowOutcome,
 )
-from common.redis.batching import ScriptBatcher
-from common.redis.pipelined import PipelinedConnection
-from tests.support.servers import Backend
-from tests.support.store.jobs import Proxy
 from tests.support.store.workflows import (
     ADMISSION,
     DATE,
@@ -56,8 +49,14 @@ async def run_job(workflow: WorkflowHarness) -> str:
 
 
 async def test_lost_replies_do_not_change_the_result(doubting_workflow: WorkflowHarness) -> None:
+    """Nor does a second call look like the repetition of a request."""
+    waiting, ids = once("k", claim_ms=9000), fresh_ids()
+    job_id = await doubting_workflow.create()
+    outcome = await doubting_workflow.execute(job_id, "first", waiting, ids)
+    assert (outcome.answer, outcome.replayed, outcome.claimed_ms_left) == (OK, False, 0)
+    assert outcome.facts["execution_id"] == ids.execution
     job_id = await run_job(doubting_workflow)
-    assert job_id == f"wf_{DATE}_001"
+    assert job_id == f"wf_{DATE}_002"
     assert await doubting_workflow.types(job_id) == [
         "job.created", "step.started", "step.progress", "step.progress", "step.progress",
         "step.completed", "step.started", "step.failed", "job.failed", "step.started",
@@ -65,35 +64,12 @@ async def test_lost_replies_do_not_change_the_result(doubting_workflow: Workflow
         "job.cancelled",
     ]  # fmt: skip
     assert await doubting_workflow.ids(job_id) == ["f_001"]
-    assert len(await doubting_workflow.queued()) == 5
+    assert len(await doubting_workflow.queued()) == 6
     assert (await doubting_workflow.step(job_id, "second"))["attempt"] == "3"
     outbox = [entry["type"] for entry in await doubting_workflow.outbox(job_id)]
     delivered = ["job.created", *["step.started", "step.completed", "step.started"]]
     assert outbox == [*delivered, "step.started", "step.completed", "step.started", "step.started"]
     assert await doubting_workflow.without_ttl() == []
-
-
-@pytest.mark.real_redis
-@pytest.mark.one_server
-async def test_a_reply_lost_on_the_connection(backend: Backend, keys: JobKeys) -> None:
-    assert backend.url is not None
-    workflow = WorkflowHarness(backend, keys)
-    job_id = await workflow.create()
-    async with Proxy(backend.url) as proxy:
-        wire = PipelinedConnection(proxy.url)
-        batcher = ScriptBatcher(wire, keys, WORKFLOW_SCRIPT, retry_for_s=10.0)
-        store = WorkflowStore(workflow.client, keys, batcher)
-        await store.store_answer(once(), 200, b"")  # the script is loaded, the connection open
-        proxy.lose_replies = 1
-        ids = fresh_ids()
-        wanted, waiting = ExecuteCommand(job_id, "first"), once("k", claim_ms=9000)
-        outcome = await store.execute(wanted, waiting, ids, ADMISSION)
-        assert (outcome.answer, outcome.replayed, outcome.claimed_ms_left) == (OK, False, 0)
-        assert outcome.facts["execution_id"] == ids.execution
-        assert len(await workflow.queued()) == 1
-        await batcher.close()
-        await wire.aclose()
-    await workflow.close()
 
 
 async def test_the_same_key_again_is_a_repetition(workflow: WorkflowHarness) -> None:
@@ -146,16 +122,14 @@ async def test_without_memory_work_only_ends(impatient_workflow: WorkflowHarness
     running = await workflow.start(job_id, "first")
     done = await workflow.create()
     await workflow.run(done, "first", proposals(1))
-    await workflow.client.config_set("maxmemory", "1")
-    async with workflow.unchanged():
-        with pytest.raises(StoreUnavailable):
-            await workflow.make()
-        for name in (other, done):
-            with pytest.raises(StoreUnavailable):
-                await workflow.execute(name, "first")
-    assert (await store.progress(running, 1, 2)).answer is OK
-    assert (await workflow.complete(running, proposals(3))).answer is OK
-    assert (await store.cancel(job_id, once())).answer is OK
+    starts = [workflow.make(), workflow.execute(other, "first"), workflow.execute(done, "first")]
+    async with workflow.out_of_memory():
+        for start in starts:
+            async with workflow.refuses(StoreUnavailable):
+                await start
+        assert (await store.progress(running, 1, 2)).answer is OK
+        assert (await workflow.complete(running, proposals(3))).answer is OK
+        assert (await store.cancel(job_id, once())).answer is OK
 
 
 @pytest.mark.real_redis
@@ -205,13 +179,8 @@ async def test_a_repeated_request_has_one_effect(workflow: WorkflowHarness, call
 async def test_a_spoilt_key_fails_before_any_write(workflow: WorkflowHarness, call: str) -> None:
     names, job_id = workflow.keys, await reviewed(workflow)
     keys = [names.undoable, names.operations, names.undo, names.states, names.items]
-    if call != "undo":
-        keys.append(names.order)
-    for key in keys:
-        await workflow.client.rename(key(job_id), f"{names.tag}kept")
-        await workflow.client.set(key(job_id), "spoilt")
-        async with workflow.unchanged():
-            with pytest.raises(CorruptKey):
-                await CALLS[call](workflow, job_id, once())
-        await workflow.client.rename(f"{names.tag}kept", key(job_id))
-    assert (await CALLS[call](workflow, job_id, once())).answer is OK
+    outcome = await workflow.needs(
+        [key(job_id) for key in (keys if call == "undo" else [*keys, names.order])],
+        lambda: CALLS[call](workflow, job_id, once()),
+    )
+    assert outcome.answer is OK

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -225,15 +224,6 @@ async def test_replaced_items_have_no_history(workflow: WorkflowHarness) -> None
     running = await workflow.start(job_id, "second", discard_decisions=True)
     await workflow.complete(running, proposed(0.5, 0.5))
     assert await workflow.item(job_id, "p_002") == "proposed 4 0 0.500000"
-
-
-async def test_of_concurrent_undos_one_succeeds(workflow: WorkflowHarness) -> None:
-    job_id = await workflow.in_review()
-    await workflow.decide(job_id, [approve("p_001")], token="0000000a")
-    outcomes = await asyncio.gather(*(workflow.undo(job_id, "undo_0000000a") for _ in range(10)))
-    answers = [outcome.answer for outcome in outcomes]
-    assert (answers.count(OK), answers.count(MISSING)) == (1, 9)
-    assert await workflow.item(job_id, "p_001") == "proposed 3 0 0.500000"
 
 
 @pytest.mark.real_redis

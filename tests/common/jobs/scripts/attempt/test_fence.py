@@ -67,11 +67,14 @@ async def test_a_superseded_attempt_writes_nothing(harness: StoreHarness, write:
 @each
 async def test_after_the_end_nothing_is_written(harness: StoreHarness, write: Write) -> None:
     """A third-party worker may have ended the job; FINISH then adds its event (test_finish.py)."""
-    ended, by_third_party = await harness.running("t1"), await harness.running("t2")
+    zombie, by_third_party = await harness.running("t1"), await harness.running("t2")
+    ended = await harness.take_over(zombie, "t3")
     await harness.finish(ended)
     await harness.client.hset(harness.keys.job(by_third_party.job_id), "status", "canceled")
     async with harness.unchanged():
-        assert await write(harness, ended) is (Answer.ALREADY if write is finish else Answer.LOST)
+        for late in (ended, zombie):
+            expected = Answer.ALREADY if write is finish else Answer.LOST
+            assert await write(harness, late) is expected
         assert await harness.store.saved(ended) is None
         if write is not finish:
             assert await write(harness, by_third_party) is Answer.LOST

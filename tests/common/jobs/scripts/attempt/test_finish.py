@@ -56,17 +56,6 @@ async def test_unsent_events_come_before_the_end_once(harness: StoreHarness) -> 
     assert (await harness.store.counts()).ended == 6
 
 
-async def test_a_superseded_attempt_can_neither_end_nor_ack(harness: StoreHarness) -> None:
-    zombie = await harness.running()
-    heir = await harness.take_over(zombie)
-    assert await harness.finish(zombie, FAILED, first=1, events=[note("z")]) is Answer.LOST
-    assert await harness.pending() == 1
-    assert await harness.finish(heir) is Answer.OK
-    assert await harness.finish(zombie, FAILED) is Answer.ALREADY
-    assert await harness.status(heir.job_id) == b"done"
-    assert await harness.types(heir.job_id) == [b"queued", b"running", b"running", b"done"]
-
-
 async def test_an_ack_implies_a_terminal_event(harness: StoreHarness) -> None:
     """I3: a third-party worker set the status but died before its event. FINISH acks, so it must
     write a terminal event as BEGIN does; otherwise clients would wait for ever."""
@@ -351,14 +340,3 @@ async def test_a_release_clears_a_delay_but_restores_no_message(harness: StoreHa
     await harness.client.xack(harness.keys.queue, "workers", lease.message_id)
     assert await harness.release(lease) is Answer.OK
     assert await harness.pending() == 1  # that of the other job
-
-
-async def test_a_released_job_with_a_cancel_request_ends_at_begin(harness: StoreHarness) -> None:
-    lease = await harness.running()
-    await harness.cancel(lease.job_id)
-    assert await harness.release(lease) is Answer.OK
-    assert (await harness.begin(lease.job_id, lease.message_id, "t2")).answer is Answer.TERMINAL
-    assert await harness.status(lease.job_id) == b"canceled"
-    types = await harness.types(lease.job_id)
-    assert types == [b"queued", b"running", b"canceling", b"released", b"canceled"]
-    assert await harness.pending() == 0
