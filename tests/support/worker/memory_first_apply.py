@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
-from common.contracts.jobs import JobKeys
 from common.contracts.rag import RagKeys
 from common.contracts.workflow.statuses import Action
 from common.features.rag.ontology import TermEntry, parse_entries
 from common.features.workflows.memory_first import DEFINITION
 from common.features.workflows.records import Item
-from common.features.workflows.types import DecideCommand, WorkflowOutcome
-from common.jobs.store import WorkerIdentity
-from tests.support.servers import Backend
-from tests.support.worker.rag import WordEmbedder
+from common.features.workflows.types import DecideCommand, WorkflowAnswer, WorkflowOutcome
 from tests.support.worker.workflows import WorkflowWorker, nothing
 from worker.features.rag.service import RagService
 from worker.features.workflows import service as workflow_service
@@ -45,7 +41,6 @@ class ApplyWorker(WorkflowWorker):
     """Inputs of the steps, and checks of their results."""
 
     library: RagService
-    embedder: WordEmbedder
 
     async def reviewed(
         self,
@@ -77,16 +72,26 @@ class ApplyWorker(WorkflowWorker):
         about: dict[str, Any] = (await self.payloads(job_id, "apply"))[0]
         return about
 
+    async def apply(
+        self, proposals: list[dict[str, Any]], sources: list[str], **new: Any
+    ) -> tuple[str, dict[str, Any]]:
+        """A job that applied them; returns its id and the payload of its first item."""
+        job_id = await self.reviewed(proposals, sources, **new)
+        return job_id, await self.applied(job_id)
+
     async def undo(self, job_id: str, token: str) -> WorkflowOutcome:
         return await self.workflows.undo_with_effects(job_id, token)
+
+    async def undone(self, job_id: str, about: dict[str, Any]) -> None:
+        """Undo what `apply` did, successfully."""
+        assert (await self.undo(job_id, about["undo_token"])).answer is WorkflowAnswer.OK
 
     async def undo_by_job(self, job_id: str, token: str) -> None:
         """Undo as the gateway does."""
         args = {"workflow_job_id": job_id, "undo_token": token}
         payload = json.dumps({"tool": "workflow.undo", "args": args}).encode()
-        core = "0d7cbb1e-1111-4222-8333-444455556666"
-        await self.post(job_id=core, task="tool", payload=payload)
-        assert (await self.settled(core)).decode() == "done"
+        result = await self.result(await self.run_job(task="tool", payload=payload))
+        assert result["answer"] == "ok"
 
     def notes(self, tenant: str = "") -> RagKeys:
         """The namespace that jobs build."""
@@ -136,42 +141,24 @@ async def give_proposals(context: StepContext) -> StepOutput:
     return StepOutput("given", items)
 
 
-ApplyMaker = Callable[..., Any]
+MakeApply = Callable[..., Awaitable[ApplyWorker]]
 
 
-async def apply_maker(
-    backend: Backend, keys: JobKeys, worker: WorkerIdentity
-) -> AsyncIterator[ApplyMaker]:
-    """Creates and opens such workers, and closes them all."""
-    made: list[ApplyWorker] = []
-
-    async def make(
-        embedder: WordEmbedder | None = None, most_documents: int = 100, **options: Any
-    ) -> ApplyWorker:
-        registry = Registry()
-        tool.add_handler(registry)
-        embedder = embedder or WordEmbedder(ready=False)
-        library = RagService(embedder, most_documents)
-        registry.add_service(library)
-        rag.add_handler(registry, library, None)
-        apply = ApplyStep(library)
-        registry.add_service(apply)
-        steps = {
-            "sources": give_sources,
-            "index_extract": nothing,
-            "summarize": nothing,
-            "proposals": give_proposals,
-            "apply": apply,
-            "analytics": AnalyticsStep(library),
-        }
-        registry.workflows.add(DEFINITION, steps)
-        workflow_service.add_service(registry, 60.0, library)
-        applying = ApplyWorker(backend, keys, worker, registry, **options)
-        applying.library, applying.embedder = library, embedder
-        made.append(applying)
-        await applying.open()
-        return applying
-
-    yield make
-    for each in made:
-        await each.close()
+def apply_registry(library: RagService) -> Registry:
+    """The real `apply` and `analytics` steps, after steps that give what the test wants."""
+    registry, apply = Registry(), ApplyStep(library)
+    tool.add_handler(registry)
+    rag.add_handler(registry, library, None)
+    registry.add_service(library)
+    registry.add_service(apply)
+    steps = {
+        "sources": give_sources,
+        "index_extract": nothing,
+        "summarize": nothing,
+        "proposals": give_proposals,
+        "apply": apply,
+        "analytics": AnalyticsStep(library),
+    }
+    registry.workflows.add(DEFINITION, steps)
+    workflow_service.add_service(registry, 60.0, library)
+    return registry

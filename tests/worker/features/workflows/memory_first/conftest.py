@@ -9,12 +9,31 @@ import pytest
 from common.contracts.jobs import JobKeys
 from common.jobs.store import WorkerIdentity
 from tests.support.servers import Backend
-from tests.support.worker.memory_first_apply import ApplyMaker, apply_maker
+from tests.support.worker.memory_first_apply import ApplyWorker, MakeApply, apply_registry
+from tests.support.worker.rag import WordEmbedder
+from worker.features.rag.service import RagService
 
 
 @pytest.fixture
 async def make_apply(
     backend: Backend, keys: JobKeys, worker: WorkerIdentity
-) -> AsyncIterator[ApplyMaker]:
-    async for make in apply_maker(backend, keys, worker):
-        yield make
+) -> AsyncIterator[MakeApply]:
+    """Creates and opens such workers, and closes them all."""
+    made: list[ApplyWorker] = []
+
+    async def make(embedder: WordEmbedder | None = None, most_documents: int = 100) -> ApplyWorker:
+        library = RagService(embedder or WordEmbedder(ready=False), most_documents)
+        made.append(ApplyWorker(backend, keys, worker, apply_registry(library)))
+        made[-1].library = library
+        await made[-1].open()
+        return made[-1]
+
+    yield make
+    for each in made:
+        await each.close()
+
+
+@pytest.fixture
+async def jobs(make_apply: MakeApply) -> ApplyWorker:
+    """Such a worker, without vectors."""
+    return await make_apply()

@@ -25,7 +25,6 @@ from tests.support.worker.memory_first_apply import (
     DLQ,
     GLOSSARY,
     SAYS_IT,
-    ApplyMaker,
     ApplyWorker,
 )
 from tests.support.worker.model_tasks import ScriptedModel
@@ -230,10 +229,9 @@ async def metrics(worker: ApplyWorker, job_id: str) -> dict[str, Any]:
     return {f"{each['metric']} {each.get('step', '')}".strip(): each for each in found}
 
 
-async def test_metrics_of_a_job(make_apply: ApplyMaker) -> None:
-    worker = await make_apply()
-    job_id = await worker.reviewed([DLQ, ADD, ADD], [SAYS_IT, GLOSSARY, UNRELATED], approve=False)
-    undone = await worker.workflows.undo(job_id, "undo_0a0b0c0d", worker.once())
+async def test_metrics_of_a_job(jobs: ApplyWorker) -> None:
+    job_id = await jobs.reviewed([DLQ, ADD, ADD], [SAYS_IT, GLOSSARY, UNRELATED], approve=False)
+    undone = await jobs.workflows.undo(job_id, "undo_0a0b0c0d", jobs.once())
     assert undone.answer.value == "ok", undone
     decisions = [
         Decision("p_001", Action.APPROVE),
@@ -241,9 +239,9 @@ async def test_metrics_of_a_job(make_apply: ApplyMaker) -> None:
         Decision("p_003", Action.REJECT),
     ]
     wanted = DecideCommand(job_id, "me", decisions, token="0a0b0c0e", reviewing=True)
-    await worker.workflows.decide(wanted, worker.once(), worker.ids(), worker.admission)
-    await worker.applied(job_id)
-    found = await metrics(worker, job_id)
+    await jobs.workflows.decide(wanted, jobs.once(), jobs.ids(), jobs.admission)
+    await jobs.applied(job_id)
+    found = await metrics(jobs, job_id)
     assert found["proposals"] == {
         "metric": "proposals",
         "value": 3,
@@ -265,21 +263,21 @@ async def test_metrics_of_a_job(make_apply: ApplyMaker) -> None:
     assert found["coverage_chunks"]["covered"] == 2
     assert found["duration_s apply"]["value"] >= 0
     assert found["retries"] == {"metric": "retries", "value": 0, "by_step": {}}
-    job = await worker.snapshot(job_id)
+    job = await jobs.snapshot(job_id)
     assert (job.status.value, job.progress) == ("completed", 1.0)
     assert job.steps["analytics"].summary == (
         "2 of 3 proposals accepted; terms in 2 of 3 sources, 2 of 3 passages"
     )
     # A job without proposals, and one with a step that was executed again.
-    job_id = await worker.reviewed([], [])
-    await worker.applied(job_id)
-    found = await metrics(worker, job_id)
+    job_id = await jobs.reviewed([], [])
+    await jobs.applied(job_id)
+    found = await metrics(jobs, job_id)
     for name in ("acceptance_rate", "mean_confidence_accepted", "coverage_chunks"):
         assert found[name]["value"] is None
-    job_id = await worker.reviewed([DLQ], [SAYS_IT])
-    await worker.applied(job_id, dry_run=True)
-    await worker.applied(job_id, dry_run=False)
-    assert (await metrics(worker, job_id))["retries"]["by_step"] == {"apply": 1}
+    job_id = await jobs.reviewed([DLQ], [SAYS_IT])
+    await jobs.applied(job_id, dry_run=True)
+    await jobs.applied(job_id, dry_run=False)
+    assert (await metrics(jobs, job_id))["retries"]["by_step"] == {"apply": 1}
 
 
 def test_passages_that_hold_a_term() -> None:
