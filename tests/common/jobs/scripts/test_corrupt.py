@@ -1,4 +1,4 @@
-"""Keys of the wrong type, for the scripts of attempts.
+"""Keys of the wrong type, for the scripts of jobs.
 
 An operation that meets one fails alone: other records of the same call succeed, it has written
 nothing itself, and once the key is removed the same call succeeds as if nothing had happened. If
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import uuid
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -17,9 +18,10 @@ import pytest
 
 from common.contracts.queue import Answer
 from common.errors import CorruptKey
+from common.jobs.queue import DeadLetterRedrive
 from common.jobs.store import Claim, Lease
 from common.redis.scripts import Reply
-from tests.support.store.jobs import DONE, GIVEN_UP, StoreHarness, note
+from tests.support.store.jobs import DONE, GIVEN_UP, StoreHarness, new_job, note
 
 UNSENT: dict[str, Any] = {"first": 1, "events": [note("a")]}
 Operation = Callable[[], Awaitable[Any]]
@@ -66,26 +68,22 @@ def changed(before: dict[bytes, Any], after: dict[bytes, Any], other: str) -> li
     return [name for name in names if before.get(name) != after.get(name)]
 
 
-async def bystander(harness: StoreHarness) -> Lease:
+@pytest.fixture
+async def other(harness: StoreHarness) -> Lease:
     """A running job that is not involved."""
     return await harness.running("bystander")
 
 
 async def all_or_nothing(
-    harness: StoreHarness,
-    part: str,
-    job_id: str,
-    other: Lease,
-    operate: Operation,
-    *,
-    must_fail: bool,
+    harness: StoreHarness, other: Lease, part: str, job_id: str, operate: Operation, *needed: str
 ) -> Any:
     """Corrupt a key, run the operation together with another record, and again after the repair;
-    returns the operation's answer when it succeeded."""
-    key = key_of(harness, part, job_id)
+    returns the operation's answer when it succeeded. Without the needed parts, by default those of
+    the job, it must fail."""
+    key, kept = key_of(harness, part, job_id), f"{harness.keys.tag}kept"
     existed = await harness.client.exists(key)
     if existed:
-        await harness.client.rename(key, f"{harness.keys.tag}kept")
+        await harness.client.rename(key, kept)
     await spoil(harness, key)
     before = await harness.snapshot()
     outcome, neighbour = await asyncio.gather(
@@ -97,9 +95,9 @@ async def all_or_nothing(
         assert changed(before, await harness.snapshot(), other.job_id) == []
         await harness.client.delete(key)
     else:
-        assert not must_fail, outcome
+        assert part not in (needed or OF_THE_JOB), outcome
     if existed:
-        await harness.client.rename(f"{harness.keys.tag}kept", key)
+        await harness.client.rename(kept, key)
     if failed:
         outcome = await operate()
     return outcome.answer if isinstance(outcome, Reply) else outcome
@@ -111,12 +109,12 @@ async def slots(harness: StoreHarness) -> list[Any]:
 
 @parts("job", "events", "lease", "running", "queue")
 @pytest.mark.parametrize("operation", ["retry", "release"])
-async def test_retry_and_release(harness: StoreHarness, operation: str, part: str) -> None:
-    other = await bystander(harness)
+async def test_retry_and_release(
+    harness: StoreHarness, other: Lease, operation: str, part: str
+) -> None:
     lease = await harness.running_limited()
     operate = partial(getattr(harness, operation), lease, **UNSENT)
-    must_fail = part in OF_THE_JOB
-    answer = await all_or_nothing(harness, part, lease.job_id, other, operate, must_fail=must_fail)
+    answer = await all_or_nothing(harness, other, part, lease.job_id, operate)
     assert answer is Answer.OK
     last = b"retry" if operation == "retry" else b"released"
     assert await harness.types(lease.job_id) == [b"queued", b"running", b"message", last]
@@ -150,13 +148,11 @@ async def test_an_attempt_that_cannot_be_released_keeps_its_slot(
 
 
 @parts("job", "events", "lease", "running")
-async def test_a_retry_that_ends_canceled(harness: StoreHarness, part: str) -> None:
-    other = await bystander(harness)
+async def test_a_retry_that_ends_canceled(harness: StoreHarness, other: Lease, part: str) -> None:
     lease = await harness.running_limited()
     await harness.cancel(lease.job_id)
     operate = partial(harness.retry, lease, **UNSENT)
-    must_fail = part in OF_THE_JOB
-    answer = await all_or_nothing(harness, part, lease.job_id, other, operate, must_fail=must_fail)
+    answer = await all_or_nothing(harness, other, part, lease.job_id, operate)
     assert answer is Answer.CANCELED
     assert (await harness.types(lease.job_id))[2:] == [b"canceling", b"message", b"canceled"]
     assert await harness.pending() == 1
@@ -166,12 +162,12 @@ async def test_a_retry_that_ends_canceled(harness: StoreHarness, part: str) -> N
 @parts("job", "events", "lease", "running", "letters", "queue")
 @pytest.mark.parametrize("events", [False, True], ids=["no-events", "events"])
 @pytest.mark.parametrize("ending", [DONE, GIVEN_UP], ids=["done", "dead"])
-async def test_finish(harness: StoreHarness, ending: Any, events: bool, part: str) -> None:
-    other = await bystander(harness)
+async def test_finish(
+    harness: StoreHarness, other: Lease, ending: Any, events: bool, part: str
+) -> None:
     lease = await harness.running_limited()
     operate = partial(harness.finish, lease, ending, **(UNSENT if events else {}))
-    must_fail = part in OF_THE_JOB
-    answer = await all_or_nothing(harness, part, lease.job_id, other, operate, must_fail=must_fail)
+    answer = await all_or_nothing(harness, other, part, lease.job_id, operate)
     assert answer is Answer.OK
     unsent = [b"message"] if events else []
     assert (await harness.types(lease.job_id))[2:] == [*unsent, ending.status.encode()]
@@ -184,24 +180,22 @@ async def test_finish(harness: StoreHarness, ending: Any, events: bool, part: st
 
 
 @parts("job", "events", "lease")
-async def test_emit(harness: StoreHarness, part: str) -> None:
-    other = await bystander(harness)
+async def test_emit(harness: StoreHarness, other: Lease, part: str) -> None:
     lease = await harness.running()
     operate = partial(harness.emit, lease, 1, [note("b")])
-    answer = await all_or_nothing(harness, part, lease.job_id, other, operate, must_fail=True)
+    answer = await all_or_nothing(harness, other, part, lease.job_id, operate, part)
     assert answer is Answer.OK
     assert (await harness.types(lease.job_id))[2:] == [b"message"]
 
 
 @parts("job", "events", "lease", "running", "queue")
-async def test_renew(harness: StoreHarness, part: str) -> None:
+async def test_renew(harness: StoreHarness, other: Lease, part: str) -> None:
     """It keeps the lease completely or not at all, together with its message."""
-    other = await bystander(harness)
     lease = await harness.running_limited()
     await harness.claim_for("c9", lease.message_id, 90_000)
     operate = partial(harness.renew, lease)
-    must_fail = part in ("job", "lease")  # it does not touch the contents of the events
-    answer = await all_or_nothing(harness, part, lease.job_id, other, operate, must_fail=must_fail)
+    needed = ("job", "lease")  # it does not touch the contents of the events
+    answer = await all_or_nothing(harness, other, part, lease.job_id, operate, *needed)
     assert answer is Answer.OK
     if part != "queue":
         [entry] = await harness.client.xpending_range(
@@ -226,13 +220,11 @@ async def test_begin_of_several_jobs(harness: StoreHarness, part: str) -> None:
 
 
 @parts("events", "letters")
-async def test_begin_of_an_exhausted_job(harness: StoreHarness, part: str) -> None:
-    other = await bystander(harness)
+async def test_begin_of_an_exhausted_job(harness: StoreHarness, other: Lease, part: str) -> None:
     lease = await harness.running(max_attempts=1)
     await harness.expire(lease)
     operate = partial(harness.begin, lease.job_id, lease.message_id, "t2")
-    must_fail = part == "events"
-    answer = await all_or_nothing(harness, part, lease.job_id, other, operate, must_fail=must_fail)
+    answer = await all_or_nothing(harness, other, part, lease.job_id, operate, "events")
     assert answer is Answer.EXHAUSTED
     assert (await harness.types(lease.job_id))[-1] == b"error"
     assert await harness.held(lease.job_id) == {}
@@ -243,24 +235,24 @@ async def test_begin_of_an_exhausted_job(harness: StoreHarness, part: str) -> No
 
 
 @parts("events", "running")
-async def test_begin_of_a_limited_task(harness: StoreHarness, part: str) -> None:
-    other = await bystander(harness)
+async def test_begin_of_a_limited_task(harness: StoreHarness, other: Lease, part: str) -> None:
     first = await harness.running_limited("t1", slots=9)
     job_id, message_id = await harness.waiting(max_attempts=3)
     operate = partial(harness.begin_limited, job_id, message_id, "t2", 9)
-    answer = await all_or_nothing(harness, part, job_id, other, operate, must_fail=True)
+    answer = await all_or_nothing(harness, other, part, job_id, operate, part)
     assert answer is Answer.RUN
     assert {name.decode() for name, _ in await slots(harness)} == {first.job_id, job_id}
 
 
 @parts("job", "events", "lease")
-async def test_begin_of_a_job_with_a_cancel_request(harness: StoreHarness, part: str) -> None:
-    other = await bystander(harness)
+async def test_begin_of_a_job_with_a_cancel_request(
+    harness: StoreHarness, other: Lease, part: str
+) -> None:
     lease = await harness.running()
     await harness.cancel(lease.job_id)
     await harness.expire(lease)
     operate = partial(harness.begin, lease.job_id, lease.message_id, "t2")
-    answer = await all_or_nothing(harness, part, lease.job_id, other, operate, must_fail=True)
+    answer = await all_or_nothing(harness, other, part, lease.job_id, operate, part)
     assert answer is Answer.TERMINAL
     assert (await harness.types(lease.job_id))[-1] == b"canceled"
     assert await harness.pending() == 1
@@ -277,3 +269,171 @@ async def test_reading_a_job_of_the_wrong_type(harness: StoreHarness) -> None:
     await harness.client.set(harness.keys.job("a"), "a string")
     assert await harness.store.get("a") is None
     assert await harness.store.get("b") is None
+
+
+# -- Scripts of gateways and of the queue ---------------------------------------------------------
+
+
+now_or_later = pytest.mark.parametrize("delay_ms", [0, 60_000], ids=["now", "later"])
+
+
+async def queued(harness: StoreHarness) -> str:
+    return (await harness.post(max_attempts=2))[0]
+
+
+async def scheduled(harness: StoreHarness) -> str:
+    return (await harness.post(delay_ms=60_000, schedule_limit=9, max_attempts=2))[0]
+
+
+async def retrying(harness: StoreHarness) -> str:
+    lease = await harness.running()
+    await harness.retry(lease, 60_000)
+    return lease.job_id
+
+
+async def running(harness: StoreHarness) -> str:
+    return (await harness.running()).job_id
+
+
+@parts("job", "events", "lease", "scheduled", "queue")
+@pytest.mark.parametrize("make", [queued, scheduled, retrying, running])
+async def test_cancel(
+    harness: StoreHarness, other: Lease, make: Callable[[StoreHarness], Awaitable[str]], part: str
+) -> None:
+    job_id = await make(harness)
+    operate = partial(harness.cancel, job_id)
+    answer = await all_or_nothing(harness, other, part, job_id, operate)
+    assert answer is (Answer.CANCELING if make is running else Answer.CANCELED)
+    last = b"canceling" if make is running else b"canceled"
+    assert (await harness.types(job_id))[-1] == last
+    if make is not running:
+        assert await harness.status(job_id) == b"canceled"
+        assert await harness.held(job_id) == {}
+    if part != "scheduled":
+        assert await harness.client.zcard(harness.keys.scheduled) == 0
+    if part != "queue":
+        assert await harness.pending() == (2 if make is running else 1)
+
+
+@parts("job", "events", "lease", "scheduled", "queue", "idempotency")
+@now_or_later
+async def test_enqueue(harness: StoreHarness, other: Lease, delay_ms: int, part: str) -> None:
+    """I9: a refused request leaves no key, and above all no job that is not queued."""
+    job = new_job(
+        delay_ms=delay_ms, schedule_limit=9, max_attempts=2,
+        idempotency_key="k", idempotency_ttl_s=60, fingerprint="f",
+    )  # fmt: skip
+    needed = (*OF_THE_JOB, "idempotency", "scheduled" if delay_ms else "queue")
+    operate = partial(harness.store.enqueue, job, "workers", 200)
+    outcome = await all_or_nothing(harness, other, part, job.job_id, operate, *needed)
+    assert outcome == (job.job_id, False)
+    assert len(await harness.job(job.job_id)) == 9
+    assert (await harness.held(job.job_id))[b"max_attempts"] == b"2"
+    if delay_ms:
+        assert await harness.client.zcard(harness.keys.scheduled) == 1
+    else:
+        assert job.job_id.encode() in [fields[b"job_id"] for fields in await harness.queued()]
+
+
+async def test_a_failed_enqueue_affects_no_other_record(harness: StoreHarness) -> None:
+    jobs = [
+        new_job(idempotency_key=f"k{n}", idempotency_ttl_s=60, fingerprint="f") for n in range(9)
+    ]
+    await harness.client.rpush(harness.keys.idempotency("k4"), "a list")
+    outcomes = await asyncio.gather(
+        *(harness.store.enqueue(job, "workers", 200) for job in jobs), return_exceptions=True
+    )
+    failed = outcomes.pop(4)
+    assert isinstance(failed, CorruptKey)
+    assert "WRONGTYPE" in str(failed)
+    assert [outcome.job_id for outcome in outcomes] == [job.job_id for job in jobs[:4] + jobs[5:]]
+    assert await harness.client.xlen(harness.keys.queue) == 8
+
+
+async def due_jobs(harness: StoreHarness) -> list[str]:
+    jobs = await harness.post(3, delay_ms=60_000, schedule_limit=9)
+    for job_id in jobs:
+        await harness.client.zadd(harness.keys.scheduled, {job_id: 1})
+    return jobs
+
+
+@parts("scheduled", "queue")
+async def test_promote(harness: StoreHarness, other: Lease, part: str) -> None:
+    jobs = await due_jobs(harness)
+    length = await harness.client.xlen(harness.keys.queue)
+
+    async def operate() -> Any:
+        outcomes = await harness.queue.promote(jobs)
+        failed = [outcome for outcome in outcomes if isinstance(outcome, CorruptKey)]
+        return failed[0] if failed else {outcome.answer for outcome in outcomes}
+
+    answers = await all_or_nothing(harness, other, part, jobs[0], operate, part)
+    assert answers == {Answer.OK}
+    assert await harness.client.xlen(harness.keys.queue) == length + 3
+
+
+async def test_promote_removes_keys_that_are_not_jobs(harness: StoreHarness) -> None:
+    """It would stay due for ever, and block others."""
+    jobs = await due_jobs(harness)
+    await spoil(harness, harness.keys.job(jobs[1]))
+    outcomes = await harness.queue.promote(jobs)
+    assert [outcome.answer for outcome in outcomes] == [Answer.OK, Answer.MISSING, Answer.OK]
+    assert await harness.client.get(harness.keys.job(jobs[1])) == b"a string"
+    assert await harness.client.xlen(harness.keys.queue) == 2
+    assert await harness.client.zcard(harness.keys.scheduled) == 0
+
+
+@parts("job", "events", "letters", "scheduled", "queue")
+@now_or_later
+async def test_redrive(harness: StoreHarness, other: Lease, delay_ms: int, part: str) -> None:
+    """Both or neither: a job that is not queued would be lost, as the next call says `created`."""
+    await harness.finish(await harness.running(), GIVEN_UP)
+    [letter] = await harness.letters()
+    job_id = harness.queue.redriven_job_id(letter.id)
+    wanted = DeadLetterRedrive(letter.id, job_id, "chat", "{}", 77, delay_ms)
+    length = await harness.client.xlen(harness.keys.queue)
+    needed = ("job", "events", "letters", "scheduled" if delay_ms else "queue")
+    operate = partial(harness.queue.redrive, wanted, 9)
+    answer = await all_or_nothing(harness, other, part, job_id, operate, *needed)
+    assert answer is Answer.CREATED
+    assert await harness.letters() == []
+    assert len(await harness.job(job_id)) == 9
+    if delay_ms:
+        assert await harness.client.zscore(harness.keys.scheduled, job_id)
+    else:
+        assert await harness.client.xlen(harness.keys.queue) == length + 1
+
+
+@parts("letters", "queue", "job", "events")
+async def test_dead_letter(harness: StoreHarness, other: Lease, part: str) -> None:
+    """If keys of the job exist, no error is written; the message is dead-lettered nevertheless."""
+    job_id = str(uuid.uuid4())
+    fields = {b"job_id": job_id.encode(), b"task": b"chat", b"payload": b"{}"}
+    await harness.client.xadd(harness.keys.queue, fields)
+    [message_id] = await harness.take()
+    operate = partial(harness.dead_letter, message_id, fields)
+    needed = ("letters", "queue")
+    answer = await all_or_nothing(harness, other, part, job_id, operate, *needed)
+    if part in needed:
+        assert answer is Answer.EXPIRED
+        assert await harness.status(job_id) == b"error"
+    else:
+        assert answer is Answer.OK
+        assert await harness.client.get(key_of(harness, part, job_id)) == b"a string"
+        assert await harness.client.exists(*harness.names(job_id, "job", "events")) == 1
+    assert await harness.pending() == 1
+
+
+async def test_trim_and_remove_idle_consumers_next_to_work(
+    harness: StoreHarness, other: Lease
+) -> None:
+    await spoil(harness, harness.keys.queue)
+    outcomes = await asyncio.gather(
+        harness.queue.trim(),
+        harness.queue.remove_idle_consumers("workers", 0),
+        harness.emit(other, 1, [note("x")]),
+        return_exceptions=True,
+    )
+    assert isinstance(outcomes[0], CorruptKey)
+    assert outcomes[1:] == [0, Answer.OK]
+    assert await harness.client.get(harness.keys.queue) == b"a string"
