@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import uuid
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -13,6 +14,7 @@ import redis.asyncio
 
 from common.aio import cancel
 from common.contracts.jobs import JobKeys
+from common.contracts.queue import Answer
 from common.errors import StoreUnavailable
 from common.jobs.audit import auditor as audit
 from common.jobs.audit import readers
@@ -29,8 +31,6 @@ from common.jobs.audit.rules import Rule
 from common.jobs.store import Lease
 from common.redis.connection import async_client
 from tests.support.store.jobs import FAILED, StoreHarness, note
-
-QUICK = AuditPace(grace_s=0.0, pause_s=0.0, recheck_delay_s=0.01)
 
 
 def auditor_of(harness: StoreHarness, **pace: float) -> Auditor:
@@ -74,23 +74,18 @@ async def ack(harness: StoreHarness, message_id: str) -> None:
 
 async def test_healthy_jobs_in_every_state(harness: StoreHarness) -> None:
     await done(harness)
-    failed = await harness.running(token="failed")
-    await harness.finish(failed, FAILED)
+    await harness.finish(await harness.running(token="failed"), FAILED)
     await harness.running(token="running")
-    retried = await harness.running(token="retried")
-    await harness.store.retry(retried, harness.worker, 60_000, b'{"kind":"x"}', b"{}")
-    released = await harness.running(token="released")
-    await harness.store.release(released, harness.worker, b"{}")
-    canceling = await harness.running(token="canceling")
-    await harness.store.cancel(canceling.job_id, harness.worker.group, b"{}", 600)
-    silent = await harness.running(token="silent")
-    await harness.expire(silent)
+    await harness.retry(await harness.running(token="retried"), 60_000)
+    await harness.release(await harness.running(token="released"))
+    await harness.cancel((await harness.running(token="canceling")).job_id)
+    await harness.expire(await harness.running(token="silent"))
     await harness.post()
     await harness.post(max_attempts=3)
     await harness.post(delay_ms=60_000, schedule_limit=10)
     for changes in ({}, {"delay_ms": 60_000, "schedule_limit": 10}):
         [job_id] = await harness.post(**changes)
-        await harness.store.cancel(job_id, harness.worker.group, b"{}", 600)
+        await harness.cancel(job_id)
     expired = await harness.post(ttl_s=60)
     await harness.client.delete(harness.keys.job(expired[0]), harness.keys.events(expired[0]))
     assert await rules(harness) == {}
@@ -389,31 +384,28 @@ async def seed(client: redis.asyncio.Redis, keys: JobKeys, count: int) -> None:
 
 
 @pytest.mark.real_redis
-async def test_round_trips_for_many_jobs_are_bounded(harness: StoreHarness) -> None:
+async def test_round_trips_are_bounded(
+    harness: StoreHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     count = 1000
     await seed(harness.client, harness.keys, count)
     await event(harness, "seed-721", "message")
-    batches = 0
-    most = 0
-    look = readers.JobReader._read
+    sizes: list[int] = []
+    read = readers.JobReader._read
 
     async def counted(self: Any, job_ids: Any) -> Any:
-        nonlocal batches, most
-        batches, most = batches + 1, max(most, len(job_ids))
-        return await look(self, job_ids)
+        sizes.append(len(job_ids))
+        return await read(self, job_ids)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(readers.JobReader, "_read", counted)
-        before = await commands(harness)
-        report = await audited(harness)
-        sent = {
-            name: count - before.get(name, 0) for name, count in (await commands(harness)).items()
-        }
+    monkeypatch.setattr(readers.JobReader, "_read", counted)
+    before = await commands(harness)
+    report = await audited(harness)
+    sent = {name: calls - before.get(name, 0) for name, calls in (await commands(harness)).items()}
     assert (report.jobs_checked, report.violations_total) == (count, 1)
     assert report.violations[0].job_id == "seed-721"
-    assert most <= audit.BATCH
+    assert max(sizes) <= audit.BATCH
     # SCAN returns a few jobs more or less each time, so not every batch is full.
-    assert batches < 2.5 * count / audit.BATCH
+    assert len(sizes) < 2.5 * count / audit.BATCH
     assert sent["scan"] < 2 * 2 * count / audit.SCAN_KEYS
     reads = ("time", "scan", "hmget", "hrandfield", "ttl", "xrange")
     assert sum(sent.get(name, 0) for name in reads) < count * 6.2 + 1000
@@ -516,49 +508,43 @@ async def test_load_causes_no_false_alarm(harness: StoreHarness, seconds: float,
     """Jobs are created, run, retried, released, canceled, scheduled, ended and deleted all the
     while, without a grace period."""
     await harness.group()
-    ended = 0
+    ended, stream = 0, {harness.keys.queue: ">"}
 
-    async def one(number: int) -> None:
-        nonlocal ended
-        token = f"t{number}"
-        if number % 5 == 0:
-            [job_id] = await harness.post(delay_ms=5, schedule_limit=1000, ttl_s=1)
+    async def post(number: int) -> None:
+        delayed = {"delay_ms": 5, "schedule_limit": 1000} if number % 5 == 0 else {}
+        [job_id] = await harness.post(ttl_s=1, **delayed)
+        if delayed:
             await asyncio.sleep(0.006)
             await harness.queue.promote([job_id])
-        else:
-            [job_id] = await harness.post(ttl_s=1)
         if number % 7 == 0:
-            await harness.store.cancel(job_id, harness.worker.group, b"{}", 600)
-        reply = await harness.client.xreadgroup(
-            harness.worker.group, token, {harness.keys.queue: ">"}, count=1
-        )
-        for entry_id, fields in reply[0][1] if reply else ():
-            await work(fields[b"job_id"].decode(), entry_id.decode(), token, number)
-            ended += 1
+            await harness.cancel(job_id)
+
+    async def begin(job_id: str, message_id: str, token: str) -> Lease | None:
+        reply = await harness.begin(job_id, message_id, token)
+        runs = reply.answer is Answer.RUN  # or it is canceled, or has expired after its second
+        return Lease(job_id, message_id, int(reply.value), token) if runs else None
 
     async def work(job_id: str, message_id: str, token: str, number: int) -> None:
-        reply = await harness.begin(job_id, message_id, token)
-        if reply.answer.value != "run":
-            return
-        lease = Lease(job_id, message_id, int(reply.value), token)
-        await harness.emit(lease, 1, [note("x")] * (number % 20))
-        if number % 3 == 0:
-            if number % 2:
-                await harness.store.retry(lease, harness.worker, 1, b'{"kind":"x"}', b"{}")
-            else:
-                await harness.store.release(lease, harness.worker, b"{}")
+        lease = await begin(job_id, message_id, token)
+        if lease:
+            await harness.emit(lease, 1, [note("x")] * (number % 20))
+        if lease and number % 3 == 0:
+            await (harness.retry(lease, 1) if number % 2 else harness.release(lease))
             await asyncio.sleep(0.003)
-            reply = await harness.begin(job_id, message_id, token + "again")
-            if reply.answer.value != "run":
-                return  # canceled meanwhile by its creator, or expired after its second
-            lease = Lease(job_id, message_id, int(reply.value), token + "again")
-        await harness.finish(lease)
+            lease = await begin(job_id, message_id, token + "again")
+        if lease:
+            await harness.finish(lease)
 
     async def keep_busy(start: int) -> None:
-        number = start
-        while True:
-            await one(number)
-            number += 8
+        nonlocal ended
+        for number in itertools.count(start, 8):
+            await post(number)
+            token = f"t{number}"
+            group = harness.worker.group
+            reply = await harness.client.xreadgroup(group, token, stream, count=1)
+            for entry_id, fields in reply[0][1] if reply else ():
+                await work(fields[b"job_id"].decode(), entry_id.decode(), token, number)
+                ended += 1
 
     async def keep_trimming() -> None:
         while True:
@@ -567,15 +553,16 @@ async def test_load_causes_no_false_alarm(harness: StoreHarness, seconds: float,
 
     noise = [asyncio.create_task(keep_busy(start)) for start in range(8)]
     noise.append(asyncio.create_task(keep_trimming()))
-    checked = 0
+    checked, auditor = 0, auditor_of(harness)
+    clock = asyncio.get_running_loop().time
+    start = clock()
+
+    def is_enough() -> bool:
+        """On a busy machine it takes longer until enough has happened."""
+        return clock() > start + seconds and ended >= jobs and checked >= 5 * jobs
+
     try:
-        auditor = Auditor(harness.client, harness.keys, harness.worker.group, QUICK)
-        clock = asyncio.get_running_loop().time
-        deadline = clock() + seconds
-        # On a busy machine it takes longer until enough has happened.
-        while clock() < deadline or (
-            (ended < jobs or checked < 5 * jobs) and clock() < deadline + 60
-        ):
+        while not is_enough() and clock() < start + seconds + 60:
             report = await auditor.run()
             assert report.violations == ()
             checked += report.jobs_checked
@@ -583,8 +570,7 @@ async def test_load_causes_no_false_alarm(harness: StoreHarness, seconds: float,
                 assert not task.done(), task.exception()
     finally:
         await cancel(*noise)
-    assert ended >= jobs
-    assert checked >= 5 * jobs
+    assert is_enough()
 
 
 async def test_one_audit_at_a_time(harness: StoreHarness) -> None:
@@ -611,7 +597,7 @@ async def test_a_canceled_audit_leaves_no_state(harness: StoreHarness) -> None:
 
 async def test_an_unavailable_redis(tmp_path: Any, keys: JobKeys) -> None:
     client = async_client(f"unix://{tmp_path}/none", connections=1)
-    auditor = Auditor(client, keys, "workers", QUICK)
+    auditor = Auditor(client, keys, "workers")
     with pytest.raises(StoreUnavailable):
         await auditor.run()
     assert not auditor.running

@@ -131,7 +131,7 @@ async def test_retry_and_release(
 
 @pytest.mark.parametrize("flagged", [False, True], ids=["", "canceling"])
 @pytest.mark.parametrize("operation", ["retry", "release"])
-async def test_an_attempt_that_cannot_be_released_keeps_its_slot(
+async def test_an_attempt_that_goes_on_has_its_slot(
     harness: StoreHarness, operation: str, flagged: bool
 ) -> None:
     """It is still running: no other job may have its slot meanwhile."""
@@ -245,9 +245,7 @@ async def test_begin_of_a_limited_task(harness: StoreHarness, other: Lease, part
 
 
 @parts("job", "events", "lease")
-async def test_begin_of_a_job_with_a_cancel_request(
-    harness: StoreHarness, other: Lease, part: str
-) -> None:
+async def test_begin_of_a_canceling_job(harness: StoreHarness, other: Lease, part: str) -> None:
     lease = await harness.running()
     await harness.cancel(lease.job_id)
     await harness.expire(lease)
@@ -424,9 +422,7 @@ async def test_dead_letter(harness: StoreHarness, other: Lease, part: str) -> No
     assert await harness.pending() == 1
 
 
-async def test_trim_and_remove_idle_consumers_next_to_work(
-    harness: StoreHarness, other: Lease
-) -> None:
+async def test_trim_and_remove_idle_consumers(harness: StoreHarness, other: Lease) -> None:
     await spoil(harness, harness.keys.queue)
     outcomes = await asyncio.gather(
         harness.queue.trim(),
