@@ -36,14 +36,6 @@ async def test_echo_as_the_contract_says(make_worker: MakeWorker) -> None:
     assert await worker.without_ttl() == []
 
 
-async def test_a_payload_that_is_not_json_becomes_raw(make_worker: MakeWorker) -> None:
-    worker = make_worker()
-    for payload, shown in ((b"{nope", "{nope"), (b"[1]", "[1]"), (b"\xff", "\ufffd")):
-        job_id = await worker.run_job(payload=payload)
-        text = (await worker.result(job_id))["text"]
-        assert text == f"echo(task=chat): {{'_raw': {shown!r}}}"
-
-
 async def test_many_jobs_each_end_once(make_worker: MakeWorker) -> None:
     worker = make_worker(max_inflight=16)
     jobs = await worker.post(40)  # older than the group
@@ -82,43 +74,30 @@ async def monitored(worker: WorkerHarness, action: object) -> list[list[str]]:
 
 @pytest.mark.real_redis
 @pytest.mark.one_server
-async def test_monitor_enqueue_writes_hash_event_queue(make_worker: MakeWorker) -> None:
+async def test_monitor_the_queue_is_written_last_and_acked_last(make_worker: MakeWorker) -> None:
     worker = make_worker()
-    await worker.post()  # connect and load the script
+    await worker.group()
     jobs: list[str] = []
 
     async def post() -> None:
         jobs.extend(await worker.post())
 
-    commands = await monitored(worker, post())
-    [job_id] = jobs
-    assert [command[:2] for command in commands] == [
-        ["HSET", f"job:{job_id}"],
-        ["XADD", f"job:{job_id}:events"],
-        ["XADD", "jobs:stream"],
-    ]
-
-
-@pytest.mark.real_redis
-@pytest.mark.one_server
-async def test_monitor_the_worker_acks_last(make_worker: MakeWorker) -> None:
-    worker = make_worker()
-    await worker.group()
-    [job_id] = await worker.post()
-
     async def work() -> None:
         worker.start()
-        await worker.settled(job_id)
+        await worker.settled(jobs[0])
         await worker.stop()
 
-    commands = await monitored(worker, work())
-    job, events, lease = f"job:{job_id}", f"job:{job_id}:events", f"job:{job_id}:lease"
-    reported = [
-        (command[0], command[1], "running" in command, "done" in command)
-        for command in commands
-        if command[1] != lease
+    enqueued = await monitored(worker, post())
+    job, events = f"job:{jobs[0]}", f"job:{jobs[0]}:events"
+    assert [command[:2] for command in enqueued] == [
+        *(["HSET", job], ["XADD", events], ["XADD", "jobs:stream"])
     ]
-    assert reported == [
+    worked = await monitored(worker, work())
+    assert [
+        (command[0], command[1], "running" in command, "done" in command)
+        for command in worked
+        if command[1] != f"job:{jobs[0]}:lease"
+    ] == [
         ("HSET", job, True, False),
         ("XADD", events, True, False),
         ("XADD", events, False, False),
@@ -126,4 +105,4 @@ async def test_monitor_the_worker_acks_last(make_worker: MakeWorker) -> None:
         ("XADD", events, False, True),
         ("XACK", "jobs:stream", False, False),
     ]
-    assert commands[-1][0] == "XACK"
+    assert worked[-1][0] == "XACK"
