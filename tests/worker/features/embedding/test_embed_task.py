@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -60,11 +59,17 @@ def embedder() -> Lengths:
     return Lengths()
 
 
+@pytest.fixture
+def harness(make_worker: MakeWorker, embedder: Lengths) -> WorkerHarness:
+    registry = Registry()
+    embed.add_handler(registry, embedder)
+    return make_worker(registry=registry)
+
+
 async def result_of(harness: WorkerHarness, **payload: Any) -> tuple[dict[str, Any], list[Any]]:
     outcome, job_id = await harness.execute(dumps(payload), "embed")
-    record = await harness.job(job_id)
-    assert outcome is Outcome.DONE, record[b"error"]
-    return json.loads(record[b"result"]), await harness.parsed_events(job_id)
+    assert outcome is Outcome.DONE, await harness.job(job_id)
+    return await harness.result(job_id), await harness.parsed_events(job_id)
 
 
 async def error_of(harness: WorkerHarness, **payload: Any) -> dict[str, Any]:
@@ -145,10 +150,3 @@ async def test_cancel_stops_the_work_at_once(harness: WorkerHarness, embedder: L
     assert (await harness.job(job_id))[b"result"] == b""
     events = await harness.parsed_events(job_id)
     assert "forced" not in [data["stage"] for _, _, data in events if "stage" in data]
-
-
-@pytest.fixture
-def harness(make_worker: MakeWorker, embedder: Lengths) -> WorkerHarness:
-    registry = Registry()
-    embed.add_handler(registry, embedder)
-    return make_worker(registry=registry)

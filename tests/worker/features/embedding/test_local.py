@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from hypothesis import strategies as st
 from common.errors import SettingsError
 from common.settings.models_dir import MODELS_DIR_VARIABLE, models_dir
 from tests.support.worker.embedding import weights
+from tests.support.worker.model import fake_services
 from worker.features.embedding.factory import DIMENSIONS, MODEL_NAME, find_model_problem
 from worker.features.embedding.local import LocalEmbedder
 from worker.features.embedding.minilm import Array, MiniLM, Workspace, gelu
@@ -56,10 +56,6 @@ Read = Callable[..., Array]
 def read(loaded: Any) -> Read:
     """Vectors of texts, in full precision."""
     return lambda *texts: loaded._model.embed([loaded.encode(text).ids for text in texts])
-
-
-def services() -> Any:
-    return SimpleNamespace(heartbeat_fields={})
 
 
 @with_model
@@ -102,9 +98,9 @@ async def test_a_query_is_quick_and_does_not_block_the_loop(embedder: LocalEmbed
 async def test_the_model_is_loaded_when_it_is_needed(embedder: LocalEmbedder) -> None:
     eager = LocalEmbedder(weights(), eager=True)
     for each in (embedder, eager):
-        rooms = services()
-        await each.start(rooms)
-        assert rooms.heartbeat_fields["embedder"]() == MODEL_NAME
+        services = fake_services()
+        await each.start(services)
+        assert services.heartbeat_fields["embedder"]() == MODEL_NAME
     assert embedder._thread._model is None
     assert eager._thread._model is not None
     await eager.close()
@@ -113,15 +109,13 @@ async def test_the_model_is_loaded_when_it_is_needed(embedder: LocalEmbedder) ->
 async def test_a_damaged_model(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"half a file")
     embedder = LocalEmbedder(tmp_path)
-    await embedder.start(services())
+    await embedder.start(fake_services())
     with pytest.raises(NoEmbedder, match="run `sluice model install` again"):
         await embedder.embed(["a"])
     await embedder.close()
     eager = LocalEmbedder(tmp_path, eager=True)
-    with pytest.raises(
-        SettingsError, match=r"EMBEDDER=minilm: .* run `sluice model install` again"
-    ):
-        await eager.start(services())
+    with pytest.raises(SettingsError, match=r"EMBEDDER=minilm: .*`sluice model install` again"):
+        await eager.start(fake_services())
     await eager.close()
 
 
@@ -166,48 +160,31 @@ def dot(left: list[float], right: list[float]) -> float:
     return sum(one * other for one, other in zip(left, right))
 
 
-#: Every 48th number of the vectors of sentence-transformers 6.2 on torch 2.13, and the sum of all
-#: 384.
+#: Of sentence-transformers 6.2 on torch 2.13: the sum and every 48th of 384 numbers.
 GOLDEN = {
-    "A job is taken by one worker at a time.": (
-        [-0.098691, 0.017512, 0.010043, 0.035873, 0.037461, 0.067813, 0.007767, 0.014936],
-        -0.23262,
-    ),
-    "How do I stop a running job?": (
-        [-0.019018, 0.02962, -0.01341, 0.009362, -0.02519, 0.061597, 0.106923, 0.069955],
-        0.16692,
-    ),
-    "": (
-        [-0.118838, 0.063324, 0.029042, 0.007964, -0.086478, 0.069688, -0.022747, -0.104721],
-        0.62907,
-    ),
-    "Ünïcödé, naïve café — 東京は日本の首都です。": (
-        [0.076897, -0.020655, -0.005747, 0.053988, -0.066813, 0.096264, -0.03255, -0.036592],
-        -0.07922,
-    ),
-    "🙂 emoji [SEP] and [MASK]": (
-        [-0.115744, -0.059836, 0.027896, 0.001137, 0.028696, 0.105218, -0.040465, 0.008098],
-        0.0016,
-    ),
+    "A job is taken by one worker at a time.": (-0.23262,
+        [-0.098691, 0.017512, 0.010043, 0.035873, 0.037461, 0.067813, 0.007767, 0.014936]),
+    "How do I stop a running job?": (0.16692,
+        [-0.019018, 0.02962, -0.01341, 0.009362, -0.02519, 0.061597, 0.106923, 0.069955]),
+    "": (0.62907,
+        [-0.118838, 0.063324, 0.029042, 0.007964, -0.086478, 0.069688, -0.022747, -0.104721]),
+    "Ünïcödé, naïve café — 東京は日本の首都です。": (-0.07922,
+        [0.076897, -0.020655, -0.005747, 0.053988, -0.066813, 0.096264, -0.03255, -0.036592]),
+    "🙂 emoji [SEP] and [MASK]": (0.0016,
+        [-0.115744, -0.059836, 0.027896, 0.001137, 0.028696, 0.105218, -0.040465, 0.008098]),
     # Longer than the model's limit.
-    "The quick brown fox jumps over the lazy dog. " * 60: (
-        [0.062278, -0.063252, 0.057741, 0.025365, 0.120579, 0.087119, -0.047842, -0.031233],
-        -0.47718,
-    ),
-    "def main() -> int:\n    return 0\n": (
-        [0.060335, 0.073327, 0.00619, 0.105833, -0.135458, -0.057948, -0.102196, 0.079159],
-        -0.08058,
-    ),
-    "١٢٣ عربى हिन्दी ไทย": (
-        [0.001614, 0.077337, 0.002706, 0.02164, -0.051287, 0.052277, -0.0536, 0.025258],
-        -0.36266,
-    ),
-}
+    "The quick brown fox jumps over the lazy dog. " * 60: (-0.47718,
+        [0.062278, -0.063252, 0.057741, 0.025365, 0.120579, 0.087119, -0.047842, -0.031233]),
+    "def main() -> int:\n    return 0\n": (-0.08058,
+        [0.060335, 0.073327, 0.00619, 0.105833, -0.135458, -0.057948, -0.102196, 0.079159]),
+    "١٢٣ عربى हिन्दी ไทย": (-0.36266,
+        [0.001614, 0.077337, 0.002706, 0.02164, -0.051287, 0.052277, -0.0536, 0.025258]),
+}  # fmt: skip
 
 
 @with_model
 def test_vectors_are_those_of_the_reference(read: Read) -> None:
-    for text, (numbers, total) in GOLDEN.items():
+    for text, (total, numbers) in GOLDEN.items():
         [vector] = read(text)
         assert vector[::48] == pytest.approx(numbers, abs=2e-6), text
         assert vector.sum() == pytest.approx(total, abs=2e-5), text
@@ -243,7 +220,7 @@ def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
         (other, size_bytes, r"shape \[15261, 768\], not \[30522, 384\]"),
         (header, size_bytes // 2, "beyond the end"),
     ):
-        write(copy, written, b"")
+        copy.write_bytes(file_of(written, b""))
         os.truncate(copy, kept_bytes)  # a sparse file
         with pytest.raises(DamagedModel, match=message):
             MiniLM(tmp_path)
@@ -258,10 +235,9 @@ HEADER: dict[str, Any] = {
 }
 
 
-def write(path: Path, header: object = HEADER, data: bytes = NUMBERS) -> Path:
+def file_of(header: object = HEADER, data: bytes = NUMBERS) -> bytes:
     message = header if isinstance(header, bytes) else json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(message)) + message + data)
-    return path
+    return struct.pack("<Q", len(message)) + message + data
 
 
 def with_a(**changes: Any) -> dict[str, Any]:
@@ -274,7 +250,8 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_arrays_are_found_by_name_and_shape(path: Path) -> None:
-    file = TensorFile(write(path))
+    path.write_bytes(file_of())
+    file = TensorFile(path)
     assert set(file.tensors) == {"a", "b"}
     first = file.find("b", 2).offset_bytes
     assert struct.unpack_from("<2f", file.data, first) == (4.0, 5.0)
@@ -289,51 +266,39 @@ def test_arrays_are_found_by_name_and_shape(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("header", "message"),
+    ("content", "message"),
     [
-        (with_a(data_offsets=[0, 32]), "has a beyond the end of the file"),
-        (with_a(data_offsets=[16, 0]), "has a beyond the end of the file"),
-        (with_a(data_offsets=[-16, 0]), "has an invalid entry for a"),
-        (with_a(data_offsets=[0]), "has an invalid entry for a"),
-        (with_a(data_offsets=[0, 12]), "has 12 bytes for a of shape"),
-        (with_a(shape=[2, 3]), "has 16 bytes for a of shape"),
-        (with_a(shape=[-2, -2]), "has an invalid entry for a"),
-        (with_a(shape=[2.0, 2]), "has an invalid entry for a"),
-        (with_a(shape=[True, 4]), "has an invalid entry for a"),
-        (with_a(shape=4), "has an invalid entry for a"),
-        ({"a": 3}, "has an invalid entry for a"),
-        ({"a": {}}, "has an invalid entry for a"),
-        ([], "has a header that is not an object"),
-        (b"{", "declares a header of 1 bytes"),
-        (b"{]", "has a header that is not valid JSON"),
-    ],
-)
-def test_an_invalid_header_is_rejected(path: Path, header: object, message: str) -> None:
-    with pytest.raises(DamagedModel, match=message) as caught:
-        TensorFile(write(path, header))
-    assert str(path) in str(caught.value)
-
-
-def test_an_invalid_file_is_rejected(path: Path) -> None:
-    with pytest.raises(DamagedModel, match="cannot be read"):
-        TensorFile(path)
-    for content, message in (
+        (file_of(with_a(data_offsets=[0, 32])), "has a beyond the end of the file"),
+        (file_of(with_a(data_offsets=[16, 0])), "has a beyond the end of the file"),
+        (file_of(with_a(data_offsets=[-16, 0])), "has an invalid entry for a"),
+        (file_of(with_a(data_offsets=[0])), "has an invalid entry for a"),
+        (file_of(with_a(data_offsets=[0, 12])), "has 12 bytes for a of shape"),
+        (file_of(with_a(shape=[2, 3])), "has 16 bytes for a of shape"),
+        *((file_of(with_a(shape=shape)), "has an invalid entry for a")
+          for shape in ([-2, -2], [2.0, 2], [True, 4], 4)),
+        *((file_of({"a": entry}), "has an invalid entry for a") for entry in (3, {})),
+        (file_of([]), "has a header that is not an object"),
+        (file_of(b"{"), "declares a header of 1 bytes"),
+        (file_of(b"{]"), "has a header that is not valid JSON"),
+        (None, "cannot be read"),
         (b"", "cannot be read"),
         (b"1234567", "is too short"),
         (struct.pack("<Q", 100) + b"{}", "declares a header of 100 bytes"),
         (struct.pack("<Q", 2**63) + b"{}", "declares a header of"),
         (b"version https://git-lfs.github.com/spec/v1\n", "declares a header of"),
-    ):
+    ],
+)  # fmt: skip
+def test_a_damaged_file_is_rejected(path: Path, content: bytes | None, message: str) -> None:
+    if content is not None:
         path.write_bytes(content)
-        with pytest.raises(DamagedModel, match=message):
-            TensorFile(path)
+    with pytest.raises(DamagedModel, match=message) as caught:
+        TensorFile(path)
+    assert str(path) in str(caught.value)
 
 
 JSON = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5)),
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner)
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
     max_leaves=6,
 )
 ENTRY = st.fixed_dictionaries(
@@ -347,8 +312,9 @@ ENTRY = st.fixed_dictionaries(
     data=st.binary(max_size=40),
 )
 def test_any_header_is_right_or_damaged(path: Path, header: dict[str, Any], data: bytes) -> None:
+    path.write_bytes(file_of(header, data))
     try:
-        file = TensorFile(write(path, header, data))
+        file = TensorFile(path)
     except DamagedModel:
         return
     for tensor in file.tensors.values():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -27,34 +27,21 @@ from worker.registry import WorkerServices
 Opener = Callable[..., Any]
 
 
-@asynccontextmanager
-async def living(**given: Any) -> AsyncIterator[tuple[Any, WorkerServices]]:
-    """The embedder and the services of a worker with these settings, started with its model."""
-    settings = WorkerSettings(**given)
-    model = ModelClient(settings)
-    embedder = choose_embedder(settings, model)
-    services = fake_services()
-    parts = (model, embedder)
-    for part in parts:
-        await part.start(services)
-    running = [asyncio.ensure_future(part.run()) for part in parts]
-    try:
-        yield embedder, services
-    finally:
-        await cancel(*running)
-        for part in parts:
-            await part.close()
-
-
 @pytest.fixture
 async def open_embedder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Opener]:
-    """Opens embedders without an installed model."""
+    """Opens embedders without an installed model, with the services of their workers."""
     monkeypatch.setenv(MODELS_DIR_VARIABLE, str(tmp_path / "models"))
     async with AsyncExitStack() as stack:
 
         async def open_one(**given: Any) -> tuple[Any, WorkerServices]:
-            opening = living(sluice_data_dir=str(tmp_path), **given)
-            return await stack.enter_async_context(opening)
+            settings = WorkerSettings(sluice_data_dir=str(tmp_path), **given)
+            model = ModelClient(settings)
+            embedder, services = choose_embedder(settings, model), fake_services()
+            for part in (model, embedder):
+                await part.start(services)
+                stack.push_async_callback(part.close)
+                stack.push_async_callback(cancel, asyncio.ensure_future(part.run()))
+            return embedder, services
 
         yield open_one
 
@@ -131,15 +118,15 @@ async def test_many_texts_go_a_few_at_a_time(open_embedder: Opener, embeds: Mode
     assert await embedder.embed([]) == []
 
 
-async def test_vectors_are_normalised(open_embedder: Opener, embeds: ModelServer) -> None:
-    def answer(body: dict[str, Any]) -> Answer:
-        return body_answer({"data": [{"index": 0, "embedding": [3.0, -4.0]}]})
+def answer_with(*vector: float) -> Callable[[dict[str, Any]], Answer]:
+    return lambda body: body_answer({"data": [{"index": 0, "embedding": vector}]})
 
-    embeds.embeddings = answer
+
+async def test_vectors_are_normalised(open_embedder: Opener, embeds: ModelServer) -> None:
     embedder, _ = await open_embedder(embed_url=embeds.url)
-    assert await embedder.embed(["a"]) == [[0.6, -0.8]]
-    embeds.embeddings = lambda body: body_answer({"data": [{"index": 0, "embedding": [0, 0]}]})
-    assert await embedder.embed(["a"]) == [[0.0, 0.0]]
+    for vector, normalised in (((3.0, -4.0), [0.6, -0.8]), ((0, 0), [0.0, 0.0])):
+        embeds.embeddings = answer_with(*vector)
+        assert await embedder.embed(["a"]) == [normalised]
 
 
 async def test_a_server_may_shorten_or_not(open_embedder: Opener, embeds: ModelServer) -> None:
@@ -147,7 +134,7 @@ async def test_a_server_may_shorten_or_not(open_embedder: Opener, embeds: ModelS
     with pytest.raises(WrongDimensions, match="embedder-1 produces 32 dimensions, not 2"):
         await embedder.embed_all(["a"], 2)
     assert embeds.requests[0].body["dimensions"] == 2
-    embeds.embeddings = lambda body: body_answer({"data": [{"index": 0, "embedding": [0.6, 0.8]}]})
+    embeds.embeddings = answer_with(0.6, 0.8)
     assert (await embedder.embed_all(["a"], 2)).vectors == [[0.6, 0.8]]
 
 
@@ -168,29 +155,32 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def install(folder: Path) -> None:
-    (folder / "model.safetensors").write_bytes(b"\x02\0\0\0\0\0\0\0{}")
-
-
 URL = "http://127.0.0.1:1"
 
 
-def test_the_installed_model_has_precedence(folder: Path, tmp_path: Path) -> None:
-    install(folder)
-    assert isinstance(chosen(tmp_path), LocalEmbedder)
-    assert isinstance(chosen(tmp_path, embed_url=URL), LocalEmbedder)
-    assert isinstance(chosen(tmp_path, embedder="minilm"), LocalEmbedder)
-    assert isinstance(chosen(tmp_path, embedder="server", embed_url=URL), ServerEmbedder)
-    assert isinstance(chosen(tmp_path, embedder="off", embed_url=URL), NullEmbedder)
+@pytest.mark.parametrize(
+    ("installed", "given", "kind"),
+    [
+        (True, {}, LocalEmbedder),
+        (True, {"embed_url": URL}, LocalEmbedder),
+        (True, {"embedder": "minilm"}, LocalEmbedder),
+        (True, {"embedder": "server", "embed_url": URL}, ServerEmbedder),
+        (True, {"embedder": "off", "embed_url": URL}, NullEmbedder),
+        (False, {"embed_url": URL}, ServerEmbedder),
+        (False, {"model_url": URL}, NullEmbedder),  # a chat server need not support embeddings
+    ],
+)
+def test_the_installed_model_has_precedence(
+    folder: Path, tmp_path: Path, installed: bool, given: dict[str, str], kind: type
+) -> None:
+    if installed:
+        (folder / "model.safetensors").write_bytes(b"\x02\0\0\0\0\0\0\0{}")
+    assert isinstance(chosen(tmp_path, **given), kind)
 
 
 async def test_without_an_installed_model(folder: Path, tmp_path: Path) -> None:
-    assert isinstance(chosen(tmp_path, embed_url=URL), ServerEmbedder)
-    # A chat server need not support embeddings.
     unavailable = chosen(tmp_path, model_url=URL)
-    assert isinstance(unavailable, NullEmbedder)
-    assert not unavailable.ready
-    assert unavailable.name == ""
+    assert (unavailable.ready, unavailable.name) == (False, "")
     for asking in (unavailable.embed, unavailable.embed_all):
         with pytest.raises(NoEmbedder, match="run `sluice model install`, or set EMBED_URL"):
             await asking(["a"])
@@ -199,20 +189,17 @@ async def test_without_an_installed_model(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "reported"),
+    ("embedder", "reported"),
     [
-        (
-            {"embedder": "minilm"},
-            r"EMBEDDER=minilm: there is no embedding model in .*; run `sluice",
-        ),
-        ({"embedder": "server"}, "EMBEDDER=server needs a server: set EMBED_URL, or MODEL_URL"),
+        ("minilm", r"EMBEDDER=minilm: there is no embedding model in .*; run `sluice"),
+        ("server", "EMBEDDER=server needs a server: set EMBED_URL, or MODEL_URL"),
     ],
 )
 def test_unavailable_embedders_are_refused(
-    folder: Path, tmp_path: Path, given: dict[str, Any], reported: str
+    folder: Path, tmp_path: Path, embedder: str, reported: str
 ) -> None:
     with pytest.raises(SettingsError, match=reported):
-        chosen(tmp_path, **given)
+        chosen(tmp_path, embedder=embedder)
 
 
 def test_damaged_weights_fail_start_up_only_if_configured(folder: Path, tmp_path: Path) -> None:

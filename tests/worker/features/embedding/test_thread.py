@@ -37,9 +37,7 @@ class SlowModel:
 
     def encode(self, text: str) -> EncodedText:
         self.read += 1
-        return EncodedText(
-            [ord(letter) for letter in text[:BATCH_TOKENS]], len(text) > BATCH_TOKENS
-        )
+        return EncodedText([*map(ord, text[:BATCH_TOKENS])], len(text) > BATCH_TOKENS)
 
     def embed(self, batch: Sequence[Sequence[int]]) -> list[list[float]]:
         self.entered.release()
@@ -75,16 +73,19 @@ async def thread(model: SlowModel) -> AsyncIterator[EmbeddingThread]:
     await asyncio.to_thread(thread.close)
 
 
-async def result_of(work: EmbeddingRequest) -> EmbeddingResult:
-    while await work.wait_for_batch():
-        pass
-    return work.result
-
-
 def put(thread: EmbeddingThread, *texts: str) -> EmbeddingRequest:
     work = EmbeddingRequest(texts)
     thread.submit(work)
     return work
+
+
+async def result_of(work: EmbeddingRequest) -> EmbeddingResult:
+    async def wait() -> None:
+        while await work.wait_for_batch():
+            pass
+
+    await asyncio.wait_for(wait(), 20)
+    return work.result
 
 
 LONG = "x" * BATCH_TOKENS
@@ -101,37 +102,26 @@ def test_batches_hold_texts_of_about_one_length() -> None:
 
 async def test_vectors_come_in_the_order_of_the_texts(thread: EmbeddingThread) -> None:
     texts = ["a" * (7 * number % 100 + 1) for number in range(3 * READ_AHEAD)]
-    made = await asyncio.wait_for(result_of(put(thread, *texts)), 20)
+    made = await result_of(put(thread, *texts))
     assert made.vectors == [[float(len(text))] for text in texts]
     assert made.tokens == sum(map(len, texts))
     assert made.truncated == 0
-    made = await asyncio.wait_for(result_of(put(thread, "a", LONG + "x", "bb", LONG * 2)), 20)
+    made = await result_of(put(thread, "a", LONG + "x", "bb", LONG * 2))
     assert (made.truncated, made.tokens) == (2, 3 + 2 * BATCH_TOKENS)
 
 
-async def test_a_short_text_does_not_wait_for_a_long_list(
-    thread: EmbeddingThread, model: SlowModel
-) -> None:
+async def test_several_lists_take_turns(thread: EmbeddingThread, model: SlowModel) -> None:
+    """So a short text does not wait for a long list."""
     model.hold()
-    long = put(thread, *[LONG] * 20)
+    first = put(thread, *[LONG] * 3)
     await model.busy()
-    short = put(thread, "query")
+    second, query = put(thread, *["y" * 200] * 3), put(thread, "query")
     for _ in range(100):
         await asyncio.sleep(0)  # the loop continues meanwhile
     assert model.done == []
     model.allow()
-    await asyncio.gather(result_of(long), result_of(short))
-    assert model.done[1] == [5]
-
-
-async def test_several_lists_take_turns(thread: EmbeddingThread, model: SlowModel) -> None:
-    model.hold()
-    first = put(thread, *[LONG] * 3)
-    await model.busy()
-    second = put(thread, *["y" * 200] * 3)
-    model.allow()
-    await asyncio.gather(result_of(first), result_of(second))
-    assert model.done == [[256], [200], [256], [200], [256], [200]]
+    await asyncio.gather(*map(result_of, (first, second, query)))
+    assert model.done == [[256], [200], [5], [256], [200], [256], [200]]
 
 
 async def test_long_lists_are_read_in_parts(thread: EmbeddingThread, model: SlowModel) -> None:
@@ -147,9 +137,9 @@ async def test_long_lists_are_read_in_parts(thread: EmbeddingThread, model: Slow
 async def test_an_error_affects_only_one_request(thread: EmbeddingThread, model: SlowModel) -> None:
     model.fault = ValueError("bad numbers")
     with pytest.raises(ValueError, match="bad numbers"):
-        await asyncio.wait_for(result_of(put(thread, "a", "b")), 20)
+        await result_of(put(thread, "a", "b"))
     model.fault = None
-    made = await asyncio.wait_for(result_of(put(thread, "a", "b")), 20)
+    made = await result_of(put(thread, "a", "b"))
     assert len(made.vectors) == 2
 
 
@@ -163,8 +153,8 @@ async def test_a_model_that_cannot_be_loaded_is_tried_again(model: SlowModel) ->
 
     thread = EmbeddingThread(load)
     with pytest.raises(OSError, match="no such file"):
-        await asyncio.wait_for(result_of(put(thread, "a")), 20)
-    assert (await asyncio.wait_for(result_of(put(thread, "a")), 20)).vectors == [[1.0]]
+        await result_of(put(thread, "a"))
+    assert (await result_of(put(thread, "a"))).vectors == [[1.0]]
     thread.close()
 
 
@@ -179,7 +169,7 @@ async def test_closing_ends_after_the_batch_under_way(model: SlowModel) -> None:
     await asyncio.wait_for(closing, 20)
     for work in (begun, waiting):
         with pytest.raises(RuntimeError, match="closed"):
-            await asyncio.wait_for(result_of(work), 20)
+            await result_of(work)
     assert model.done == [[256]]
     with pytest.raises(RuntimeError, match="closed"):
         put(thread, "a")

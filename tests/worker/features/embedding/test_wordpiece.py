@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import random
 import re
+import string
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer
+from tokenizers import BertWordPieceTokenizer, Tokenizer
 
-from tests.support.worker.embedding import reference, small_vocabulary, weights
+from tests.support.worker.embedding import weights
 from worker.features.embedding.types import DamagedModel
 from worker.features.embedding.wordpiece import (
     PIECE_CHARS,
@@ -25,6 +26,18 @@ from worker.features.embedding.wordpiece import (
 ROOT = Path(__file__).parents[4]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 NO_LIMIT = 10**9
+
+
+def small_vocabulary() -> dict[str, int]:
+    """Some words and pieces, most of ASCII and a few other characters."""
+    words = ["the", "job", "jobs", "run", "worker", "stream", "un", "cafe", "naive", "東", "й"]
+    pieces = ["##ning", "##er", "##believ", "##able", "##ed", "##ing", "##й"]
+    letters = [*string.ascii_lowercase, *string.digits]
+    entries = [
+        *SPECIAL_TOKENS, *letters, *(f"##{letter}" for letter in letters),
+        *string.punctuation, "—", "。", "ß", "##ß", "ø", *words, *pieces,
+    ]  # fmt: skip
+    return {entry: number for number, entry in enumerate(entries)}
 
 
 class Pair(NamedTuple):
@@ -40,7 +53,7 @@ class Pair(NamedTuple):
 @pytest.fixture(scope="module")
 def small() -> Pair:
     vocabulary = small_vocabulary()
-    return Pair(WordPiece(vocabulary), reference(vocabulary))
+    return Pair(WordPiece(vocabulary), BertWordPieceTokenizer(vocabulary))
 
 
 @pytest.fixture(scope="module")
