@@ -37,7 +37,35 @@ from worker.registry import Registry, WorkerServices
 ENDS = {b"done", b"error", b"canceled"}
 
 
-class WorkerHarness(StoreHarness):
+class WorkerLoops:
+    """The loops of a worker, which end like those of `worker.main`."""
+
+    def __init__(self, consumers: QueueConsumers) -> None:
+        self.consumers = consumers
+        self._reading: asyncio.Task[None] | None = None
+        self._takers: list[asyncio.Task[Any]] = []
+        self._others: list[asyncio.Task[Any]] = []
+
+    def start_loops(self, read: Any, take: Iterable[Any], others: Iterable[Any]) -> None:
+        self._reading = asyncio.create_task(read)
+        self._takers = [asyncio.create_task(each) for each in take]
+        self._others = [asyncio.create_task(each) for each in others]
+
+    async def stop(self, grace_s: float = 5.0) -> None:
+        """Let running jobs finish."""
+        if self._reading is not None:
+            for taker in self._takers:
+                taker.cancel()
+            reading, self._reading = self._reading, None
+            await drain(self.consumers, reading, grace_s)
+
+    async def end_loops(self, timeout_s: float) -> None:
+        with contextlib.suppress(AssertionError):
+            await within(timeout_s, self.stop(0.0))
+        await cancel(*self._takers, *self._others)
+
+
+class WorkerHarness(WorkerLoops, StoreHarness):
     """A harness with a worker. `start` lets it read; otherwise tests drive its parts."""
 
     def __init__(
@@ -55,24 +83,23 @@ class WorkerHarness(StoreHarness):
         task_limits_global: dict[str, int] | None = None,
         terms: WorkerDefaults | None = None,
     ) -> None:
-        super().__init__(backend, keys, worker)
+        StoreHarness.__init__(self, backend, keys, worker)
         if registry is None:
             registry = Registry()
             echo.register(registry)
-        connections = Connections(
-            self.client,
-            backend.wire(),
-            reading or backend.wire(block_s=1.0),
-            backend.sync_client(),
-        )
         capacity = Capacity(
             max_inflight, count, block_ms, limits_of(task_limits), limits_of(task_limits_global)
         )
         terms = terms or quick_terms(worker)
         self.consumer = QueueConsumer(
-            connections, keys, worker, registry, SharedCapacity(capacity), terms
+            connections_to(backend, reading),
+            keys,
+            worker,
+            registry,
+            SharedCapacity(capacity),
+            terms,
         )
-        self.consumers = QueueConsumers([self.consumer])
+        WorkerLoops.__init__(self, QueueConsumers([self.consumer]))
         self.leases = self.consumer.leases
         self.slots = self.consumer.slots
         self.executor = self.consumer.executor
@@ -85,36 +112,23 @@ class WorkerHarness(StoreHarness):
             lambda keys, on_message: backend.wire(on_message=on_message),
             lambda: self.on_pause_change(),
         )
-        self._reading: asyncio.Task[None] | None = None
-        self._takers: list[asyncio.Task[Any]] = []
-        self._others: list[asyncio.Task[Any]] = []
 
     def start(self, *, recover: bool = False, listen: bool = True) -> None:
         """Start the reader, the deferred messages, the wait queue and the control listener."""
         consumer = self.consumer
         self.leases.start()
-        self._reading = asyncio.create_task(self.reader.run())
-        self._takers = [
-            asyncio.create_task(consumer.deferred.run(consumer.admission.offer)),
-            asyncio.create_task(consumer.wait_queue.run(consumer.admission.offer_waiting)),
-        ]
-        if recover:
-            self._takers.append(asyncio.create_task(consumer.recovery.run()))
-        self._others.append(asyncio.create_task(consumer.promoter.run()))
-        if listen:
-            self._others.append(asyncio.create_task(self.control.run()))
-
-    async def stop(self, grace_s: float = 5.0) -> None:
-        if self._reading is not None:
-            for taker in self._takers:
-                taker.cancel()
-            reading, self._reading = self._reading, None
-            await drain(self.consumers, reading, grace_s)
+        self.start_loops(
+            self.reader.run(),
+            [
+                consumer.deferred.run(consumer.admission.offer),
+                consumer.wait_queue.run(consumer.admission.offer_waiting),
+                *([consumer.recovery.run()] if recover else []),
+            ],
+            [consumer.promoter.run(), *([self.control.run()] if listen else [])],
+        )
 
     async def close(self) -> None:
-        with contextlib.suppress(AssertionError):
-            await within(5, self.stop(0.0))
-        await cancel(*self._takers, *self._others)
+        await self.end_loops(5)
         await self.consumer.close()
         await super().close()
 
@@ -234,6 +248,16 @@ class WorkerHarness(StoreHarness):
             self.worker.group, self.worker.consumer, {self.keys.queue: ">"}, count=count
         )
         return [Message.read(entry_id.decode(), fields) for entry_id, fields in reply[0][1]]
+
+
+def connections_to(backend: Backend, reading: Any = None) -> Connections:
+    """New connections for one queue consumer."""
+    return Connections(
+        backend.client(),
+        backend.wire(),
+        reading or backend.wire(block_s=1.0),
+        backend.sync_client(),
+    )
 
 
 def quick_terms(worker: WorkerIdentity) -> WorkerDefaults:

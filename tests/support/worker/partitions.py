@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from common.aio import cancel
 from common.contracts.jobs import JobKeys
 from common.jobs.store import WorkerIdentity
 from common.redis.addresses import is_cluster, url_for_tag
@@ -17,8 +15,14 @@ from common.redis.partitions import Partitions
 from tests.support.servers import Backend
 from tests.support.store.jobs import StoreHarness
 from tests.support.waiting import eventually
-from tests.support.worker.harness import ENDS, limits_of, quick_terms, registry_of, within
-from worker.monitoring.shutdown import drain
+from tests.support.worker.harness import (
+    ENDS,
+    WorkerLoops,
+    connections_to,
+    limits_of,
+    quick_terms,
+    registry_of,
+)
 from worker.queue.connections import Connections
 from worker.queue.consumers import (
     Capacity,
@@ -29,7 +33,7 @@ from worker.queue.consumers import (
 )
 
 
-class PartitionedWorker:
+class PartitionedWorker(WorkerLoops):
     """One worker for several partitions, and a store harness for each of them."""
 
     def __init__(
@@ -67,7 +71,7 @@ class PartitionedWorker:
             )
             for number, harness in enumerate(self.stores)
         ]
-        self.consumers = QueueConsumers(consumers)
+        super().__init__(QueueConsumers(consumers))
         backend_of = {harness.keys: harness.backend for harness in self.stores}
         self.listeners = build_listeners(
             self.consumers,
@@ -75,35 +79,19 @@ class PartitionedWorker:
             lambda: None,
         )
         self.slots = shared.slots
-        self._reading: asyncio.Task[None] | None = None
-        self._takers: list[asyncio.Task[Any]] = []
-        self._others: list[asyncio.Task[Any]] = []
 
     def start(self) -> None:
         """Start taking jobs."""
         self.consumers.start()
-        self._reading = asyncio.create_task(self.consumers.read())
-        self._takers = [asyncio.create_task(each) for each in self.consumers.take_loops()]
-        self._others = [
-            asyncio.create_task(each)
-            for each in (
-                *self.consumers.maintenance_loops(),
-                *(listener.run() for listener in self.listeners),
-            )
-        ]
-
-    async def stop(self, grace_s: float = 5.0) -> None:
-        """Let running jobs finish."""
-        if self._reading is not None:
-            for taker in self._takers:
-                taker.cancel()
-            reading, self._reading = self._reading, None
-            await drain(self.consumers, reading, grace_s)
+        listening = (listener.run() for listener in self.listeners)
+        self.start_loops(
+            self.consumers.read(),
+            self.consumers.take_loops(),
+            [*self.consumers.maintenance_loops(), *listening],
+        )
 
     async def close(self) -> None:
-        with contextlib.suppress(AssertionError):
-            await within(10, self.stop(0.0))
-        await cancel(*self._takers, *self._others)
+        await self.end_loops(10)
         for listener in self.listeners:
             await listener.close()
         await self.consumers.close()
@@ -145,13 +133,6 @@ def partition_backends(backend: Backend, count: int) -> list[Backend]:
         return [backend] * count
     tags = [keys.tag for keys in Partitions.create(JobKeys(), count).keys]
     return [Backend(backend.name, url_for_tag(backend.url, tag)) for tag in tags]
-
-
-def connections_to(backend: Backend) -> Connections:
-    """New connections for one queue consumer."""
-    return Connections(
-        backend.client(), backend.wire(), backend.wire(block_s=1.0), backend.sync_client()
-    )
 
 
 class FaultyConnection:

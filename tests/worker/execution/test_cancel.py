@@ -100,19 +100,6 @@ async def test_a_job_canceled_before_its_attempt_does_not_run(make_worker: MakeW
     assert await worker.types(retried) == [b"queued", b"running", b"retry", b"canceled"]
 
 
-async def test_a_job_whose_worker_died_is_not_run_again(make_worker: MakeWorker) -> None:
-    """The worker that claims it ends it."""
-    worker = make_worker()
-    lease = await worker.running()
-    assert await worker.cancel(lease.job_id) is Answer.CANCELING
-    await worker.expire(lease)
-    worker.start()
-    worker.consumer.deferred.add(lease.message_id)
-    assert await worker.settled(lease.job_id) == b"canceled"
-    assert await worker.types(lease.job_id) == [b"queued", b"running", b"canceling", b"canceled"]
-    await worker.all_acked()
-
-
 # -- cooperative ------------------------------------------------------------------------------
 
 
@@ -362,27 +349,6 @@ async def test_a_cancel_while_the_job_ends_gives_one_terminal_event(
         assert end == (await worker.types(job_id))[-1] == (await worker.job(job_id))[b"status"]
     assert await worker.without_ttl() == []
     await eventually(lambda: worker.slots.free == 16)
-
-
-@pytest.mark.fakeredis_only
-async def test_a_cancel_while_the_end_is_reported(make_worker: MakeWorker) -> None:
-    worker = make_worker(lambda context, payload: "value")
-    finish, entered, held = worker.executor._store.finish, asyncio.Event(), asyncio.Event()
-
-    async def slow(*args: Any, **rest: Any) -> Any:
-        entered.set()
-        await held.wait()
-        return await finish(*args, **rest)
-
-    worker.executor._store.finish = slow  # type: ignore[method-assign]
-    worker.start()
-    [job_id] = await worker.post()
-    await asyncio.wait_for(entered.wait(), 5)
-    await worker.cancel(job_id)
-    worker.control.on_message(job_id.encode())
-    held.set()
-    assert await worker.settled(job_id) == b"done"
-    assert await worker.types(job_id) == [b"queued", b"running", b"canceling", b"done"]
 
 
 async def test_a_failure_after_an_unnoticed_cancel_is_not_retried(make_worker: MakeWorker) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Any
 
 import pytest
@@ -162,36 +161,6 @@ async def test_invalid_events_fail_the_handler(context: JobContext, event: Any) 
         await context.emit(*event)
     if event[0] in RESERVED:
         assert event[0] in str(caught.value)
-
-
-@pytest.mark.real_redis
-async def test_a_bad_step_does_not_harm_other_jobs(make_worker: MakeWorker) -> None:
-    async def handler(context: Any, payload: Any) -> Any:
-        if payload.get("bad"):
-            await context.emit("a", {}, step=None)
-        return {}
-
-    harness = make_worker(handler)
-    harness.start()
-    bad = await harness.post(4, payload=b'{"bad":1}')
-    good = await harness.post(4)
-    for job_id in good:
-        assert await harness.settled(job_id) == b"done"
-    for job_id in bad:
-        assert await harness.settled(job_id) == b"error"
-
-
-async def test_a_thousand_events_arrive_in_order(make_worker: MakeWorker) -> None:
-    async def handler(context: Any, payload: Any) -> Any:
-        for number in range(1000):
-            await context.emit("token", {"n": number})
-
-    harness = make_worker(handler)
-    outcome, job_id = await harness.execute()
-    assert outcome is Outcome.DONE
-    events = await harness.events(job_id)
-    assert [json.loads(event[b"data"])["n"] for event in events[2:-1]] == list(range(1000))
-    assert events[-1][b"type"] == b"done"
 
 
 # -- progress ---------------------------------------------------------------------------------

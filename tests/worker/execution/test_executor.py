@@ -6,13 +6,11 @@ import asyncio
 import json
 import logging
 import threading
-import time
 from typing import Any
 
 import pytest
 
 from common.contracts.jobs import EventType
-from tests.support.waiting import eventually
 from tests.support.worker.harness import MakeWorker
 from worker.errors import AttemptLost, JobError
 from worker.execution.executor import Outcome
@@ -151,18 +149,6 @@ async def test_a_lost_lease_cancels_the_handler_and_writes_nothing(
     assert (await worker.finish(heir)).value == "ok"
 
 
-async def test_a_job_that_expired_meanwhile_is_dropped(make_worker: MakeWorker) -> None:
-    async def handler(context: Any, payload: Any) -> Any:
-        await worker.client.delete(worker.keys.job(context.job_id))
-        return {}
-
-    worker = make_worker(handler)
-    outcome, job_id = await worker.execute()
-    assert outcome is Outcome.LOST
-    assert not await worker.client.exists(worker.keys.job(job_id))
-    assert await worker.pending() == 0
-
-
 async def test_a_sync_handler_runs_in_a_thread_and_may_emit(make_worker: MakeWorker) -> None:
     def handler(context: Any, payload: Any) -> Any:
         assert threading.current_thread() is not threading.main_thread()
@@ -182,23 +168,3 @@ async def test_a_sync_handler_runs_in_a_thread_and_may_emit(make_worker: MakeWor
         (b"message", b"my.step"),
         (b"done", b"worker.done"),
     ]
-
-
-@pytest.mark.real_redis
-async def test_sync_handlers_do_not_block_the_loop(make_worker: MakeWorker) -> None:
-    entered, release = threading.Event(), threading.Event()
-
-    def blocking(context: Any, payload: Any) -> Any:
-        entered.set()
-        assert release.wait(10)
-
-    worker = make_worker(blocking)
-    attempt = await worker.attempt()
-    running = asyncio.create_task(worker.executor.run(attempt))
-    await eventually(entered.is_set)
-    before = time.monotonic()
-    await worker.post()
-    assert time.monotonic() - before < 5
-    assert not running.done()
-    release.set()
-    assert await asyncio.wait_for(running, 5) is Outcome.DONE

@@ -1,4 +1,4 @@
-"""The lease keeper and the queue cleaner."""
+"""The lease keeper: leases are renewed while their jobs run, and reported when they are lost."""
 
 from __future__ import annotations
 
@@ -15,11 +15,9 @@ from common.contracts.jobs import JobKeys
 from common.contracts.queue import Answer
 from common.jobs.store import Lease, WorkerIdentity
 from tests.support.store.jobs import DONE, StoreHarness
-from tests.support.waiting import eventually
 from tests.support.worker.harness import MakeWorker
 from worker.execution.executor import Outcome
 from worker.execution.leases import JobLeaseRenewer, LeaseKeeper, Renewal
-from worker.monitoring.cleanup import QueueCleaner
 
 
 def keeper_of(client: Any, keys: JobKeys, worker: WorkerIdentity) -> LeaseKeeper:
@@ -273,23 +271,3 @@ def test_a_failed_round_is_retried_sooner() -> None:
             assert called.acquire(timeout=30)
     finally:
         keeper.stop()
-
-
-# -- queue cleaner ----------------------------------------------------------------------------
-
-
-async def test_the_cleaner_trims_acked_messages(harness: StoreHarness) -> None:
-    await harness.group()
-    for _ in range(250):
-        await harness.client.xadd(harness.keys.queue, {"a": "b" * 20})
-    taken = await harness.take(250)
-    await harness.client.xack(harness.keys.queue, "workers", *taken[:200])
-    cleaner = asyncio.create_task(QueueCleaner(harness.queue, "workers", every_s=0.01).run())
-
-    async def trimmed() -> bool:
-        return bool(await harness.client.xlen(harness.keys.queue) < 250)
-
-    await eventually(trimmed)
-    cleaner.cancel()
-    assert await harness.pending() == 50
-    assert await harness.client.xlen(harness.keys.queue) >= 50

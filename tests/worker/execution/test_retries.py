@@ -342,32 +342,6 @@ async def test_many_instantly_failing_jobs_do_not_starve_others(
     assert len(worker.consumer.deferred) == 0
 
 
-@pytest.mark.real_redis
-async def test_a_steady_stream_of_new_jobs_does_not_starve_the_retries(
-    make_worker: MakeWorker,
-) -> None:
-    flaky = Flaky(TransientError("again", retry_after_s=0.01), failures=3)
-    posting = True
-
-    async def handler(context: Any, payload: Any) -> Any:
-        return await flaky(context, payload) if payload.get("flaky") else None
-
-    worker = make_worker(handler, max_inflight=1)
-    worker.start()
-
-    async def post_steadily() -> None:
-        while posting:
-            await worker.post(5)
-
-    steady = asyncio.create_task(post_steadily())
-    try:
-        jobs = await worker.post(3, payload=b'{"flaky":1}')
-        assert await worker.ended(jobs) == {b"done"}
-    finally:
-        posting = False
-        await steady
-
-
 # -- NotNow -----------------------------------------------------------------------------------
 
 
@@ -395,27 +369,6 @@ async def test_a_job_is_postponed_until_it_can_run(
     assert (counters.postponed, counters.retried, counters.succeeded) == (4, 1, 1)
     lines = [record for record in caplog.records if "postponed" in record.message]
     assert {record.levelno for record in lines} == {logging.INFO}
-
-
-async def test_a_postponed_attempt_is_not_the_first_error_of_the_job(
-    make_worker: MakeWorker,
-) -> None:
-    """Only failures that count are kept as the first error."""
-
-    async def handler(context: Any, payload: Any) -> None:
-        if context.attempt == 1:
-            raise Loading("loading", retry_after_s=0.01)
-        raise TransientError(f"attempt {context.attempt}", retry_after_s=0.01)
-
-    worker = make_worker(handler)
-    job_id = await worker.run_job(b"error", max_attempts=2)
-    [letter] = await worker.dead_letters()
-    first = {"kind": "transient_error", "message": "attempt 2", "attempt": 2}
-    assert json.loads(letter[b"first_error"]) == first
-    assert json.loads(letter[b"last_error"]) == await worker.error(job_id)
-    assert (await worker.error(job_id))["message"] == "attempt 3"
-    assert letter[b"attempts"] == b"3"
-    await worker.all_acked()
 
 
 @pytest.mark.parametrize("error", [NotNow("later", retry_after_s=60), ConnectionError()])

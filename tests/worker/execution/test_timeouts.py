@@ -122,25 +122,6 @@ async def test_a_handler_sees_its_deadline(make_worker: MakeWorker, sync: bool) 
     assert all(20 < left <= 30 for left in await worker.result(limited_job))
 
 
-@pytest.mark.fakeredis_only
-async def test_remaining_time_decreases(make_worker: MakeWorker) -> None:
-    async def handler(context: Any, payload: Any) -> Any:
-        seen = [context.remaining_s]
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            seen.append(context.remaining_s)
-            await context.emit("seen", seen)
-            raise
-
-    worker = make_worker(handler, terms=limited(0.1))
-    outcome, job_id = await worker.execute()
-    assert outcome is Outcome.ERROR
-    [first, last] = next(d for kind, _, d in await worker.parsed_events(job_id) if kind == "seen")
-    assert 0.05 < first <= 0.1
-    assert last <= 0.01
-
-
 # -- how the handler reacts -------------------------------------------------------------------
 
 

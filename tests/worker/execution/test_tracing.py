@@ -81,32 +81,6 @@ async def test_the_span_is_current_while_the_handler_runs(
     }
 
 
-@pytest.mark.fakeredis_only
-async def test_retries_are_new_spans_of_the_same_trace(
-    make_worker: MakeWorker, spans: Spans
-) -> None:
-    async def second_time(context: Any, payload: Any) -> None:
-        if context.attempt == 1:
-            raise TransientError("busy")
-
-    worker = make_worker(second_time)
-    await worker.run_job(options=TRACED)
-    await worker.stop()
-    first, second = spans.all
-    assert ids(first)[0] == ids(second)[0] == TRACE
-    assert ids(first)[1] != ids(second)[1]
-    for attempt, span in enumerate((first, second), 1):
-        assert attributes(span)["sluice.job.attempt"] == attempt
-        assert span.parent is not None
-        assert span.parent.span_id == 0x00F067AA0BA902B7
-    assert attributes(first)["sluice.job.outcome"] == "retry"
-    assert attributes(first)["error.type"] == TransientError.kind
-    assert first.status.status_code is StatusCode.ERROR
-    assert (second.status.status_code, "error.type" in attributes(second)) == (
-        StatusCode.UNSET, False,
-    )  # fmt: skip
-
-
 class Broken(JobError):
     kind = "broken"
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import Counter
 from functools import partial
 from typing import Any
 
 import pytest
-from redis.exceptions import RedisError
 
 from common.aio import cancel
 from common.contracts.jobs import JobKeys
@@ -142,24 +140,6 @@ async def test_a_flush_while_jobs_run(
     assert await harness.without_ttl() == []
 
 
-@pytest.mark.slow("test_reader and test_prefetch destroy the group as well")
-@pytest.mark.real_redis
-async def test_a_group_that_is_destroyed_while_jobs_run(
-    harness: WorkerHarness, busy: Busy, commands: Commands
-) -> None:
-    """Every message is delivered again, and every job still ends once."""
-    jobs = await fill(harness, busy)
-    await harness.client.xgroup_destroy(harness.keys.queue, "workers")
-    await assert_serves(harness, busy)
-    every = [job_id for kind in jobs.values() for job_id in kind]
-    assert await harness.ended(every) == {b"done"}
-    for job_id in every:
-        types = await harness.types(job_id)
-        assert types[-1] == b"done"
-        assert types.count(b"done") == 1
-    assert commands.total < 1500
-
-
 @pytest.mark.slow("counts commands for a second")
 @pytest.mark.real_redis
 @pytest.mark.parametrize("spoilt", ["queue", "schedule"])
@@ -175,37 +155,6 @@ async def test_a_corrupt_key_causes_no_busy_loop(
     assert commands.total - before < 120, commands.sent
     await harness.client.delete(key)
     await assert_serves(harness, busy, 12)
-
-
-@pytest.mark.slow("disturbs connections for a second")
-@pytest.mark.real_redis
-async def test_scripts_and_connections_that_are_lost_repeatedly(
-    harness: WorkerHarness, busy: Busy
-) -> None:
-    busy.let_go.set()
-    harness.start(recover=True)
-    jobs = await harness.post(30, task="chat") + await harness.post(20, task="plan")
-
-    async def disturb() -> None:
-        client = harness.backend.client()
-        for number in range(20):
-            with contextlib.suppress(RedisError):
-                await client.script_flush()
-                if number % 4 == 0:
-                    await client.execute_command(
-                        "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"
-                    )
-                    await client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
-            await asyncio.sleep(0.03)
-
-    await disturb()
-    harness.client = harness.backend.client()  # the test's own connection was closed, too
-    assert await harness.ended(jobs) == {b"done"}
-    for job_id in jobs:
-        types = await harness.types(job_id)
-        assert types.count(b"done") == 1
-        assert types[-1] == b"done"
-    await harness.all_acked()
 
 
 # -- restarts ---------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from common.jobs.store import WorkerIdentity
 from tests.support.waiting import eventually
 from tests.support.worker.handlers import Gate
 from tests.support.worker.harness import MakeWorker
@@ -77,32 +76,6 @@ async def test_an_offer_beyond_the_free_slots_waits(make_worker: MakeWorker) -> 
     assert set(gate.attempts.values()) == {1}
     for job_id in jobs:
         assert await worker.types(job_id) == [b"queued", b"running", b"done"]
-
-
-@pytest.mark.real_redis
-async def test_three_workers_share_the_jobs_and_none_exceeds_its_limit(
-    make_worker: MakeWorker,
-) -> None:
-    gates = [FlakyGate() for _ in range(3)]
-    workers = [
-        make_worker(
-            gate,
-            identity=WorkerIdentity("workers", f"c{number}", 30_000, 600),
-            max_inflight=2,
-        )
-        for number, gate in enumerate(gates)
-    ]
-    for each in workers:
-        each.start(recover=True)
-    jobs = await workers[0].post(60) + await workers[0].post(20, payload=b'{"flaky":1}')
-    assert await workers[0].ended(jobs) <= {b"done", b"error"}
-    assert all(gate.most <= 2 for gate in gates)
-    assert sum(bool(gate.attempts) for gate in gates) > 1
-    await workers[0].all_acked()
-    for job_id in jobs:
-        types = await workers[0].types(job_id)
-        assert sum(kind in (b"done", b"error") for kind in types) == 1
-        assert types.count(b"running") == types.count(b"retry") + 1
 
 
 @pytest.mark.fakeredis_only

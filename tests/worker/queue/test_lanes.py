@@ -11,7 +11,7 @@ import pytest
 from common.contracts.jobs import JobKeys
 from common.jobs.audit.auditor import Auditor, AuditPace
 from common.jobs.options import JobOptions
-from common.jobs.queue import DeadLetterRedrive, QueueStore
+from common.jobs.queue import QueueStore
 from common.jobs.scripts import CORE_SCRIPT
 from common.jobs.store import JobStore, WorkerIdentity
 from common.redis.batching import ScriptBatcher
@@ -126,20 +126,6 @@ async def test_a_scheduled_job_is_added_to_its_lane(
     await (here.queue if lanes else without).promote([job_id])
     await batcher.close()
     assert await here.client.xlen(here.keys.for_lane(lane if lanes else "").stream) == 1
-
-
-async def test_new_and_redriven_jobs_are_added_to_their_lane(laned: Any) -> None:
-    """The backlog is counted by lane."""
-    here = laned(Gate())
-    await here.post("low", 5)
-    job = new_job(lane="high", options=JobOptions(lane="high").to_json())
-    await here.store.enqueue(job, here.group, 3)
-    assert await here.client.xlen(here.keys.for_lane("high").stream) == 1
-    letter = await here.client.xadd(here.keys.dead_letters, {"reason": "x"})
-    options = JobOptions(lane="low").to_json()
-    redrive = DeadLetterRedrive(letter.decode(), new_job().job_id, "chat", "{}", 600, 0, options)
-    await here.queue.redrive(redrive, 10)
-    assert await here.client.xlen(here.keys.for_lane("low").stream) == 6
 
 
 async def test_a_cancel_between_attempts_acks_only_its_own_message(laned: Any) -> None:

@@ -14,10 +14,10 @@ from common.settings.worker import WorkerSettings
 from tests.support.servers import Backend
 from tests.support.waiting import eventually
 from tests.support.worker.handlers import Gate
+from tests.support.worker.harness import connections_to
 from tests.support.worker.partitions import (
     FaultyConnection,
     PartitionedWorker,
-    connections_to,
     partition_backends,
 )
 from worker.execution.outcome import WorkerDefaults
@@ -117,17 +117,6 @@ async def test_one_job_does_not_wait_for_another_partitions_backlog(
     [alone] = await worker.post(3)
     await eventually(lambda: alone in gate.begun)
     assert gate.begun.index(alone) - before < 100
-
-
-@pytest.mark.real_redis
-async def test_backlogs_are_processed_side_by_side(partitioned: MakeWorker) -> None:
-    """With equal weights; `test_lanes` has others."""
-    gate = Gate(0.01)  # so that all are read before the first 100 have ended
-    worker = partitioned(gate, 3)
-    jobs = [set(await worker.post(number, 100)) for number in range(3)]
-    worker.start()
-    await eventually(lambda: len(gate.begun) >= 100)
-    assert min(len(set(gate.begun[:100]) & each) for each in jobs) > 20
 
 
 async def test_equal_message_ids_in_two_partitions_are_distinct(

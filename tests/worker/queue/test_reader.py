@@ -199,24 +199,3 @@ async def test_a_slot_is_free_while_its_job_is_being_reported() -> None:
     reported.set()
     assert await slots.wait_idle(2)
     assert slots.free == 1
-
-
-@pytest.mark.fakeredis_only
-async def test_the_next_message_is_read_before_a_report_is_answered(
-    make_worker: MakeWorker,
-) -> None:
-    """Otherwise Redis and the worker would wait for each other in turn."""
-    worker = make_worker(max_inflight=1)
-    finish, held = worker.executor._store.finish, asyncio.Event()
-
-    async def slow(*args: Any, **rest: Any) -> Any:
-        await held.wait()
-        return await finish(*args, **rest)
-
-    worker.executor._store.finish = slow  # type: ignore[method-assign]
-    await worker.group()
-    await worker.post(3)
-    worker.start()
-    await eventually(lambda: worker.slots.busy == 2)
-    assert await worker.pending() == 2
-    held.set()

@@ -118,20 +118,6 @@ async def test_a_third_party_worker_shares_the_group(
     assert await ours.without_ttl() == []
 
 
-async def test_a_third_party_job_without_a_lease_is_run_or_acked(make_worker: MakeWorker) -> None:
-    """A running one is taken over when its message is; an ended one gets its event and its ack."""
-    worker = make_worker()
-    running, ended = await third_party_post(worker), await third_party_post(worker)
-    await worker.client.hset(worker.keys.job(running), "status", "running")
-    await worker.client.hset(worker.keys.job(ended), mapping={"status": "done", "result": "1"})
-    worker.start()
-    assert await worker.settled(running) == b"done"
-    await worker.last_event(ended, b"done")
-    await worker.all_acked()
-    assert await worker.result(ended) == 1
-    assert await worker.types(ended) == [b"queued", b"done"]
-
-
 async def test_a_third_party_worker_may_delete_its_messages(make_worker: MakeWorker) -> None:
     """With XACKDEL, which Redis has since 8.2, or with XACK and XDEL."""
     ours = make_worker()
