@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -40,6 +42,15 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 _SLOW_MODULE = re.compile(r"^pytestmark = .*pytest\.mark\.slow\(", re.MULTILINE)
+#: Directories whose tests have a command of their own, and the marker that they all have.
+_OWN_COMMAND = {"browser": "browser", "system": "system", "topologies": "topology"}
+#: Makes hypothesis compute its tables of characters and keep them in `.hypothesis`.
+_FILL_HYPOTHESIS_CACHE = """
+import warnings
+from hypothesis import strategies
+warnings.simplefilter("ignore")
+strategies.text().example()
+"""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -59,6 +70,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Loads plugins of slow tests only with them, and fills the cache of hypothesis.
+
+    The cache is computed in another process, because that takes 200 MB.
+    """
+    if config.getoption("--tier") != "fast":
+        config.pluginmanager.import_plugin("schemathesis.pytest.plugin")
+    is_xdist_worker = hasattr(config, "workerinput")
+    if not is_xdist_worker and not (config.rootpath / ".hypothesis" / "unicode_data").exists():
+        subprocess.run([sys.executable, "-c", _FILL_HYPOTHESIS_CACHE], cwd=config.rootpath)
+
+
 def _chosen_servers(config: pytest.Config) -> tuple[str, ...]:
     names = tuple(name for name in config.getoption("--servers").split(",") if name)
     if unknown := set(names) - set(ALL):
@@ -67,7 +90,11 @@ def _chosen_servers(config: pytest.Config) -> tuple[str, ...]:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Does not import a module that is slow as a whole if no slow tests run."""
+    """Does not import modules of which no test will run."""
+    if collection_path.is_dir():
+        marker = _OWN_COMMAND.get(collection_path.name)
+        apart = collection_path.parent.name == "tests" and f"not {marker}" in config.option.markexpr
+        return True if apart else None
     if config.getoption("--tier") != "fast" or os.environ.get(WITH_TOPOLOGIES):
         return None
     name = collection_path.name
