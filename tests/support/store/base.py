@@ -82,6 +82,14 @@ class RedisHarness:
                 await self.client.rename(kept, key)
         return await call()
 
+    async def record(self, name: str) -> dict[str, str]:
+        raise NotImplementedError
+
+    async def has(self, name: str, **fields: str) -> None:
+        """Check these fields of a record."""
+        record = await self.record(name)
+        assert {field: record.get(field) for field in fields} == fields
+
     @contextlib.asynccontextmanager
     async def out_of_memory(self) -> AsyncIterator[None]:
         """A real server refuses commands that need memory."""

@@ -298,6 +298,10 @@ class WorkflowHarness(RedisHarness):
         start = f"{name}."
         return {key[len(start) :]: value for key, value in fields.items() if key.startswith(start)}
 
+    async def step_has(self, job_id: str, name: str, **fields: str) -> None:
+        step = await self.step(job_id, name)
+        assert {field: step.get(field) for field in fields} == fields
+
     async def statuses(self, job_id: str) -> list[str]:
         """Of all steps in order."""
         return [(await self.step(job_id, step.name))["status"] for step in FIVE.steps]

@@ -325,8 +325,7 @@ async def test_a_repair_uses_the_result_of_the_job(images: ImageHarness) -> None
     assert outcome == (OK, {"outcome": fields})
     [(entry_id, written)] = await images.entries()
     assert written == fields
-    record = await images.record(held.image_id)
-    assert (record["status"], record["result_entry_id"]) == ("processed", entry_id)
+    await images.has(held.image_id, status="processed", result_entry_id=entry_id)
     assert await images.stage(held.image_id) == ("done", "100")
 
 

@@ -53,8 +53,7 @@ async def test_items_have_ids_states_and_an_order(workflow: WorkflowHarness) -> 
     kind, name, data = (await workflow.events(job_id))[-1]
     assert (kind, name) == ("step.completed", "first")
     assert data == {"step": "first", "summary": summary, "count": 2}
-    record = await workflow.record(job_id)
-    assert (record["status"], record["current_step"]) == ("running", "first")
+    await workflow.has(job_id, status="running", current_step="first")
     assert await workflow.running() == {}
     assert await workflow.without_ttl() == []
 
@@ -237,8 +236,7 @@ async def test_parts_are_core_jobs_with_their_number(workflow: WorkflowHarness) 
     assert [core_id for core_id, _ in queued] == jobs
     assert [arguments.get("part") for _, arguments in queued] == [None, 1, 2]
     assert {arguments["execution_id"] for _, arguments in queued} == {running.execution}
-    step = await workflow.step(running.job_id, "first")
-    assert (step["parts"], step["part_jobs"]) == ("3", " ".join(jobs[1:]))
+    await workflow.step_has(running.job_id, "first", parts="3", part_jobs=" ".join(jobs[1:]))
     lease = await workflow.client.hgetall(workflow.jobs.lease(jobs[2]))
     assert codec.loads(lease[b"options"])["tenant"] == "acme"
     async with workflow.unchanged():
@@ -262,8 +260,7 @@ async def test_exactly_one_part_is_the_last(workflow: WorkflowHarness) -> None:
         *(workflow.store.finish_part(running, part, b"%d" % part) for part in range(10))
     )
     assert sorted(outcome.facts["left"] for outcome in outcomes) == list(range(10))
-    step = await workflow.step(running.job_id, "first")
-    assert (step["done"], step["total"]) == ("10", "10")
+    await workflow.step_has(running.job_id, "first", done="10", total="10")
     assert (await workflow.types(running.job_id)).count("step.progress") == 10
     found = await workflow.client.hgetall(workflow.keys.parts(running.job_id))
     assert found[f"{running.execution}:7".encode()] == b"7"
@@ -305,8 +302,7 @@ async def test_a_failed_part_fails_the_step_and_leaves_no_data(workflow: Workflo
     await workflow.store.fail(running, b"[]")
     assert await workflow.client.exists(workflow.keys.parts(running.job_id)) == 0
     again = await workflow.start(running.job_id, "first")
-    step = await workflow.step(running.job_id, "first")
-    assert (step["parts"], step["part_jobs"]) == ("", "")
+    await workflow.step_has(running.job_id, "first", parts="", part_jobs="")
     assert (await workflow.store.finish_part(running, 1, b"x")).answer is LOST
     assert (await workflow.store.finish_part(again, 1, b"x")).answer is LOST
 

@@ -62,10 +62,8 @@ async def test_a_decision_changes_its_item_and_is_recorded(workflow: WorkflowHar
             "who": "somebody",
         },
     )
-    record = await workflow.record(job_id)
-    assert (record["status"], record["last_operation"]) == ("waiting_input", "decide_selected")
-    step = await workflow.step(job_id, "review")
-    assert (step["done"], step["total"]) == ("2", "3")
+    await workflow.has(job_id, status="waiting_input", last_operation="decide_selected")
+    await workflow.step_has(job_id, "review", done="2", total="3")
     assert await workflow.without_ttl() == []
 
 
@@ -175,8 +173,7 @@ async def test_the_last_decision_ends_a_review(workflow: WorkflowHarness, review
     assert (outcome.facts["completed"], outcome.facts["pending"]) == (True, 0)
     assert "started" not in outcome.facts
     assert await workflow.statuses(job_id) == ["complete"] * 3 + ["not_started"] * 2
-    record = await workflow.record(job_id)
-    assert (record["status"], record["current_step"]) == ("running", "review")
+    await workflow.has(job_id, status="running", current_step="review")
     assert await workflow.client.zcard(workflow.keys.reviews) == 0
     assert (await workflow.events(job_id))[-1] == (
         "step.completed",

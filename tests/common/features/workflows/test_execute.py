@@ -36,9 +36,7 @@ async def test_a_step_is_an_ordinary_core_job(workflow: WorkflowHarness) -> None
     step = await workflow.step(job_id, "first")
     assert (step["status"], step["attempt"], step["options"]) == ("running", "1", '{"a":1}')
     assert (step["execution"], step["core_job"]) == tuple(ids)
-    record = await workflow.record(job_id)
-    assert (record["status"], record["current_step"]) == ("running", "first")
-    assert record["draft_state"] == "dirty"
+    await workflow.has(job_id, status="running", current_step="first", draft_state="dirty")
     assert await workflow.running() == {job_id: f"first {ids.execution}"}
 
     core = await workflow.client.hgetall(workflow.jobs.job(ids.core_job))
@@ -108,9 +106,7 @@ async def test_a_review_is_never_skipped(workflow: WorkflowHarness) -> None:
     required = {"code": "review_required", "step": "review", "pending": 2}
     refused = await workflow.execute(job_id, "apply")
     assert (refused.answer, refused.facts) == (REFUSED, required)
-    record = await workflow.record(job_id)
-    assert (record["status"], record["current_step"]) == ("waiting_input", "review")
-    assert record["target"] == ""
+    await workflow.has(job_id, status="waiting_input", current_step="review", target="")
     before = await workflow.snapshot()
     assert (await workflow.execute(job_id, "last")).facts == required
     assert await workflow.snapshot() == before  # it was waiting already
@@ -150,8 +146,7 @@ async def test_executing_a_step_again_resets_later_steps(workflow: WorkflowHarne
     assert await workflow.statuses(job_id) == ["running"] + ["not_started"] * 4
     assert await workflow.ids(job_id) == []
     assert await workflow.states(job_id) == {}
-    record = await workflow.record(job_id)
-    assert record["proposed"] == "0"
+    await workflow.has(job_id, proposed="0")
     assert (await workflow.step(job_id, "first"))["attempt"] == "2"
     assert await workflow.client.exists(workflow.keys.data(job_id)) == 0
     assert (await workflow.types(job_id))[-2:] == ["step.reset", "step.started"]
@@ -192,11 +187,8 @@ async def test_a_failed_step_resumes_without_the_earlier_steps(workflow: Workflo
     await workflow.store.fail(failing, b'[{"code":"x"}]')
     resumed = await workflow.start(job_id, "second")
     assert resumed.execution != failing.execution
-    record = await workflow.record(job_id)
-    assert (record["status"], record["draft_state"]) == ("running", "dirty")
-    assert record["completed_ms"] == ""
-    step = await workflow.step(job_id, "second")
-    assert (step["attempt"], step["errors"]) == ("2", "")
+    await workflow.has(job_id, status="running", draft_state="dirty", completed_ms="")
+    await workflow.step_has(job_id, "second", attempt="2", errors="")
     assert await workflow.client.exists(workflow.keys.data(job_id)) == 0
     assert "step.reset" not in await workflow.types(job_id)
     assert (await workflow.step(job_id, "first"))["attempt"] == "1"

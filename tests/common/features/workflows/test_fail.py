@@ -22,8 +22,7 @@ async def test_a_failure_ends_step_and_job(workflow: WorkflowHarness) -> None:
     job_id = await workflow.create(webhook=hooked("step.failed", "job.failed"))
     running = await workflow.start(job_id, "second")
     assert (await workflow.store.fail(running, ERRORS)).answer is OK
-    step = await workflow.step(job_id, "first")
-    assert (step["status"], step["errors"]) == ("failed", ERRORS.decode())
+    await workflow.step_has(job_id, "first", status="failed", errors=ERRORS.decode())
     record = await workflow.record(job_id)
     assert (record["status"], record["draft_state"]) == ("failed", "failed")
     assert record["current_step"] == "first"
@@ -116,8 +115,7 @@ async def test_a_running_step_is_cancelled_with_the_job(workflow: WorkflowHarnes
     outcome = await workflow.store.cancel(job_id, once(), "no longer wanted")
     assert outcome.facts == {"core_jobs": [core_job]}
     assert (await workflow.statuses(job_id))[:2] == ["cancelled", "not_started"]
-    record = await workflow.record(job_id)
-    assert (record["draft_state"], record["target"]) == ("dirty", "")
+    await workflow.has(job_id, draft_state="dirty", target="")
     assert await workflow.running() == {}
     assert (await workflow.events(job_id))[-1][2]["reason"] == "no longer wanted"
     async with workflow.unchanged():
@@ -152,8 +150,7 @@ async def test_progress_is_published_and_never_decreases(workflow: WorkflowHarne
     job_id = await workflow.create()
     running = await workflow.start(job_id, "first")
     assert (await workflow.store.progress(running, 3, 10)).answer is OK
-    step = await workflow.step(job_id, "first")
-    assert (step["done"], step["total"]) == ("3", "10")
+    await workflow.step_has(job_id, "first", done="3", total="10")
     kind, name, data = (await workflow.events(job_id))[-1]
     assert (kind, name) == ("step.progress", "first")
     assert data == {"step": "first", "done": 3, "total": 10}
@@ -170,8 +167,7 @@ async def test_a_new_execution_starts_at_zero(workflow: WorkflowHarness) -> None
     await workflow.store.progress(running, 9, 10)
     await workflow.store.fail(running, b"[]")
     again = await workflow.start(job_id, "first")
-    step = await workflow.step(job_id, "first")
-    assert (step["done"], step["total"]) == ("0", "0")
+    await workflow.step_has(job_id, "first", done="0", total="0")
     await workflow.store.progress(again, 1, 10)
     assert (await workflow.step(job_id, "first"))["done"] == "1"
     assert (await workflow.store.progress(running, 10, 10)).answer is LOST

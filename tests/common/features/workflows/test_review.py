@@ -40,8 +40,7 @@ TWICE = WorkflowDefinition(
 
 async def test_a_waiting_review_uses_no_worker(workflow: WorkflowHarness) -> None:
     job_id = await workflow.in_review(webhook=hooked("job.waiting_input"))
-    record = await workflow.record(job_id)
-    assert (record["status"], record["current_step"]) == ("waiting_input", "review")
+    await workflow.has(job_id, status="waiting_input", current_step="review")
     waiting = ["complete", "complete", "waiting_input", "not_started", "not_started"]
     assert await workflow.statuses(job_id) == waiting
     assert await workflow.running() == {}
@@ -51,8 +50,7 @@ async def test_a_waiting_review_uses_no_worker(workflow: WorkflowHarness) -> Non
     assert waits == ("job.waiting_input", "review", {"step": "review", "pending": 3})
     [delivered] = await workflow.outbox(job_id)
     assert (delivered["type"], delivered["status"]) == ("job.waiting_input", "waiting_input")
-    step = await workflow.step(job_id, "review")
-    assert (step["attempt"], step["done"], step["total"]) == ("1", "0", "3")
+    await workflow.step_has(job_id, "review", attempt="1", done="0", total="3")
     assert await workflow.without_ttl() == []
 
 
@@ -90,8 +88,7 @@ async def test_confident_items_are_approved_automatically(workflow: WorkflowHarn
     assert await workflow.item(job_id, "p_001") == "approved 2 0 0.950000"
     assert await workflow.item(job_id, "p_002") == "approved 2 0 0.900000"
     assert await workflow.item(job_id, "p_003") == "proposed 1 0 0.890000"
-    record = await workflow.record(job_id)
-    assert (record["status"], record["last_operation"]) == ("waiting_input", "approve_filtered")
+    await workflow.has(job_id, status="waiting_input", last_operation="approve_filtered")
     audit = await workflow.payload(job_id, "r_001")
     assert (audit["who"], audit["proposals"]) == ("auto", ["p_001", "p_002"])
     [token] = await workflow.stack(job_id)
@@ -199,9 +196,7 @@ async def test_an_expired_review_fails_the_job_for_now(workflow: WorkflowHarness
     # Later a decision is made after all.
     outcome = await workflow.decide(job_id, action=Action.APPROVE, reviewing=True)
     assert outcome.facts["completed"]
-    record = await workflow.record(job_id)
-    assert (record["status"], record["draft_state"]) == ("running", "dirty")
-    assert record["completed_ms"] == ""
+    await workflow.has(job_id, status="running", draft_state="dirty", completed_ms="")
 
 
 @pytest.mark.parametrize(
@@ -217,8 +212,7 @@ async def test_undecided_items_are_decided_and_the_job_goes_on(
     assert outcome.facts["completed"]
     assert outcome.facts["started"]["step"] == "apply"
     assert await workflow.counters(job_id) == counts
-    record = await workflow.record(job_id)
-    assert record["last_operation"] == f"{on_timeout.value}_filtered"
+    await workflow.has(job_id, last_operation=f"{on_timeout.value}_filtered")
     audit = await workflow.payload(job_id, "r_001")
     assert (audit["who"], audit["proposals"]) == ("timeout", ["p_001", "p_002"])
     assert await workflow.stack(job_id) == [audit["undo_token"]]

@@ -136,8 +136,7 @@ async def test_an_undo_after_the_review_reopens_it(workflow: WorkflowHarness) ->
     await workflow.decide(job_id, action=Action.APPROVE, token="0000000a")
     assert (await workflow.record(job_id))["status"] == "running"
     assert (await workflow.undo(job_id, "undo_p_002")).answer is OK
-    record = await workflow.record(job_id)
-    assert (record["status"], record["current_step"]) == ("waiting_input", "review")
+    await workflow.has(job_id, status="waiting_input", current_step="review")
     assert (await workflow.types(job_id))[-3:] == [
         "undo.applied",
         "step.reset",
@@ -172,9 +171,9 @@ async def test_undo_after_a_failed_step_reopens(workflow: WorkflowHarness, cance
     started = workflow.started(job_id, await workflow.decide(job_id, action=Action.APPROVE))
     await workflow.store.fail(started, b'[{"code":"step_failed","message":"x"}]', cancelled)
     assert (await workflow.undo(job_id, "undo_p_001")).answer is OK
-    record = await workflow.record(job_id)
-    assert (record["status"], record["current_step"]) == ("waiting_input", "review")
-    assert (record["completed_ms"], record["draft_state"]) == ("", "dirty")
+    await workflow.has(
+        job_id, status="waiting_input", current_step="review", completed_ms="", draft_state="dirty"
+    )
     assert (await workflow.statuses(job_id))[2:4] == [
         "waiting_input",
         "cancelled" if cancelled else "failed",
@@ -274,8 +273,7 @@ async def test_a_worker_undoes_items_and_effects_together(workflow: WorkflowHarn
     assert outcome[:2] == (OK, {"undone": ["p_001", "p_002"], "token": token})
     assert await workflow.terms() == {}
     assert await workflow.item(job_id, "p_001") == "approved 4 0 0.500000"
-    record = await workflow.record(job_id)
-    assert (record["status"], record["draft_state"]) == ("completed", "dirty")
+    await workflow.has(job_id, status="completed", draft_state="dirty")
     assert (await workflow.step(job_id, "apply"))["undo_token"] == ""
     assert await workflow.stack(job_id) == ["undo_0000000a"]
     assert (await workflow.types(job_id))[-1] == "undo.applied"
