@@ -14,6 +14,7 @@ from common.contracts.access import AccessKeys
 from gateway.dashboard import sessions as module
 from tests.support.gateway.access import bearer, call, client_at, id_of, key_for
 from tests.support.gateway.dashboard import PAGE, SESSION, Browser
+from tests.support.gateway.faults import raising, record_calls
 from tests.support.gateway.harness import CHAT, Gateway, Make, check_problem
 
 pytestmark = pytest.mark.fakeredis_only
@@ -104,6 +105,14 @@ async def test_invalid_sign_in_creates_no_session(strict: Gateway) -> None:
         assert answer.status == 200
 
 
+async def signed_in(gateway: Gateway, *scopes: str, **options: Any) -> Browser:
+    """A browser with a session of a new key."""
+    browser = Browser(gateway)
+    answer = await browser.sign_in(await key_for(gateway, scopes=scopes), **options)
+    assert answer.status == 200
+    return browser
+
+
 # -- permissions -----------------------------------------------------------------------------------
 
 
@@ -145,8 +154,7 @@ async def test_session_has_the_permissions_of_its_key(strict: Gateway) -> None:
 
 
 async def test_key_takes_precedence_over_the_cookie(strict: Gateway) -> None:
-    browser = Browser(strict)
-    await browser.sign_in(await key_for(strict, scopes=("admin",)))
+    browser = await signed_in(strict, "admin")
     weak = await key_for(strict, scopes=("jobs:read",))
     headers = {**bearer(weak), "cookie": f"sluice_session={browser.cookie}"}
     check_problem(await strict.client.get("/v1/keys", headers), 403, "insufficient_scope")
@@ -158,8 +166,7 @@ async def test_key_takes_precedence_over_the_cookie(strict: Gateway) -> None:
 
 
 async def test_changes_require_dashboard_headers(strict: Gateway) -> None:
-    browser = Browser(strict)
-    await browser.sign_in(await key_for(strict, scopes=("admin",)), actions=True)
+    browser = await signed_in(strict, "admin", actions=True)
     before = await strict.snapshot()
     for headers in (
         {},
@@ -178,8 +185,7 @@ async def test_changes_require_dashboard_headers(strict: Gateway) -> None:
 
 async def test_pages_of_other_sites_cannot_use_the_session(make: Make) -> None:
     gateway = make(auth="required", allowed_origins="http://localhost:9999")
-    browser = Browser(gateway)
-    await browser.sign_in(await key_for(gateway, scopes=("admin",)), actions=True)
+    browser = await signed_in(gateway, "admin", actions=True)
     for origin, site in (
         ("http://evil.example", "cross-site"),
         ("http://localhost:9999", "same-site"),
@@ -210,7 +216,11 @@ async def test_unknown_cookies_and_invalid_records_are_ignored(strict: Gateway) 
         check_problem(await browser.get("/v1/workers"), 401, "key_required")
 
 
-async def test_a_wrong_key_type_in_redis_fails_the_sign_in(strict: Gateway) -> None:
+async def test_sessions_fail_closed_without_redis(strict: Gateway) -> None:
+    browser = await signed_in(strict, "ui")
+    strict.state.access.sessions._cache.clear()
+    strict.state.access.sessions._lookup._read = raising(ConnectionError())
+    check_problem(await browser.get("/v1/workers"), 503, "store_unavailable")
     key = await key_for(strict, scopes=("ui",))
     await strict.redis.set(AccessKeys().sessions(id_of(key)), "text")
     check_problem(await Browser(strict).sign_in(key), 503, "store_unavailable")
@@ -292,18 +302,6 @@ async def test_sessions_per_key_are_limited(
     assert await strict.redis.zcard(AccessKeys().sessions(id_of(key))) == 3
 
 
-async def test_session_lookup_fails_closed_without_redis(strict: Gateway) -> None:
-    browser = Browser(strict)
-    await browser.sign_in(await key_for(strict, scopes=("ui",)))
-    strict.state.access.sessions._cache.clear()
-
-    async def unreachable(_: list[str]) -> list[Any]:
-        raise ConnectionError
-
-    strict.state.access.sessions._lookup._read = unreachable
-    check_problem(await browser.get("/v1/workers"), 503, "store_unavailable")
-
-
 # -- local requests --------------------------------------------------------------------------------
 
 
@@ -317,18 +315,14 @@ async def test_local_operator_needs_no_key(gateway: Gateway) -> None:
     assert (await browser.send("POST", "/v1/jobs", CHAT)).status == 202
     await gateway.create()  # not an action of the dashboard
     assert await audit_entries(gateway) == [("local", "ui.action", "POST /v1/jobs")]
-    remote = Browser(gateway, client_at(gateway))
-    assert (await remote.me())["sign_in_needed"]
-    check_problem(await remote.get("/v1/workers"), 401, "key_required")
-
-
-async def test_local_session_limits_the_operator(gateway: Gateway) -> None:
-    browser = Browser(gateway)
     await browser.sign_in(await key_for(gateway, tenant="shop", scopes=("ui",)))
-    assert (await browser.me())["tenant"] == "shop"
+    assert (await browser.me())["tenant"] == "shop", "a session limits the operator"
     check_problem(await browser.send("POST", "/v1/jobs", CHAT), 403, "insufficient_scope")
     await browser.send("DELETE", SESSION)
     assert (await browser.me())["name"] == "local"
+    remote = Browser(gateway, client_at(gateway))
+    assert (await remote.me())["sign_in_needed"]
+    check_problem(await remote.get("/v1/workers"), 401, "key_required")
 
 
 async def test_a_read_only_dashboard_rejects_changes(make: Make) -> None:
@@ -342,17 +336,11 @@ async def test_a_read_only_dashboard_rejects_changes(make: Make) -> None:
     answer = await browser.sign_in(key, actions=True)
     assert (answer.status, answer.json()["actions"]) == (200, False)
     check_problem(await browser.send("POST", "/v1/jobs", CHAT), 403, "dashboard_read_only")
-
-
-async def test_cookie_is_ignored_without_a_dashboard(make: Make) -> None:
-    on = make(auth="required")
-    browser = Browser(on)
-    await browser.sign_in(await key_for(on, scopes=("admin",)))
-    off = make(auth="required", dashboard="off")
-    other_browser = Browser(off)
+    strict, without = make(auth="required"), make(auth="required", dashboard="off")
+    browser, other_browser = await signed_in(strict, "admin"), Browser(without)
     other_browser.cookie = browser.cookie
-    check_problem(await other_browser.get("/v1/workers"), 401, "key_required")
     assert (await browser.get("/v1/workers")).status == 200
+    check_problem(await other_browser.get("/v1/workers"), 401, "key_required")
 
 
 # -- audit log -------------------------------------------------------------------------------------
@@ -376,12 +364,7 @@ async def test_changes_are_audited_before_they_happen(strict: Gateway) -> None:
     ]
     assert [row for row in await audit_entries(strict) if row in expected] == expected
     assert all("GET /v1/jobs" not in target for _, _, target in await audit_entries(strict))
-
-
-async def test_change_fails_if_it_cannot_be_audited(strict: Gateway) -> None:
-    key = await key_for(strict, scopes=("admin",))
-    browser = Browser(strict)
-    await browser.sign_in(key, actions=True)
+    await strict.redis.delete(AccessKeys().audit_log)
     await strict.redis.set(AccessKeys().audit_log, "text")
     before = await strict.snapshot()
     check_problem(await browser.send("POST", "/v1/jobs", CHAT), 503, "store_corrupt")
@@ -396,19 +379,11 @@ async def test_unknown_cookies_are_looked_up_in_few_commands(
 ) -> None:
     monkeypatch.setattr(module, "CACHE_TTL_S", 60.0)  # no expiry on a slow machine
     sessions = strict.state.access.sessions
-    reading = sessions._lookup._read
-    sizes: list[int] = []
-
-    async def counting(names: list[str]) -> Any:
-        sizes.append(len(names))
-        return await reading(names)
-
-    sessions._lookup._read = counting
+    reads = record_calls(monkeypatch, sessions._lookup, "_read")
     await asyncio.gather(*(sessions.by_cookie(f"{n:043d}") for n in range(600)))
-    assert sum(sizes) == 600
-    assert len(sizes) <= 4
+    assert len(reads) <= 4
     await sessions.by_cookie("0" * 43)
-    assert sum(sizes) == 600, "unknown cookies are cached as well"
+    assert sum(len(names) for (names,) in reads) == 600, "unknown cookies are cached as well"
 
 
 async def test_path_cannot_forge_an_audit_entry(
@@ -423,8 +398,6 @@ async def test_path_cannot_forge_an_audit_entry(
     who, action, target = (await audit_entries(strict))[-1]
     assert (who, action) == (id_of(key), "ui.action")
     assert target == "POST /v1/jobs/x%0Atrail:%20local%20key.create%20%E2%80%AE/cancel"
-    lines = [
-        record.getMessage() for record in caplog.records if record.name == "common.access.audit_log"
-    ]
+    lines = [each for each in caplog.records if each.name == "common.access.audit_log"]
     assert lines
-    assert all(line.isprintable() for line in lines)
+    assert all(line.getMessage().isprintable() for line in lines)

@@ -10,7 +10,8 @@ import pytest
 
 from gateway.events import subscriber as watch_module
 from tests.gateway.observability.metrics.test_metrics import scrape
-from tests.support.gateway.asgi import TIMEOUT_S
+from tests.support.gateway.asgi import TIMEOUT_S, Exchange
+from tests.support.gateway.faults import record_calls
 from tests.support.gateway.harness import Gateway, Make, partitioned, settle
 from tests.support.waiting import eventually
 
@@ -25,15 +26,11 @@ async def test_only_an_idle_stream_gets_heartbeats(make: Make) -> None:
     stream, busy = await gateway.client.watch(job_id), await patient.client.watch(job_id)
     await stream.event("queued")
     for _ in range(3):
-        beat = await stream.block()
-        assert beat.comment is not None
-        assert beat.comment.startswith("hb ")
-        assert (beat.event, beat.data, beat.id) == (None, None, None)
+        assert (await stream.block()).comment
     lines = await gateway.client.watch(job_id, NDJSON)
     kinds = set()
     while "heartbeat" not in kinds:
-        piece = await lines.chunk()
-        assert piece is not None
+        piece = await lines.chunk() or b""
         kinds |= {json.loads(line)["type"] for line in piece.splitlines()}
     assert kinds == {"hello", "queued", "heartbeat"}
     await gateway.finish(job_id)
@@ -137,24 +134,8 @@ async def test_slow_client_gets_every_event_once(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its queue overflows without delaying others, and it gets each event once, in order."""
-    monkeypatch.setattr(watch_module, "MAX_QUEUED_BYTES", 2000)
-    fallen: list[Any] = []
-    fall_back = watch_module.EventSubscriber._fall_back
-    monkeypatch.setattr(
-        watch_module.EventSubscriber,
-        "_fall_back",
-        lambda self: (fallen.append(self), fall_back(self)),
-    )
     job_id = await gateway.create()
-    slow, fast = await gateway.client.watch(job_id), await gateway.client.watch(job_id)
-    await slow.event("queued")
-    await fast.event("queued")
-    slow.take.clear()
-    for n in range(300):
-        await gateway.emit(job_id, "message", {"n": n})
-        got = await fast.event("message")
-        assert got.json()["data"] == {"n": n}
-    assert len(set(fallen)) == 1
+    slow, fast, fallen = await overflow(gateway, job_id, 300, monkeypatch)
     assert len(fallen) == 1, "no live delivery until it reads again"
     slow.take.set()
     await gateway.finish(job_id)
@@ -164,30 +145,48 @@ async def test_slow_client_gets_every_event_once(
     assert done.event == "done"
 
 
-async def test_slow_client_gets_a_gap_notice(
-    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def overflow(
+    gateway: Gateway, job_id: str, count: int, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Exchange, Exchange, list[Any]]:
+    """A stream that is not read, one that is read, and the subscribers that fell back to Redis."""
     monkeypatch.setattr(watch_module, "MAX_QUEUED_BYTES", 1000)
-    job_id = await gateway.create()
+    fallen: list[Any] = []
+    real = watch_module.EventSubscriber._fall_back
+
+    def fall_back(self: Any) -> None:
+        fallen.append(self)
+        real(self)
+
+    monkeypatch.setattr(watch_module.EventSubscriber, "_fall_back", fall_back)
     slow, fast = await gateway.client.watch(job_id), await gateway.client.watch(job_id)
     await slow.event("queued")
     await fast.event("queued")
     slow.take.clear()
-    for n in range(50):
+    for n in range(count):
         await gateway.emit(job_id, "message", {"n": n})
-        await fast.event("message")
+        assert (await fast.event("message")).json()["data"] == {"n": n}
+    return slow, fast, fallen
+
+
+async def test_slow_client_gets_a_gap_notice(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = await gateway.create()
+    slow, fast, _ = await overflow(gateway, job_id, 50, monkeypatch)
     await gateway.finish(job_id)
     await fast.event("done")
     await gateway.redis.xtrim(gateway.keys.events(job_id), maxlen=5, approximate=False)
     slow.take.set()
     events = [block.event for block in await slow.rest()]
-    assert events[-6:] == ["gap", "message", "message", "message", "message", "done"]
+    assert events[-6:] == ["gap", *["message"] * 4, "done"]
     assert len(events) < 12
     found = await scrape(gateway)
     assert (found.value("gw_sse_gap_total"), found.value("gw_sse_slow_total")) == (1, 1)
 
 
-async def test_deleted_history_does_not_cause_a_busy_loop(make: Make) -> None:
+async def test_deleted_history_does_not_cause_a_busy_loop(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A second client connects after the events that the first one got were deleted."""
     gateway = make(sse_heartbeat_s=0.1)
     job_id = await gateway.create()
@@ -195,18 +194,11 @@ async def test_deleted_history_does_not_cause_a_busy_loop(make: Make) -> None:
     await first.event("queued")
     await eventually(lambda: gateway.hub._topics)
     await gateway.redis.xtrim(gateway.keys.events(job_id), maxlen=0, approximate=False)
-    calls = 0
-    execute = gateway.reading.execute_command
-
-    async def counting(*args: Any) -> Any:
-        nonlocal calls
-        calls += args[0] == "XRANGE"
-        return await execute(*args)
-
-    gateway.reading.execute_command = counting
+    calls = record_calls(monkeypatch, gateway.reading, "execute_command")
     second = await gateway.client.watch(job_id)
     while (block := await second.next()) is not None and not block.comment:
         pass
-    assert calls < 20, f"{calls} reads of an empty stream before the first heartbeat"
+    reads = [args for args in calls if args[0] == "XRANGE"]
+    assert len(reads) < 20, "reads of an empty stream before the first heartbeat"
     await gateway.finish(job_id)
     assert [block.event for block in await second.rest()][-1] == "done"

@@ -25,6 +25,7 @@ KEYS = ImageKeys()
 STAGES = (Stage.VALIDATING, Stage.DECODING, Stage.PROCESSING, Stage.ENCODING, Stage.UPLOADING)
 #: Not a valid image: the gateway does not decode it.
 BYTES = b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 40
+UNKNOWN = "6f1c0f0e-8f0a-4a51-9a55-0d4a6c4f2b7e"
 STORED = b"RIFF....WEBPVP8 stored"
 BOUNDARY = "xYzZY"
 DETAILS = {

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from common.contracts.jobs import JobKeys
 from common.observability.heartbeats import Heartbeat, ModelReading
 from tests.support.gateway.asgi import JSON, Answer, Exchange
 from tests.support.gateway.harness import Gateway
@@ -66,29 +67,27 @@ class Work:
         error = json.dumps({"kind": kind, "message": message, "attempt": 1})
         await self.end("error", error=error)
 
+    @property
+    def keys(self) -> JobKeys:
+        return self.gateway.keys_of(self.job_id)
+
     async def end(self, status: str, **fields: str) -> None:
-        await self.gateway.redis.hset(
-            self.gateway.keys_of(self.job_id).job(self.job_id), mapping={"status": status, **fields}
-        )
+        record = {"status": status, **fields}
+        await self.gateway.redis.hset(self.keys.job(self.job_id), mapping=record)
         await self.gateway.emit(self.job_id, status, {"ms": 1})
 
     async def status(self) -> str:
         """The status of the job."""
-        key = self.gateway.keys_of(self.job_id).job(self.job_id)
-        found = await self.gateway.redis.hget(key, "status")
-        return bytes(found).decode()
+        return (await self.gateway.redis.hget(self.keys.job(self.job_id), "status")).decode()
 
     async def events(self) -> list[tuple[str, Any]]:
         """The events of the job: type and data."""
-        entries = await self.gateway.redis.xrange(
-            self.gateway.keys_of(self.job_id).events(self.job_id)
-        )
+        entries = await self.gateway.redis.xrange(self.keys.events(self.job_id))
         return [(fields[b"type"].decode(), json.loads(fields[b"data"])) for _, fields in entries]
 
     async def payload(self) -> Any:
         """The payload of the job."""
-        key = self.gateway.keys_of(self.job_id).job(self.job_id)
-        return json.loads(await self.gateway.redis.hget(key, "payload"))
+        return json.loads(await self.gateway.redis.hget(self.keys.job(self.job_id), "payload"))
 
     async def answer(self) -> Answer:
         return await self.exchange.answer()
@@ -115,6 +114,16 @@ async def work(gateway: Gateway, body: object = None, path: str = CHAT, **header
     await eventually(accepted)
     [(_, fields)] = await gateway.redis.xrevrange(gateway.keys.queue, count=1)
     return Work(gateway, exchange, fields[b"job_id"].decode())
+
+
+async def streaming(gateway: Gateway, *deltas: str, body: object = None, **headers: str) -> Work:
+    """A streamed request whose job has begun and emitted pieces of the answer."""
+    request = await work(gateway, STREAMED if body is None else body, **headers)
+    await request.run()
+    await request.say(*deltas)
+    if deltas:
+        await request.exchange.start()
+    return request
 
 
 async def chunks(exchange: Exchange) -> list[dict[str, Any]]:
@@ -147,8 +156,5 @@ def error_in(answer: Answer, status: int, code: str) -> dict[str, Any]:
 async def beat(gateway: Gateway, consumer: str = "w1", name: str = "", embedder: str = "") -> None:
     """A worker's heartbeat with the names of its models."""
     model = ModelReading(state="ready", name=name) if name else None
-    heartbeat = Heartbeat(
-        consumer=consumer, started_ms=1760000000000, model=model, embedder=embedder
-    )
-    await gateway.redis.zadd(gateway.keys.workers, {consumer: 1760000000000})
-    await gateway.redis.set(gateway.keys.worker(consumer), heartbeat.to_json())
+    known = {"started_ms": 1760000000000, "seen_ms": 1760000000000, "embedder": embedder}
+    await gateway.heartbeat(Heartbeat(consumer=consumer, model=model, **known))

@@ -14,8 +14,9 @@ from common.features.images.storage.base import StorageError
 from gateway.features.images.content import disposition
 from tests.gateway.features.images.conftest import MakeImages
 from tests.support.gateway.access import bearer, key_for
+from tests.support.gateway.faults import raising
 from tests.support.gateway.harness import check_problem
-from tests.support.gateway.images import IMAGES, KEYS, STORED, Images
+from tests.support.gateway.images import IMAGES, KEYS, STORED, UNKNOWN, Images
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.fakeredis_only
@@ -69,9 +70,7 @@ async def test_content_requires_a_processed_image(images: Images) -> None:
 async def test_missing_and_unavailable_objects_are_reported(
     images: Images, monkeypatch: Any
 ) -> None:
-    async def away(*args: Any) -> Any:
-        raise StorageError("the bucket does not answer")
-
+    away = raising(StorageError("the bucket does not answer"))
     image_id = await images.uploaded()
     await images.succeed(image_id)
     with monkeypatch.context() as patched:
@@ -147,19 +146,13 @@ async def test_a_failed_image_accepts_another_upload(images: Images) -> None:
     await images.fail(image_id)
     check_problem(await images.upload(image_id), 409, "already_uploaded")
     answer = await reopen(images, image_id)
-    assert answer.status == 200
-    assert answer.json() == {
-        "image_id": image_id,
-        "status": "queued",
-        "stage": "queued",
-        "upload_url": f"{IMAGES}/{image_id}/upload",
-    }
-    assert not await images.redis.exists(KEYS.upload(image_id))
-    status = await images.status(image_id)
-    assert (status["stage"], status["progress"]) == ("queued", "0")
-    assert "error" not in status
+    again = {"status": "queued", "stage": "queued", "upload_url": f"{IMAGES}/{image_id}/upload"}
+    assert (answer.status, answer.json()) == (200, {"image_id": image_id, **again})
     view = await images.view(image_id)
+    assert (view["stage"], view["progress"]) == ("queued", 0)
     assert not {"error", "error_code", "job_id"} & set(view)
+    assert (await images.status(image_id))["progress"] == "0"
+    assert not await images.redis.exists(KEYS.upload(image_id))
     assert images.spooled() == []
     assert (await images.upload(image_id)).status == 202
     await images.succeed(image_id)
@@ -167,18 +160,14 @@ async def test_a_failed_image_accepts_another_upload(images: Images) -> None:
 
 
 async def test_retry_is_rejected_unless_the_image_has_failed(images: Images) -> None:
-    queued, processing, processed = (
-        await images.create(),
-        await images.uploaded(),
-        await images.uploaded(),
-    )
-    await images.succeed(processed)
+    ids = [await images.create(), await images.uploaded(), await images.uploaded()]
+    await images.succeed(ids[-1])
     before = await images.gateway.snapshot()
-    for image_id in (queued, processing, processed):
+    for image_id in ids:
         check_problem(await reopen(images, image_id), 409, "not_failed")
     check_problem(await reopen(images, "x"), 404, "image_not_found")
     check_problem(await delete(images, "x"), 404, "image_not_found")
-    assert (await delete(images, "6f1c0f0e-8f0a-4a51-9a55-0d4a6c4f2b7e")).status == 204
+    assert (await delete(images, UNKNOWN)).status == 204
     assert await images.gateway.snapshot() == before
 
 
@@ -224,10 +213,6 @@ async def test_delete_is_retryable_if_the_storage_fails(
     images: Images, monkeypatch: Any, state: str
 ) -> None:
     """The record stays until the object is deleted; a failed attempt may have left one."""
-
-    async def away(*args: Any) -> Any:
-        raise StorageError("no bucket")
-
     image_id = await images.uploaded()
     if state == "processed":
         await images.succeed(image_id)
@@ -238,7 +223,7 @@ async def test_delete_is_retryable_if_the_storage_fails(
         assert (await reopen(images, image_id)).status == 200
     before = await images.view(image_id)
     with monkeypatch.context() as patched:
-        patched.setattr(images.services.storage, "delete", away)
+        patched.setattr(images.services.storage, "delete", raising(StorageError("no bucket")))
         check_problem(await delete(images, image_id), 503, "storage_unavailable")
     assert await images.view(image_id) == before
     assert (await delete(images, image_id)).status == 204
@@ -250,9 +235,8 @@ async def test_deleting_for_another_tenant_is_recorded(make_images: MakeImages) 
     shop = bearer(await key_for(images.gateway, tenant="shop"))
     admin = bearer(await key_for(images.gateway, scopes=("admin",)))
     ids = [(await images.client.send("POST", IMAGES, shop)).json()["image_id"] for _ in range(2)]
-    unknown = "6f1c0f0e-8f0a-4a51-9a55-0d4a6c4f2b7e"
-    for image_id, caller in zip((*ids, unknown), (shop, admin, shop)):
+    for image_id, caller in zip((*ids, UNKNOWN), (shop, admin, shop)):
         answer = await images.client.send("DELETE", f"{IMAGES}/{image_id}", caller)
-        assert answer.status == (404 if image_id == unknown else 204)
+        assert answer.status == (404 if image_id == UNKNOWN else 204)
     entries = (await images.client.get("/v1/trail", admin)).json()["items"]
     assert [(entry["action"], entry["target"]) for entry in entries] == [("image.delete", ids[1])]

@@ -8,14 +8,12 @@ import pytest
 
 from common.contracts.images import STAGE_PROGRESS, Stage
 from gateway.features.images import hub as stages
+from tests.support.gateway.faults import fail_first, record_calls
 from tests.support.gateway.harness import check_problem, settle
-from tests.support.gateway.images import IMAGES, KEYS, STAGES, STORED, Images
+from tests.support.gateway.images import IMAGES, KEYS, STAGES, STORED, UNKNOWN, Images
 from tests.support.gateway.sse import Block
-from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.fakeredis_only
-
-UNKNOWN = "6f1c0f0e-8f0a-4a51-9a55-0d4a6c4f2b7e"
 
 
 def state_of(block: Block | None) -> tuple[str | None, str, int]:
@@ -27,28 +25,19 @@ def state_of(block: Block | None) -> tuple[str | None, str, int]:
 async def test_every_stage_is_sent_in_order(images: Images) -> None:
     image_id = await images.uploaded()
     stream = await images.watch(image_id)
-    assert (stream.status, stream.header("content-type")) == (
-        200,
-        "text/event-stream; charset=utf-8",
-    )
     hello = await stream.block()
     assert (hello.event, hello.retry) == ("hello", "1000")
     assert hello.json()["data"]["image_id"] == image_id
-    first = await stream.next()
+    first = await stream.block()
     assert state_of(first) == ("processing", "queued", 0)
-    assert first is not None
     assert set(first.json()) == {"image_id", "stage", "progress", "updated_at"}
     for stage in STAGES:
         await images.advance(image_id, stage)
-        assert state_of(await stream.next()) == (
-            "processing",
-            stage.value,
-            int(STAGE_PROGRESS[stage]),
-        )
+        expected = ("processing", stage.value, int(STAGE_PROGRESS[stage]))
+        assert state_of(await stream.next()) == expected
     await images.succeed(image_id)
-    last = await stream.next()
+    last = await stream.block()
     assert state_of(last) == ("ready", "done", 100)
-    assert last is not None
     data = last.json()
     assert (data["processed_width"], data["processed_height"]) == (1920, 1440)
     assert (data["original_width"], data["original_height"]) == (4032, 3024)
@@ -122,8 +111,11 @@ async def test_stages_written_without_a_hint_are_sent(images: Images) -> None:
         assert state_of(await stream.next()) == ("processing", stage, int(progress))
 
 
-async def test_ready_is_sent_only_after_the_record_is_complete(images: Images) -> None:
-    image_id = await images.uploaded()
+async def test_ready_is_sent_only_after_the_record_is_complete(
+    images: Images, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(stages, "RECORDS_EVERY_S", 0.05)
+    image_id, only_recorded = await images.uploaded(), await images.uploaded()
     stream = await images.watch(image_id)
     await stream.event("processing")
     at = "2030-01-01T00:00:00Z"
@@ -137,16 +129,11 @@ async def test_ready_is_sent_only_after_the_record_is_complete(images: Images) -
     for each in (stream, late):
         assert state_of(await each.next()) == ("ready", "done", 100)
         assert await each.next() is None
-
-
-async def test_an_end_only_in_the_record_is_sent(images: Images, monkeypatch: Any) -> None:
-    monkeypatch.setattr(stages, "RECORDS_EVERY_S", 0.05)
-    image_id = await images.uploaded()
-    stream = await images.watch(image_id)
-    await stream.event("processing")
-    await images.succeed(image_id)
     # As if a pipeline had written its result to the result stream only.
-    await write_status(images, image_id, stage="uploading", progress="90")
+    stream = await images.watch(only_recorded)
+    await stream.event("processing")
+    await images.succeed(only_recorded)
+    await write_status(images, only_recorded, stage="uploading", progress="90")
     assert (await stream.event("ready")).json()["stage"] == "done"
 
 
@@ -155,8 +142,7 @@ async def test_an_invalid_progress_is_tolerated(images: Images) -> None:
     for progress in ("", "x", "-7", "1000"):
         odd = {"stage": "a new stage", "progress": progress, "updated_at": "whenever"}
         await write_status(images, image_id, **odd)
-        stream = await images.watch(image_id)
-        block = await stream.event("processing")
+        block = await (await images.watch(image_id)).event("processing")
         assert 0 <= block.json()["progress"] <= 100
 
 
@@ -168,7 +154,7 @@ async def test_one_stream_has_many_images(images: Images) -> None:
     stream = await images.watch_many(ids)
     hello = await stream.block()
     assert hello.json()["data"]["image_ids"] == ids
-    blocks = [await _block(stream) for _ in ids]
+    blocks = [await stream.block() for _ in ids]
     assert [block.json()["image_id"] for block in blocks] == ids
     resumed = await images.watch_many(ids, last_event_id=blocks[-1].id or "")
     await resumed.next()
@@ -176,11 +162,12 @@ async def test_one_stream_has_many_images(images: Images) -> None:
     for each in (resumed, stream):
         assert state_of(await each.next()) == ("processing", "decoding", 30)
     await images.succeed(ids[1])
-    assert (await _block(stream)).json() == await _block_of(images, ids[1])
+    _, ready = await (await images.watch(ids[1])).rest()
+    assert (await stream.block()).json() == ready.json()
     await images.fail(ids[0])
     assert state_of(await stream.next()) == ("failed", "failed", -1)
     await images.succeed(ids[2])
-    last = await _block(stream)
+    last = await stream.block()
     assert (last.event, last.json()["image_id"]) == ("ready", ids[2])
     assert await stream.next() is None
     assert last.id
@@ -188,27 +175,16 @@ async def test_one_stream_has_many_images(images: Images) -> None:
     assert (await images.watch_many(ids[::-1], last_event_id=last.id)).status == 200
 
 
-async def _block(stream: Any) -> Block:
-    block = await stream.next()
-    assert isinstance(block, Block)
-    return block
-
-
-async def _block_of(images: Images, image_id: str) -> dict[str, Any]:
-    _, ready = await (await images.watch(image_id)).rest()
-    return ready.json()
-
-
 async def test_unknown_and_deleted_images_are_reported_as_gone(images: Images) -> None:
     image_id, deleted = await images.uploaded(), await images.uploaded()
     stream = await images.watch_many([UNKNOWN, image_id, "x", image_id, deleted])
     await stream.next()
-    blocks = [await _block(stream) for _ in range(4)]
+    blocks = [await stream.block() for _ in range(4)]
     assert [block.event for block in blocks] == ["gone", "processing", "gone", "processing"]
     assert blocks[0].json()["data"]["image_id"] == UNKNOWN
     assert blocks[0].id is None
     await images.client.send("DELETE", f"{IMAGES}/{deleted}")
-    gone = await _block(stream)
+    gone = await stream.block()
     assert (gone.event, gone.json()["data"]["image_id"]) == ("gone", deleted)
     await images.succeed(image_id)
     assert [block.event for block in await stream.rest()] == ["ready"]
@@ -224,7 +200,7 @@ async def test_the_number_of_images_is_limited(images: Images) -> None:
     ids = [await images.create() for _ in range(100)]
     stream = await images.watch_many(ids)
     await stream.next()
-    assert [(await _block(stream)).json()["image_id"] for _ in ids] == ids
+    assert [(await stream.block()).json()["image_id"] for _ in ids] == ids
     assert images.services.hub.clients == 1
 
 
@@ -264,34 +240,19 @@ async def test_a_stream_survives_an_unreachable_redis(images: Images, monkeypatc
     image_id = await images.uploaded()
     stream = await images.watch(image_id)
     await stream.event("processing")
-    reader = images.services.reader
-    reads = 0
-
-    async def away(ids: Any) -> Any:
-        nonlocal reads
-        reads += 1
-        raise ConnectionError("no Redis")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(reader, "progress", away)
-        await images.advance(image_id, Stage.ENCODING)
-        await eventually(lambda: reads > 1)
+    errors = [ConnectionError("no Redis")] * 2
+    left = fail_first(monkeypatch, images.services.reader, "progress", *errors)
+    await images.advance(image_id, Stage.ENCODING)
     assert state_of(await stream.next()) == ("processing", "encoding", 75)
+    assert left == []
 
 
 async def test_without_clients_redis_is_not_read(images: Images, monkeypatch: Any) -> None:
-    reads: list[Any] = []
-    progress = images.services.reader.progress
-
-    async def counted(ids: Any) -> Any:
-        reads.append(ids)
-        return await progress(ids)
-
     image_id = await images.uploaded()
     stream = await images.watch(image_id)
     await images.succeed(image_id)
     await stream.rest()
-    monkeypatch.setattr(images.services.reader, "progress", counted)
+    reads = record_calls(monkeypatch, images.services.reader, "progress")
     monkeypatch.setattr(stages, "MIN_POLL_S", 0.0)
     for _ in range(5):
         await images.redis.publish(images.gateway.keys.hints, KEYS.status(image_id))

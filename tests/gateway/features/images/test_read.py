@@ -15,7 +15,16 @@ from tests.gateway.features.images.conftest import MakeImages
 from tests.support.gateway.access import bearer, key_for
 from tests.support.gateway.asgi import JSON
 from tests.support.gateway.harness import check_problem
-from tests.support.gateway.images import BYTES, DETAILS, IMAGES, KEYS, STAGES, STORED, Images
+from tests.support.gateway.images import (
+    BYTES,
+    DETAILS,
+    IMAGES,
+    KEYS,
+    STAGES,
+    STORED,
+    UNKNOWN,
+    Images,
+)
 
 pytestmark = pytest.mark.fakeredis_only
 
@@ -189,7 +198,7 @@ async def test_an_invalid_record_is_tolerated(images: Images) -> None:
     assert not {"detections", "timings_ms"} & set(view)
     await images.redis.delete(KEYS.record(image_id))
     await images.redis.set(KEYS.record(image_id), "no hash")
-    for unknown in (image_id, "6f1c0f0e-8f0a-4a51-9a55-0d4a6c4f2b7e", "x", "%00", "é"):
+    for unknown in (image_id, UNKNOWN, "x", "%00", "é"):
         check_problem(await images.read(unknown), 404, "image_not_found")
 
 
@@ -197,14 +206,9 @@ async def test_pages_list_each_image_once_newest_first(images: Images) -> None:
     ids = [await images.create() for _ in range(7)]
     await images.upload(ids[3])
     await images.advance(ids[3], STAGES[1])
-    found, before = [], ""
-    while True:
-        page = (await images.client.get(f"{IMAGES}?limit=3&before={before}")).json()
-        found += page["items"]
-        assert len(page["items"]) <= 3
-        if "next" not in page:
-            break
-        before = page["next"]
+    pages = await images.client.pages(f"{IMAGES}?limit=3")
+    assert [len(page["items"]) for page in pages] == [3, 3, 1]
+    found = [view for page in pages for view in page["items"]]
     assert sorted(view["image_id"] for view in found) == sorted(ids)
     times = [view["created_at"] for view in found]
     assert times == sorted(times, reverse=True)
@@ -224,14 +228,13 @@ async def test_images_of_another_tenant_look_like_missing_ones(make_images: Make
     target = f"{IMAGES}/{image_id}"
     assert (await images.client.get(target, shop)).status == 200
     assert (await images.client.get(target, admin)).status == 200
-    unknown = "6f1c0f0e-8f0a-4a51-9a55-0d4a6c4f2b7e"
     for method, path in (
         ("GET", ""), ("GET", "/events"), ("GET", "/content"), ("PUT", "/upload"),
         ("POST", "/upload"), ("POST", "/retry-upload"), ("DELETE", ""),
     ):  # fmt: skip
         other_answer = await images.client.send(method, target + path, other)
         problem = check_problem(other_answer, 404, "image_not_found")
-        missing = await images.client.send(method, f"{IMAGES}/{unknown}{path}", other)
+        missing = await images.client.send(method, f"{IMAGES}/{UNKNOWN}{path}", other)
         assert check_problem(missing, 404, "image_not_found")["detail"] == problem["detail"]
     many = await images.client.get(f"{IMAGES}/events?image_ids={image_id}", other)
     check_problem(many, 404, "image_not_found")

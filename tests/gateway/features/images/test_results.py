@@ -15,7 +15,8 @@ from common.errors import StoreUnavailable
 from gateway.features.images.metrics import ResultOutcome
 from gateway.features.images.result_consumer import ConsumerTimings, ResultConsumer, consumer_name
 from tests.gateway.observability.metrics.test_metrics import scrape
-from tests.support.gateway.images import KEYS, STAGES, STORED, Images
+from tests.support.gateway.faults import fail_first
+from tests.support.gateway.images import KEYS, STAGES, STORED, UNKNOWN, Images
 from tests.support.servers import Backend
 from tests.support.waiting import eventually
 
@@ -140,7 +141,6 @@ async def test_several_consumers_share_the_results(images: Images, consume: Cons
     assert images.services.metrics.results == {ResultOutcome.PERSISTED: 15}
 
 
-UNKNOWN = "6f1c0f0e-8f0a-4a51-9a55-0d4a6c4f2b7e"
 INVALID: list[dict[Any, Any]] = [
     {"image_id": "x"},
     {"x": "y"},
@@ -193,31 +193,27 @@ async def test_a_transient_error_is_retried_without_limit(
     images: Images, consume: Consume, monkeypatch: Any
 ) -> None:
     image_id = await images.uploaded()
-    persist = images.services.store.persist
-    tries = 0
-
-    async def away(*args: Any) -> Any:
-        nonlocal tries
-        tries += 1
-        if tries <= 15:
-            raise StoreUnavailable("no Redis")
-        return await persist(*args)
-
-    monkeypatch.setattr(images.services.store, "persist", away)
+    errors = [StoreUnavailable("no Redis")] * 15
+    left = fail_first(monkeypatch, images.services.store, "persist", *errors)
     consume()
     await images.redis.xadd(KEYS.results, success(image_id))
     await settled(images, 1)
-    assert tries == 16
+    assert left == []
     assert (await images.view(image_id))["status"] == "processed"
     assert not await images.redis.exists(KEYS.dead_results)
 
 
-async def test_results_of_a_dead_consumer_are_taken_over(images: Images, consume: Consume) -> None:
-    ids = [await images.uploaded() for _ in range(3)]
+async def read_by(images: Images, consumer: str, *ids: str) -> None:
+    """Results of these images, read by a consumer that has not acknowledged them."""
     await images.redis.xgroup_create(KEYS.results, GROUP, "0", mkstream=True)
     for image_id in ids:
         await images.redis.xadd(KEYS.results, success(image_id))
-    await images.redis.xreadgroup(GROUP, "api-dead-1", {KEYS.results: ">"})
+    await images.redis.xreadgroup(GROUP, consumer, {KEYS.results: ">"})
+
+
+async def test_results_of_a_dead_consumer_are_taken_over(images: Images, consume: Consume) -> None:
+    ids = [await images.uploaded() for _ in range(3)]
+    await read_by(images, "api-dead-1", *ids)
     await images.redis.xgroup_createconsumer(KEYS.results, GROUP, "follow-api-1")
     assert await pending(images) == 3
     consume("api-alive-2")
@@ -235,10 +231,7 @@ async def test_pending_results_of_the_same_name_come_first(
 ) -> None:
     """A restarted process with the same name finishes its pending results."""
     ids = [await images.uploaded() for _ in range(5)]
-    await images.redis.xgroup_create(KEYS.results, GROUP, "0", mkstream=True)
-    for image_id in ids:
-        await images.redis.xadd(KEYS.results, success(image_id))
-    await images.redis.xreadgroup(GROUP, "api-me-1", {KEYS.results: ">"})
+    await read_by(images, "api-me-1", *ids)
     consumer = consume("api-me-1", ConsumerTimings(), run=False)
     assert await consumer.run_once() == 5
     assert await pending(images) == 0
@@ -246,9 +239,7 @@ async def test_pending_results_of_the_same_name_come_first(
 
 async def test_trimmed_results_are_acknowledged(images: Images, consume: Consume) -> None:
     image_id = await images.uploaded()
-    await images.redis.xgroup_create(KEYS.results, GROUP, "0", mkstream=True)
-    await images.redis.xadd(KEYS.results, success(image_id))
-    await images.redis.xreadgroup(GROUP, "api-dead-1", {KEYS.results: ">"})
+    await read_by(images, "api-dead-1", image_id)
     await images.redis.xtrim(KEYS.results, maxlen=0)
     consume("api-alive-2")
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -14,6 +16,7 @@ from common.features.images.storage.spool import SpoolFile
 from gateway.features.images.upload import sink
 from gateway.features.images.upload import upload as uploading
 from tests.gateway.features.images.conftest import MakeImages
+from tests.support.gateway.faults import raising
 from tests.support.gateway.harness import check_problem
 from tests.support.gateway.images import BYTES, IMAGES, KEYS, Images
 from tests.support.waiting import eventually
@@ -21,14 +24,19 @@ from tests.support.waiting import eventually
 pytestmark = pytest.mark.fakeredis_only
 
 
-async def away(*args: Any, **options: Any) -> Any:
-    raise StoreUnavailable("no answer")
+away = raising(StoreUnavailable("no answer"))
 
 
 async def test_redis_failing_before_the_job_exists_undoes_the_upload(
     images: Images, monkeypatch: Any
 ) -> None:
     image_id = await images.create()
+    with monkeypatch.context() as patched:
+        patched.setattr(images.services.store, "claim", away)
+        upload = images.begin(image_id, [b"x"] * 3, {"expect": "100-continue"})
+        check_problem(await upload.answer(), 503, "store_unavailable")
+        assert len(upload._chunks) == 3, "no byte was read"
+    await images.check_untouched(image_id)
     with monkeypatch.context() as patched:
         patched.setattr(images.services.store, "submit", away)
         check_problem(await images.upload(image_id), 503, "store_unavailable")
@@ -77,33 +85,18 @@ async def test_the_file_is_kept_while_the_outcome_is_unknown(
     assert (await images.upload(image_id)).status == 202
 
 
-async def test_redis_failing_before_the_first_byte_gets_503(
-    images: Images, monkeypatch: Any
-) -> None:
-    image_id = await images.create()
-    with monkeypatch.context() as patched:
-        patched.setattr(images.services.store, "claim", away)
-        upload = images.begin(image_id, [b"x"] * 3, {"expect": "100-continue"})
-        check_problem(await upload.answer(), 503, "store_unavailable")
-        assert len(upload._chunks) == 3
-    await images.check_free(image_id)
-
-
-@pytest.mark.parametrize("call", ["write", "commit"])
 async def test_a_full_disk_gets_503_and_leaves_nothing(
-    images: Images, monkeypatch: Any, call: str
+    make_images: MakeImages, monkeypatch: Any, tmp_path: Path
 ) -> None:
-    def full(*args: Any) -> Any:
-        raise OSError(28, "No space left on device")
-
-    image_id = await images.create()
-    with monkeypatch.context() as patched:
-        patched.setattr(SpoolFile, call, full)
-        check_problem(await images.upload(image_id), 503, "spool_unavailable")
+    images = make_images()
+    for call in ("write", "commit"):
+        image_id = await images.create()
+        with monkeypatch.context() as patched:
+            full = Mock(side_effect=OSError(28, "No space left on device"))
+            patched.setattr(SpoolFile, call, full)
+            check_problem(await images.upload(image_id), 503, "spool_unavailable")
+        await images.check_untouched(image_id)
     await images.check_free(image_id)
-
-
-async def test_an_invalid_spool_directory_gets_503(make_images: MakeImages, tmp_path: Any) -> None:
     (tmp_path / "file").write_bytes(b"")
     images = make_images(image_spool_dir=str(tmp_path / "file" / "spool"))
     image_id = await images.create()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
 from collections.abc import AsyncIterator
@@ -16,8 +15,17 @@ from common.errors import StoreUnavailable
 from common.jobs.store import WorkerIdentity
 from gateway.features.openai.chat import stream
 from tests.support.gateway.asgi import TIMEOUT_S, Exchange
+from tests.support.gateway.faults import raising
 from tests.support.gateway.harness import Gateway
-from tests.support.gateway.openai import EMBEDDINGS, HELLO, STREAMED, begin, error_in, work
+from tests.support.gateway.openai import (
+    EMBEDDINGS,
+    HELLO,
+    STREAMED,
+    begin,
+    error_in,
+    streaming,
+    work,
+)
 from tests.support.servers import Backend
 from tests.support.worker.harness import MakeWorker, WorkerHarness, worker_maker
 
@@ -93,11 +101,11 @@ async def test_a_running_job_is_canceled(gateway: Gateway, workers: MakeWorker, 
 async def test_a_job_with_an_idempotency_key_is_not_canceled(gateway: Gateway) -> None:
     """A request that is aborted and repeated must not end in `canceled`."""
     for body in (HELLO, STREAMED):
-        key = json.dumps(body)
-        request = await work(gateway, body, idempotency_key=f"{len(key)}")
+        key = f"{len(body)} members"
+        request = await work(gateway, body, idempotency_key=key)
         await request.exchange.hang_up()
         assert await request.status() == "queued"
-        again = begin(gateway, body, idempotency_key=f"{len(key)}")
+        again = begin(gateway, body, idempotency_key=key)
         await request.finish()
         await again.start()
         assert again.status == 200
@@ -117,10 +125,7 @@ async def test_a_disconnect_after_the_last_byte_cancels_nothing(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tests.support.gateway.asgi.Exchange", DisconnectAfterResponse)
-    request = await work(gateway, STREAMED)
-    await request.run()
-    await request.say("Hi")
-    await request.exchange.start()
+    request = await streaming(gateway, "Hi")
     gateway.hub.close_streams()
     await request.exchange.rest()
     assert await request.status() == "queued"
@@ -143,10 +148,7 @@ async def test_a_client_that_stops_reading_cancels_its_job(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream, "SEND_TIMEOUT_S", 0.05)
-    request = await work(gateway, STREAMED)
-    await request.run()
-    await request.say("Hi")
-    await request.exchange.start()
+    request = await streaming(gateway, "Hi")
     request.exchange.take.clear()
     await request.say(" there")
     await asyncio.wait_for(request.exchange.task, TIMEOUT_S)
@@ -157,11 +159,8 @@ async def test_a_client_that_stops_reading_cancels_its_job(
 async def test_a_failed_cancel_is_logged(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def away(*_: object) -> None:
-        raise StoreUnavailable("away")
-
     request = await work(gateway)
-    monkeypatch.setattr(gateway.state.store, "cancel", away)
+    monkeypatch.setattr(gateway.state.store, "cancel", raising(StoreUnavailable("away")))
     with caplog.at_level(logging.WARNING, "gateway.features.openai.job_runner"):
         await request.exchange.hang_up()
     assert "not canceled after its client disconnected: away" in caplog.text

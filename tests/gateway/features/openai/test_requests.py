@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from gateway.features.openai.chat.request import UNSUPPORTED_MEMBERS, ChatRequest
 from gateway.features.openai.validation import parse_body
@@ -13,6 +14,7 @@ from gateway.http.error_formats import openai_error_view
 from gateway.http.paths import is_openai
 from gateway.http.problems import Problem
 from tests.support.gateway.access import bearer, client_at, key_for
+from tests.support.gateway.faults import raising
 from tests.support.gateway.harness import CHAT as JOB
 from tests.support.gateway.harness import Gateway, Make, check_problem
 from tests.support.gateway.openai import CHAT, EMBEDDINGS, HELLO, MODELS, error_in, send, work
@@ -47,21 +49,14 @@ PASSED_ON: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "tokens": ({"max_tokens": 5}, {"max_tokens": 5}),
     "tokens by the new name": ({"max_completion_tokens": 5}, {"max_tokens": 5}),
     "tokens twice": ({"max_completion_tokens": 5, "max_tokens": 5}, {"max_tokens": 5}),
-    "numbers": (
-        {"temperature": 0, "top_p": 0.5, "seed": -3, "presence_penalty": -2},
-        {"temperature": 0, "top_p": 0.5, "seed": -3, "presence_penalty": -2},
-    ),
+    "numbers": ({"temperature": 0, "top_p": 0.5, "seed": -3, "presence_penalty": -2},) * 2,
     "one stop": ({"stop": "END"}, {"stop": ["END"]}),
     "stops": ({"stop": ["a", "b"]}, {"stop": ["a", "b"]}),
     "no stops": ({"stop": []}, {}),
-    "functions": (
-        {"tools": [CLOCK], "tool_choice": "required"},
-        {"tools": [CLOCK], "tool_choice": "required"},
-    ),
+    "functions": ({"tools": [CLOCK], "tool_choice": "required"},) * 2,
     "one function": (
         {"tools": [CLOCK], "tool_choice": {"type": "function", "function": {"name": "clock"}}},
-        {"tools": [CLOCK], "tool_choice": {"type": "function", "function": {"name": "clock"}}},
-    ),
+    ) * 2,
     "tools of Sluice": ({"tools": ["clock", "web"]}, {"tools": ["clock", "web"]}),
     "no tools": ({"tools": [], "tool_choice": "none"}, {}),
     "JSON": ({"response_format": {"type": "json_object"}},) * 2,
@@ -88,11 +83,9 @@ PASSED_ON: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("members", "expected"), PASSED_ON.values(), ids=list(PASSED_ON))
-def test_supported_members_are_passed_to_the_worker(
-    members: dict[str, Any], expected: dict[str, Any]
-) -> None:
-    assert payload_of(**members) == {**HELLO, **expected}
+def test_supported_members_are_passed_to_the_worker() -> None:
+    for name, (members, expected) in PASSED_ON.items():
+        assert payload_of(**members) == {**HELLO, **expected}, name
 
 
 def test_messages_are_normalised() -> None:
@@ -113,16 +106,8 @@ def test_messages_are_normalised() -> None:
 
 def test_a_message_dumped_by_the_sdk_is_accepted() -> None:
     """`messages.append(answer.choices[0].message)` sends every member of the answer."""
-    dumped = {
-        "content": "hi",
-        "refusal": None,
-        "role": "assistant",
-        "annotations": [],
-        "audio": None,
-        "function_call": None,
-        "tool_calls": None,
-        "reasoning_content": "hm",
-    }
+    dumped = {"role": "assistant", "content": "hi", "annotations": [], "reasoning_content": "hm"}
+    dumped |= dict.fromkeys(("refusal", "audio", "function_call", "tool_calls"))
     refused = {"role": "assistant", "content": None, "refusal": "no", "tool_calls": []}
     parsed = {**CALL, "index": 0}
     parsed["function"] = {**CALL["function"], "parsed_arguments": {}}  # type: ignore[dict-item]
@@ -268,14 +253,10 @@ async def test_limits_of_keys_and_pressure_are_reported(make: Make) -> None:
         error_in(await send(gateway, body, path, **bearer(key)), 503, "under_pressure")
 
 
-async def test_unreachable_redis_gets_503(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    from redis.exceptions import ConnectionError as Gone
-
-    gateway = make()
-
-    async def away(*_: object, **__: object) -> Any:
-        raise Gone("away")
-
+async def test_unreachable_redis_gets_503(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = raising(RedisConnectionError("away"))
     monkeypatch.setattr("gateway.observability.workers.read_heartbeats", away)
     answer = await send(gateway, HELLO)
     assert error_in(answer, 503, "store_unavailable")["type"] == "server_error"
@@ -313,18 +294,14 @@ async def test_other_paths_keep_the_problem_format(gateway: Gateway) -> None:
     assert not is_openai("/v1/embeddings/x")
 
 
-@pytest.mark.parametrize(
-    ("pointer", "param"),
-    [
+def test_json_pointers_become_openai_parameter_names() -> None:
+    for pointer, param in (
         ("", None),
         ("/messages", "messages"),
-        ("/messages/0/content", "messages[0].content"),
         ("/messages/12/content/3", "messages[12].content[3]"),
         ("/tools/0/function/name", "tools[0].function.name"),
-    ],
-)
-def test_json_pointers_become_openai_parameter_names(pointer: str, param: str | None) -> None:
-    assert openai_error_view(400, "x", "y", pointer).error.param == param
+    ):
+        assert openai_error_view(400, "x", "y", pointer).error.param == param
 
 
 # -- keys ------------------------------------------------------------------------------------------

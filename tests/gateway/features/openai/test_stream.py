@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.features.openai.chat import stream as streaming
+from gateway.features.openai.chat import stream as chat_stream
 from gateway.features.openai.chat.stream import PARAGRAPH, AnswerMismatch, ResumableText
 from tests.support.gateway.harness import Gateway, Make
 from tests.support.gateway.openai import (
@@ -20,6 +20,7 @@ from tests.support.gateway.openai import (
     begin,
     chunks,
     error_in,
+    streaming,
     text_of,
     work,
 )
@@ -38,10 +39,8 @@ async def error_of(request: Work) -> tuple[str, dict[str, Any]]:
 
 
 async def test_the_stream_is_a_sequence_of_chunks(gateway: Gateway) -> None:
-    request = await work(gateway, {**STREAMED, "model": "tiny"})
-    await request.run()
-    await request.say("Hi")
-    stream = await request.exchange.start()
+    request = await streaming(gateway, "Hi", body={**STREAMED, "model": "tiny"})
+    stream = request.exchange
     assert stream.status == 200
     assert stream.header("content-type") == "text/event-stream; charset=utf-8"
     assert stream.header("cache-control") == "no-store, no-transform"
@@ -85,8 +84,7 @@ async def test_usage_is_sent_on_request(gateway: Gateway) -> None:
 
 
 async def test_reasoning_and_tool_calls_are_sent(gateway: Gateway) -> None:
-    request = await work(gateway, STREAMED)
-    await request.run()
+    request = await streaming(gateway)
     await request.think("let me", " see")
     call = {"id": "c1", "type": "function", "function": {"name": "clock", "arguments": "{}"}}
     await request.finish(
@@ -96,21 +94,16 @@ async def test_reasoning_and_tool_calls_are_sent(gateway: Gateway) -> None:
     found = await chunks(request.exchange)
     assert text_of(found, "reasoning_content") == "let me see"
     assert text_of(found) == ""
-    [calls] = [
-        chunk["choices"][0]["delta"]["tool_calls"]
-        for chunk in found
-        if "tool_calls" in chunk["choices"][0]["delta"]
-    ]
-    assert calls == [{"index": 0, **call}]
+    deltas = [chunk["choices"][0]["delta"] for chunk in found]
+    calls = [delta["tool_calls"] for delta in deltas if "tool_calls" in delta]
+    assert calls == [[{"index": 0, **call}]]
     assert found[-1]["choices"][0]["finish_reason"] == "tool_calls"
 
 
 async def test_trimmed_events_are_completed_from_the_result(gateway: Gateway) -> None:
     """A slow client falls back to Redis, where older events have been trimmed."""
-    request = await work(gateway, STREAMED)
-    await request.run()
-    await request.say("Hi")
-    stream = await request.exchange.start()
+    request = await streaming(gateway, "Hi")
+    stream = request.exchange
     await stream.next()
     await stream.next()
     [watch] = gateway.hub._subscribers
@@ -126,7 +119,7 @@ async def test_trimmed_events_are_completed_from_the_result(gateway: Gateway) ->
 async def test_a_waiting_stream_gets_heartbeats(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streaming, "FIRST_CHUNK_WAIT_S", 0.05)
+    monkeypatch.setattr(chat_stream, "FIRST_CHUNK_WAIT_S", 0.05)
     gateway = make(sse_heartbeat_s=0.05, sse_max_life_s=0.2)
     request = await work(gateway, STREAMED)
     stream = await request.exchange.start()
@@ -141,7 +134,7 @@ async def test_a_waiting_stream_gets_heartbeats(
 async def test_events_without_text_do_not_suppress_heartbeats(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streaming, "FIRST_CHUNK_WAIT_S", 0.01)
+    monkeypatch.setattr(chat_stream, "FIRST_CHUNK_WAIT_S", 0.01)
     gateway = make(sse_heartbeat_s=0.1)
     request = await work(gateway, STREAMED)
     stream = await request.exchange.start()
@@ -165,9 +158,8 @@ async def test_events_without_text_do_not_suppress_heartbeats(
 async def test_a_job_that_fails_before_the_first_chunk_has_a_status(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streaming, "FIRST_CHUNK_WAIT_S", 60.0)  # long enough for a slow machine
-    request = await work(gateway, STREAMED)
-    await request.run()
+    monkeypatch.setattr(chat_stream, "FIRST_CHUNK_WAIT_S", 60.0)  # long enough for a slow machine
+    request = await streaming(gateway)
     await request.fail("model_refused", "the prompt is too long")
     answer = await request.answer()
     error = error_in(answer, 400, "model_refused")
@@ -175,45 +167,22 @@ async def test_a_job_that_fails_before_the_first_chunk_has_a_status(
     assert answer.header("x-job-id") == request.job_id
 
 
-async def test_a_job_that_fails_later_ends_with_an_error(gateway: Gateway) -> None:
-    request = await work(gateway, STREAMED)
-    await request.run()
-    await request.say("Hi")
-    await request.exchange.start()
+async def test_a_stream_that_cannot_continue_ends_with_an_error(gateway: Gateway) -> None:
+    request = await streaming(gateway, "Hi")
     await request.fail("model_stream_broken", "the server hung up")
-    text, error = await error_of(request)
-    assert text == "Hi"
-    assert error == {
-        "message": "the server hung up",
-        "type": "server_error",
-        "param": None,
-        "code": "model_stream_broken",
-    }
-
-
-async def test_a_different_attempt_ends_with_an_error(gateway: Gateway) -> None:
-    request = await work(gateway, STREAMED)
+    kind = {"type": "server_error", "param": None, "code": "model_stream_broken"}
+    assert await error_of(request) == ("Hi", {"message": "the server hung up", **kind})
+    request = await streaming(gateway, "Hi", " the")
     await request.run()
-    await request.say("Hi", " the")
-    await request.exchange.start()
-    await request.run()
-    await request.say("Hi", " you")
+    await request.say("Hi", " you")  # another answer than that of the first attempt
     text, error = await error_of(request)
-    assert text == "Hi the"
-    assert error["code"] == "answer_restarted"
+    assert (text, error["code"]) == ("Hi the", "answer_restarted")
     assert request.job_id in error["message"]
     assert await request.status() == "queued"  # not canceled
-
-
-async def test_shutdown_ends_the_stream_with_an_error(gateway: Gateway) -> None:
-    request = await work(gateway, STREAMED)
-    await request.run()
-    await request.say("Hi")
-    await request.exchange.start()
+    request = await streaming(gateway, "Hi")
     await request.exchange.next()
     gateway.hub.close_streams()
-    _, error = await error_of(request)
-    assert error["code"] == "gateway_stopping"
+    assert (await error_of(request))[1]["code"] == "gateway_stopping"
     assert [kind for kind, _ in await request.events()] == ["queued", "running", "message"]
 
 
@@ -234,15 +203,10 @@ async def test_rounds_of_an_agent_are_joined(gateway: Gateway) -> None:
 
 
 async def test_a_repeated_request_gets_the_same_stream(gateway: Gateway) -> None:
-    request = await work(gateway, STREAMED, idempotency_key="k")
-    await request.run()
-    await request.say("Hi")
+    request = await streaming(gateway, "Hi", idempotency_key="k")
     await request.finish()
-    for exchange in (
-        request.exchange,
-        begin(gateway, HELLO | {"stream": True}, idempotency_key="k"),
-    ):
-        await exchange.start()
+    again = await begin(gateway, STREAMED, idempotency_key="k").start()
+    for exchange in (request.exchange, again):
         assert text_of(await chunks(exchange)) == "Hi there, friend."
     assert exchange.header("idempotent-replayed") == "true"
 
@@ -269,7 +233,7 @@ async def test_an_unexpected_error_leaves_no_subscriber(
         raise RuntimeError("oh")
 
     monkeypatch.setattr("gateway.features.openai.chat.stream.ChatStream.feed", wrong)
-    monkeypatch.setattr(streaming, "FIRST_CHUNK_WAIT_S", 60.0)
+    monkeypatch.setattr(chat_stream, "FIRST_CHUNK_WAIT_S", 60.0)
     request = await work(gateway, STREAMED)
     error_in(await request.answer(), 500, "internal_error")
     assert gateway.hub.clients == 0
@@ -343,14 +307,11 @@ def test_different_and_shorter_answers_are_a_mismatch() -> None:
         resumable.end("one")
 
 
-def test_events_of_an_older_attempt_are_ignored() -> None:
+def test_invalid_events_and_those_of_an_older_attempt_are_ignored() -> None:
     resumable = ResumableText()
     feed_attempt(resumable, ["one"], 2)
     assert resumable.feed({"delta": "x", "n": 5, "attempt": 1}) == ""
     assert resumable.end("one two") == " two"
-
-
-def test_invalid_events_are_ignored() -> None:
     resumable = ResumableText()
     received = [resumable.feed(data) for data in ({"delta": "a"}, {"delta": "b"}, {}, {"delta": 5})]
     assert received == ["a", "b", "", ""]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 
@@ -16,6 +15,7 @@ from common.features.rag.ontology import TermEntry, term_key
 from common.jobs.store import JobStore
 from tests.support.gateway.access import bearer, key_for
 from tests.support.gateway.asgi import JSON, Answer
+from tests.support.gateway.faults import raising
 from tests.support.gateway.harness import Gateway, Make, check_problem
 from tests.support.waiting import eventually
 
@@ -28,14 +28,13 @@ NOTE = {"id": "note", "title": "A note", "text": "The office opens at nine."}
 async def add(
     gateway: Gateway, body: object = NOTE, path: str = DOCUMENTS, **headers: str
 ) -> Answer:
-    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return await gateway.client.send("POST", path, {**JSON, **headers}, raw)
+    return await gateway.client.send("POST", path, {**JSON, **headers}, body)
 
 
 async def payload_of(gateway: Gateway, answer: Answer) -> dict[str, Any]:
     assert answer.status == 202, answer
-    raw = await gateway.redis.hget(gateway.keys.job(answer.json()["job_id"]), "payload")
-    return json.loads(raw)  # type: ignore[arg-type]
+    key = gateway.keys.job(answer.json()["job_id"])
+    return json.loads(await gateway.redis.hget(key, "payload"))
 
 
 async def store(gateway: Gateway, keys: RagKeys, *ids: str, text: str = "Öl über alles.") -> None:
@@ -100,7 +99,6 @@ async def test_files_and_long_texts_are_stored_apart_from_their_job(gateway: Gat
 
 
 async def test_a_waiting_client_gets_the_document_or_the_failure(gateway: Gateway) -> None:
-    headers = {**JSON, "prefer": "wait=10"}
     result = {"document_id": "note", "chunks": 1, "chars": 25, "embedder": "", "replaced": False}
     for kind, status, code in (
         ("", 201, ""),
@@ -108,7 +106,7 @@ async def test_a_waiting_client_gets_the_document_or_the_failure(gateway: Gatewa
         ("handler_error", 502, "job_failed"),
     ):
         await gateway.redis.flushall()
-        exchange = gateway.client.begin("POST", DOCUMENTS, headers, [json.dumps(NOTE).encode()])
+        exchange = gateway.client.request("POST", DOCUMENTS, {"prefer": "wait=10"}, NOTE)
         job_id = await the_job(gateway)
         if kind:
             error = {"kind": kind, "message": "the file is broken", "attempt": 1}
@@ -209,18 +207,15 @@ async def test_a_document_and_its_text_are_read(gateway: Gateway) -> None:
         check_problem(await gateway.client.get(f"{DOCUMENTS}/{path}"), 404, "document_not_found")
 
 
-async def test_delete_waits_for_its_job(gateway: Gateway) -> None:
+async def test_delete_and_search_wait_for_their_job(make: Make) -> None:
+    gateway, hurried = make(), make(max_wait_s=0.05)
     await store(gateway, RagKeys("default"), "a")
     exchange = gateway.client.begin("DELETE", f"{DOCUMENTS}/a", {})
-    job_id = await the_job(gateway)
-    await end(gateway, job_id, "done", result={"deleted": True})
+    await end(gateway, await the_job(gateway), "done", result={"deleted": True})
     assert (await exchange.answer()).status == 204
     unknown = await gateway.client.send("DELETE", f"{DOCUMENTS}/unknown", {}, b"")
     check_problem(unknown, 404, "document_not_found")
-
-
-async def test_search_waits_for_its_job(make: Make) -> None:
-    gateway, hurried = make(), make(max_wait_s=0.05)
+    await gateway.redis.flushall()
     exchange = gateway.client.begin("GET", "/v1/rag/default/search?q=when%3F&top_k=3", {})
     job_id = await the_job(gateway)
     raw = await gateway.redis.hget(gateway.keys.job(job_id), "payload")
@@ -260,10 +255,7 @@ async def test_the_rights_of_the_key_are_stored_with_the_job(make: Make) -> None
 async def test_an_upload_is_kept_if_its_job_may_exist(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def lost(*_: object) -> None:
-        raise StoreUnavailable("the answer was lost")
-
-    monkeypatch.setattr(JobStore, "enqueue", lost)
+    monkeypatch.setattr(JobStore, "enqueue", raising(StoreUnavailable("the answer was lost")))
     answer = await add(gateway, b"a file", content_type="text/plain")
     check_problem(answer, 503, "store_unavailable")
     assert len(await gateway.redis.keys("rag.upload:*")) == 1
@@ -309,33 +301,18 @@ async def test_terms_are_listed_with_their_aliases(gateway: Gateway) -> None:
     await learn(gateway, RagKeys("default"), DLQ)
     listed = await gateway.client.get(TERMS)
     assert (listed.status, listed.header("content-type")) == (200, "application/json")
-    assert listed.json() == {
-        "items": [
-            {
-                "term": "dead letter queue",
-                "aliases": ["DLQ"],
-                "kind": "term_alias",
-                "workflow_job_id": "wf_20260214_001",
-                "proposal_id": "p_001",
-                "added_ms": 1771081200000,
-            }
-        ],
-        "total": 1,
-        "next": None,
-    }
+    term = {"term": "dead letter queue", "aliases": ["DLQ"], "kind": "term_alias"}
+    term |= {"workflow_job_id": "wf_20260214_001", "proposal_id": "p_001"}
+    items = [{**term, "added_ms": 1771081200000}]
+    assert listed.json() == {"items": items, "total": 1, "next": None}
 
 
 async def test_pages_list_each_term_once(gateway: Gateway) -> None:
     names = ["Ärger & Co", "Backlog", "äpfel", "backoff", "Zeit?", "東京"]
     await learn(gateway, RagKeys("default"), *map(TermEntry, names))
-    seen: list[str] = []
-    path = f"{TERMS}?limit=2"
-    for _ in range(3):
-        page = (await gateway.client.get(path)).json()
-        assert page["total"] == len(names)
-        seen += [item["term"] for item in page["items"]]
-        path = f"{TERMS}?limit=2&after={quote(page['next'] or '')}"
-    assert page["next"] is None
+    pages = await gateway.client.pages(f"{TERMS}?limit=2", "after")
+    assert [page["total"] for page in pages] == [len(names)] * 3
+    seen = [item["term"] for page in pages for item in page["items"]]
     assert seen == sorted(names, key=term_key)
 
 
