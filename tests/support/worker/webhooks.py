@@ -24,10 +24,12 @@ from common.features.workflows.types import (
 from common.features.workflows.webhooks.dead_letters import WebhookDeadLetterStore
 from common.features.workflows.webhooks.store import ClaimedDelivery, WebhookStore
 from common.jobs.limits import AdmissionLimits
+from common.observability.heartbeats import WebhooksReading
 from common.redis.batching import ScriptBatcher
 from common.settings.worker import WorkerSettings
 from tests.support.servers import Backend
-from worker.features.webhooks.sender import Sender
+from tests.support.waiting import eventually
+from tests.support.webhook_receiver import Answer, Receiver
 from worker.features.webhooks.service import WebhookService
 from worker.registry import WorkerServices
 
@@ -50,6 +52,7 @@ class WebhookHarness:
         self.file = directory / "dead" / "letters.jsonl"
         self._numbers = itertools.count()
         self._services: list[WebhookService] = []
+        self._receivers: list[Receiver] = []
         self._tasks: list[asyncio.Task[Any]] = []
 
     # -- jobs ------------------------------------------------------------------------------
@@ -130,20 +133,48 @@ class WebhookHarness:
         }
         return WorkerSettings(**values)  # type: ignore[arg-type]
 
-    async def service(
-        self, sender: Sender | None = None, *, run: bool = True, **changes: object
-    ) -> WebhookService:
+    async def service(self, *, run: bool = True, **changes: object) -> WebhookService:
         """The service of a worker; with `run`, running."""
-        service = WebhookService(self.settings(**changes), sender)
-        house = WorkerServices(
+        service = WebhookService(self.settings(**changes))
+        services = WorkerServices(
             *(self.client, None, self.workflows, None, self.jobs, None, self.store),  # type: ignore[arg-type]
             subscribe=lambda heard: self.backend.wire(on_message=heard),
         )
-        await service.start(house)
+        await service.start(services)
         self._services.append(service)
         if run:
             self._tasks.append(asyncio.create_task(service.run()))
         return service
+
+    async def receiver(self, *answers: Answer | int | str) -> Receiver:
+        """A receiver that gives these answers, and the last one from then on."""
+        self._receivers.append(Receiver({"/": answers or [200]}))
+        return await self._receivers[-1].start()
+
+    async def delivered(
+        self, *answers: Answer | int | str, events: int = 1, **settings: object
+    ) -> tuple[Receiver, str]:
+        """Deliver events of a job to a receiver with these answers; returns it and the job's id."""
+        server = await self.receiver(*answers)
+        await self.service(**settings)
+        job_id = await self.job(server.url())
+        if events > 1:
+            await self.add_events(job_id, events - 1)
+        await self.all_sent()
+        return server, job_id
+
+    async def run_once(self) -> None:
+        """Start a service, let it look for deliveries once, and stop it."""
+        service = await self.service(run=False)
+        await service.run_once()
+        await service.close()
+
+    def readings(self) -> list[WebhooksReading]:
+        """What the services report."""
+        return [service.reading() for service in self._services]
+
+    async def all_sent(self) -> None:
+        await eventually(self.nothing_due, 20)
 
     def lines(self) -> list[dict[str, Any]]:
         """Lines of the dead-letter file."""
@@ -158,4 +189,6 @@ class WebhookHarness:
         await cancel(*self._tasks)
         for service in self._services:
             await service.close()
+        for receiver in self._receivers:
+            await receiver.close()
         await self.batcher.close()

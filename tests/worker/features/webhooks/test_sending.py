@@ -8,7 +8,7 @@ import ipaddress
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,7 @@ import pytest
 
 from common.aio import STALL_THRESHOLD_S
 from common.features.workflows.webhooks.hosts import AllowedHosts, IpAddress
-from tests.support.webhook_receiver import CUT, DRIP, HANG, Answer
-from tests.worker.features.webhooks.conftest import Listen
+from tests.support.webhook_receiver import CUT, DRIP, HANG, Answer, Receiver, Script
 from worker.execution.concurrency import call_in_thread
 from worker.features.webhooks import sender as addresses
 from worker.features.webhooks.request import signature
@@ -27,6 +26,7 @@ SECRET = b"s3cret"
 BODY = b'{"event_id":"x","n":1}'
 HERE = ipaddress.ip_address("127.0.0.1")
 Make = Callable[..., Sender]
+Listen = Callable[..., Awaitable[Receiver]]
 
 
 class Names:
@@ -56,6 +56,20 @@ async def sender() -> AsyncIterator[Make]:
 
     yield make
     for each in made:
+        await each.close()
+
+
+@pytest.fixture
+async def receiver() -> AsyncIterator[Listen]:
+    """Starts receivers, and stops all of them."""
+    started: list[Receiver] = []
+
+    async def start(script: Script | None = None, **options: Any) -> Receiver:
+        started.append(Receiver(script))
+        return await started[-1].start(**options)
+
+    yield start
+    for each in started:
         await each.close()
 
 
