@@ -17,7 +17,6 @@ from tests.support.servers import missing
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark all tests of this directory with `browser`."""
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents:

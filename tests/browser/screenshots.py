@@ -79,7 +79,6 @@ class ScreenshotData:
 
 
 def _sample(age: int, rng: random.Random) -> dict[bytes, str]:
-    """One second of generated history."""
     wave = math.sin(age / 70) + 0.4 * math.sin(age / 17)
     done = max(0, round(14 + 6 * wave + rng.gauss(0, 1.2)))
     backlog = max(0, round(5 + 9 * math.sin(age / 70 + 0.8) + rng.gauss(0, 1)))
@@ -154,7 +153,6 @@ def pages(data: ScreenshotData) -> dict[str, tuple[str, Callable[[DashboardPage]
 
 
 def take(browser: Browser, server: LiveServer, directory: Path) -> list[Path]:
-    """Take all screenshots, light and dark."""
     data = ScreenshotData(server)
     taken = []
     with ExitStack() as stack:

@@ -163,13 +163,11 @@ def test_redrive_a_group(dashboard: DashboardPage, server: LiveServer, tmp_path:
 
 
 def fill_form(dashboard: DashboardPage, task: str, payload: dict[str, object]) -> None:
-    """Open the playground and enter a payload."""
     page = dashboard.open(f"/ui/playground?task={task}", "Playground")
     page.get_by_label("Payload").fill(json.dumps(payload))
 
 
 def submit(dashboard: DashboardPage) -> str:
-    """Submit the form; returns the id of the job."""
     dashboard.page.get_by_role("button", name="Submit").click()
     link = dashboard.page.locator("main a[href^='/ui/jobs/']").first
     expect(link).to_be_visible()

@@ -90,7 +90,6 @@ def test_ten_pages_load_redis_as_much_as_one(
 
 
 def _commands_per_second(dashboard: DashboardPage, server: LiveServer) -> float:
-    """Redis commands per second, without those of the measurement."""
     before, started = _command_count(server), time.monotonic()
     dashboard.page.wait_for_timeout(MEASURE_S * 1000)  # measures a rate
     return (_command_count(server) - before) / (time.monotonic() - started)

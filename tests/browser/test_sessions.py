@@ -22,14 +22,12 @@ REFUSED = r"status of 40[13]"
 
 @pytest.fixture(scope="module")
 def server(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
-    """A server that requires API keys."""
     with run_server(tmp_path_factory.mktemp("server"), AUTH="required") as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def admin(server: LiveServer) -> str:
-    """An admin key, created with the CLI."""
     result = subprocess.run(
         [sys.executable, "-m", "sluice", "key", "create", "--name", "boss", "--scope", "admin"],
         env=environment(REDIS_URL=server.redis.url),

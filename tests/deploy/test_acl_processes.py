@@ -129,7 +129,6 @@ class InstalledProcesses(Processes):
         return self.worker(name, "worker.echo_worker", **settings)
 
     def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
-        """Sends a request; returns the status and the body."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         answer = self.request(method, path, body, headers=named)
         is_json = "json" in answer.headers.get("content-type", "")
@@ -148,7 +147,6 @@ Start = Callable[..., InstalledProcesses]
 
 @pytest.fixture
 def start(installed_redis: InstalledRedis, spawn: Spawn, tmp_path: Path) -> Iterator[Start]:
-    """Starts a gateway."""
     started: list[InstalledProcesses] = []
 
     def go(**settings: str) -> InstalledProcesses:

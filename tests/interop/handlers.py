@@ -44,7 +44,6 @@ async def slow(context: JobContext, data: Any) -> Any:
 
 
 async def held(context: JobContext, data: Any) -> Any:
-    """Runs until a file exists."""
     _mark(data, "began")
     while not os.path.exists(data["gate"]):
         await asyncio.sleep(0.02)

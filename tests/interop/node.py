@@ -92,15 +92,12 @@ class Node:
         return answer
 
     def queue(self, name: str, method: str, *args: Any) -> Any:
-        """Calls a method of Queue."""
         return self.ask("queue", queue=name, method=method, args=args)
 
     def add(self, name: str, job: str, data: Any = None, **opts: Any) -> str:
-        """Calls `queue.add`; returns the job id."""
         return str(self.queue(name, "add", job, {} if data is None else data, opts)["id"])
 
     def job(self, name: str, job_id: str, method: str = "", *args: Any) -> Any:
-        """Calls a method of Job; without one, returns the job."""
         return self.ask("job", queue=name, id=job_id, method=method, args=args)
 
     def finished(self, name: str, job_id: str, ttl_ms: int = 30_000) -> Any:
@@ -132,7 +129,6 @@ class Node:
     def until(
         self, name: str, *kinds: str, job_id: str | None = None, count: int = 1
     ) -> list[Event]:
-        """Waits for this many events."""
         deadline = time.monotonic() + TIMEOUT_S
         with self._news:
             while len(found := self.events(name, *kinds, job_id=job_id)) < count:

@@ -79,7 +79,6 @@ class Site:
 
     @property
     def gateway(self) -> GatewayProcess:
-        """A gateway for all queues."""
         if self._gateway is None:
             self._gateway = GatewayProcess(
                 PYTHON_M,
@@ -95,28 +94,24 @@ class Site:
     def http(
         self, method: str, path: str, body: Any = None, **headers: str
     ) -> tuple[int, dict[str, Any]]:
-        """Sends a request about BullMQ; returns status and JSON."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         target = f"/v1/bullmq/{quote(path)}"
         answer = self.gateway.http.request(method, target, json=body, headers=named)
         return answer.status_code, answer.json()
 
     def post(self, queue: str, name: str, data: Any = None, **opts: Any) -> str:
-        """Adds a job over HTTP; returns its id."""
         body = {"name": name, "data": {} if data is None else data, "opts": opts}
         status, answer = self.http("POST", f"{queue}/jobs", body)
         assert status == 202, answer
         return str(answer["id"])
 
     def view(self, queue: str, job_id: str) -> dict[str, Any]:
-        """A job as HTTP shows it."""
         status, found = self.http("GET", f"{queue}/jobs/{job_id}")
         assert status == 200, found
         return found
 
     @contextmanager
     def stream(self, path: str) -> Iterator[Iterator[Block]]:
-        """Live events over HTTP."""
         with self.gateway.http.stream("GET", f"/v1/bullmq/{quote(path)}") as answer:
             assert answer.status_code == 200
 

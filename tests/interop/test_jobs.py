@@ -266,7 +266,6 @@ EXAMPLE = ROOT / "examples" / "bullmq"
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[RealServer]:
-    """A Redis with the example's worker."""
     require_node()
     server = RealServer(require_binary(SYSTEM))
     worker = Process(

@@ -166,6 +166,5 @@ def doctor(node: Node) -> dict[str, Any]:
 
 
 def noted(folder: Path, name: str) -> list[str]:
-    """Job ids that handlers have written to a file."""
     path = folder / name
     return path.read_text().split() if path.exists() else []

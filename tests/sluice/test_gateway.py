@@ -6,13 +6,12 @@ import os
 import subprocess
 import sys
 import threading
-import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sluice.errors import Invalid, JobCanceled, JobFailed, NotFound, WaitTimeout
+from sluice.errors import JobCanceled, JobFailed, NotFound, WaitTimeout
 from tests.support.client.site import Site
 from tests.support.processes.gateway import ROOT, environment
 from tests.support.processes.worker import wait_until
@@ -50,16 +49,6 @@ def test_failed_job(sluice: Any) -> None:
     assert handle.wait().status == "error"
 
 
-def test_invalid_tasks_and_lanes(sluice: Any) -> None:
-    assert sluice.submit("chat", {"words": WORDS}, lane="normal").result(60) == {"words": 3}
-    with pytest.raises(Invalid, match="lane") as raised:  # this gateway has no others
-        sluice.submit("chat", {"words": WORDS}, lane="high")
-    assert raised.value.code == "lane_not_configured"
-    with pytest.raises(Invalid, match="/task") as raised:
-        sluice.submit("dance", {})
-    assert raised.value.code == "invalid_request"
-
-
 def test_canceled_job(sluice: Any) -> None:
     handle = sluice.submit("tool", {"tool": "x"})
     wait_until(lambda: handle.get().status == "running", 60)
@@ -69,31 +58,6 @@ def test_canceled_job(sluice: Any) -> None:
     assert canceled.status in ("canceled", "running")
     with pytest.raises(JobCanceled):
         handle.result(60)
-
-
-def test_delayed_job(sluice: Any) -> None:
-    handle = sluice.submit("chat", {}, delay_s=3600)
-    assert handle.get().status == "queued"
-    assert handle.cancel().status == "canceled"
-
-
-def test_same_idempotency_key_returns_the_same_job(sluice: Any) -> None:
-    key = uuid.uuid4().hex
-    first = sluice.submit("chat", {"words": []}, idempotency_key=key)
-    assert sluice.submit("chat", {"words": []}, idempotency_key=key).id == first.id
-    with pytest.raises(Invalid) as raised:
-        sluice.submit("chat", {"words": ["x"]}, idempotency_key=key)
-    assert raised.value.code == "idempotency_key_reused"
-
-
-def test_unknown_job_raises_not_found(sluice: Any) -> None:
-    for job_id in (str(uuid.uuid4()), "../keys", "..", "ä", "x y"):
-        with pytest.raises(NotFound):
-            sluice.job(job_id).get()
-        with pytest.raises(NotFound):
-            list(sluice.job(job_id).stream())
-        with pytest.raises(NotFound):
-            sluice.job(job_id).wait(5)
 
 
 def test_jobs_are_listed_in_pages(sluice: Any) -> None:
@@ -171,16 +135,6 @@ def test_dead_letters(sluice: Any, site: Site) -> None:
     assert sluice.purge(reason="message_without_job_id") == len(dead_letters) - 1
 
 
-def test_stats(sluice: Any) -> None:
-    sluice.submit("chat", {"words": []}).wait(60)
-    stats = wait_until(lambda: sluice.stats("10m") if sluice.stats().series["ts"] else None, 60)
-    assert stats.resolution_s == 1
-    assert len(stats.series["done"]) == len(stats.series["ts"])
-    assert set(sluice.stats("1h", ["depth"]).series) == {"ts", "depth"}
-    with pytest.raises(Invalid):
-        sluice.stats("1y")
-
-
 def test_live_updates(sluice: Any) -> None:
     events = sluice.live(["jobs", "stats"])
     try:
@@ -195,18 +149,6 @@ def test_live_updates(sluice: Any) -> None:
     finally:
         events.close()
     assert types <= {"stats", "jobs", "gap"}
-
-
-def test_pause_and_resume_queue(sluice: Any) -> None:
-    [queue] = sluice.queues()["queues"]
-    try:
-        paused = sluice.pause(queue["name"], "lunch")
-        assert paused["paused"]["why"] == "lunch"
-        assert sluice.queues()["queues"][0]["paused"]
-    finally:
-        assert sluice.resume(queue["name"])["paused"] is None
-    with pytest.raises(NotFound):
-        sluice.pause("no such queue")
 
 
 def test_integrity_check(sluice: Any) -> None:

@@ -226,7 +226,6 @@ class RedisProcess:
         return self.log_path.read_text(errors="replace")
 
     def launch(self) -> None:
-        """Starts the process without waiting for it."""
         with self.log_path.open("ab") as log:
             # In its own session, so that Ctrl-C reaches only the parent, which then stops it.
             self.process = subprocess.Popen(
@@ -246,7 +245,6 @@ class RedisProcess:
         until(answers, START_TIMEOUT_S, f"{self._command} answers")
 
     def start(self) -> None:
-        """Starts the server and waits until it responds."""
         self.launch()
         self.wait_ready()
 
@@ -257,7 +255,6 @@ class RedisProcess:
         self.client.connection_pool.disconnect()
 
     def stop(self) -> None:
-        """Stops the server gracefully."""
         if self.alive:
             self.resume()
             self.process.terminate()

@@ -42,7 +42,6 @@ def ids(span: ReadableSpan) -> tuple[str, str]:
 
 @contextmanager
 def collecting() -> Iterator[Spans]:
-    """Records spans with a separate tracer provider."""
     spans = Spans()
     tracing.set_provider(spans.provider)
     try:

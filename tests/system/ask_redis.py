@@ -15,7 +15,6 @@ import redis
 
 
 def ask(client: Any, command: list[str]) -> str:
-    """Returns the reply as JSON, or the text of the error."""
     try:
         return json.dumps(client.execute_command(*command), default=str)
     except redis.RedisError as error:

@@ -17,7 +17,6 @@ from tests.system.wheelhouse import copy_project, wheelhouse
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks everything in this directory as a system test."""
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents:

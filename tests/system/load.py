@@ -34,7 +34,6 @@ class Report:
 
 
 def post(port: int, key: str, report: Report) -> str | None:
-    """Sends one request on a new connection; returns the job id if it was accepted."""
     body = json.dumps({"task": "chat", "payload": {"text": key}})
     headers = {"Content-Type": "application/json", "Idempotency-Key": key}
     begun = time.monotonic()

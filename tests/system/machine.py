@@ -171,7 +171,6 @@ class Machine:
             time.sleep(0.05)
 
     def unit(self, name: str, *properties: str) -> dict[str, str]:
-        """Properties of a unit from `systemctl show`."""
         shown = self.run(f"systemctl show {shlex.quote(name)} -p {','.join(properties)}").stdout
         return dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
 
@@ -200,7 +199,6 @@ class Machine:
         return self.path(inside).read_text()
 
     def journal(self, *options: str) -> str:
-        """Output of journalctl."""
         command = ["journalctl", "--no-pager", "-o", "short-precise", *options]
         return self.run(shlex.join(command), code=None).stdout
 

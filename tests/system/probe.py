@@ -17,14 +17,12 @@ from pathlib import Path
 
 
 def connect(family: int) -> None:
-    """Opens a network socket."""
     with socket.socket(family, socket.SOCK_STREAM) as opened:
         opened.settimeout(2)
         opened.connect(("127.0.0.1" if family == socket.AF_INET else "::1", 9))
 
 
 def write(path: str) -> Callable[[], None]:
-    """Writes a file."""
 
     def attempt() -> None:
         target = Path(path) / "left-by-a-probe"
@@ -75,7 +73,6 @@ ATTEMPTS: dict[str, Callable[[], object]] = {
 
 
 def outcome(attempt: Callable[[], object]) -> str:
-    """Result of an attempt."""
     try:
         attempt()
     except OSError as error:

@@ -39,7 +39,6 @@ def installer(
     project: str = PROJECT,
     timeout_s: float = 300.0,
 ) -> CommandResult:
-    """Runs the project's installer inside."""
     return machine.run(f"{project}/deploy/install.sh {arguments}", code=code, timeout_s=timeout_s)
 
 
@@ -49,7 +48,6 @@ def install(machine: Machine, options: str = "") -> CommandResult:
 
 
 def curl(machine: Machine, arguments: str, **options: Any) -> str:
-    """Returns the output of curl."""
     return machine.run(f"curl -sS --max-time 30 {arguments}", **options).stdout
 
 
@@ -63,7 +61,6 @@ def ask(machine: Machine, arguments: str, body: object = None) -> dict[str, Any]
 
 
 def post(machine: Machine, task: str = "chat", **payload: object) -> str:
-    """Posts a job; returns its id."""
     job = {"task": task, "payload": payload or {"text": "hello"}}
     job_id: str = ask(machine, f"{URL}/v1/jobs", job)["job_id"]
     return job_id
@@ -74,21 +71,18 @@ def job(machine: Machine, job_id: str) -> dict[str, Any]:
 
 
 def wait_until(machine: Machine, job_id: str, status: str, timeout_s: float = 30.0) -> None:
-    """Waits until a job has this status."""
     machine.wait_for(
         lambda: job(machine, job_id).get("status") == status, timeout_s, f"{job_id} to be {status}"
     )
 
 
 def run_job(machine: Machine, text: str = "hello") -> str:
-    """Runs a job; returns its id."""
     job_id = post(machine, text=text)
     wait_until(machine, job_id, "done")
     return job_id
 
 
 def replace_worker(machine: Machine, unit: str) -> None:
-    """Runs a worker of the template unit instead of the echo worker."""
     machine.run(f"systemctl disable --now {WORKER} && systemctl enable --now {unit}")
 
 

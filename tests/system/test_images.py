@@ -31,7 +31,6 @@ def image_machine(machine: Machine) -> Machine:
 
 
 def process(machine: Machine) -> dict[str, Any]:
-    """Uploads the photograph; returns the processed image."""
     created = ask(machine, f"{IMAGES} -X POST")
     answer = ask(machine, f"{URL}{created['upload_url']} -T {PHOTO} -H 'Content-Type: image/jpeg'")
     assert answer["status"] == "processing", answer

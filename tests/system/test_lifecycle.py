@@ -28,7 +28,6 @@ KEPT = ("/var/lib/sluice",)
 
 
 def processes(host: Machine) -> dict[str, str]:
-    """Main process id of each service."""
     return {unit: host.prop(unit, "MainPID") for unit in SERVICES}
 
 

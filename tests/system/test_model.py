@@ -31,7 +31,6 @@ TIMEOUT_S = 120.0
 
 
 def chat(host: Machine) -> dict[str, Any]:
-    """A chat job that is done."""
     job_id = post(host, text="Tell me a story.", max_tokens=16)
     wait_until(host, job_id, "done", TIMEOUT_S)
     return job(host, job_id)

@@ -21,7 +21,6 @@ def short_watchdog(machine: Machine) -> None:
 
 
 def freeze(machine: Machine, unit: str) -> str:
-    """Returns the process id."""
     pid = machine.prop(unit, "MainPID")
     machine.run(f"kill -s STOP {pid}")
     return pid

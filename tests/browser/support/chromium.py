@@ -36,7 +36,6 @@ def find_executable() -> str | None:
 
 @contextmanager
 def launch(executable: str) -> Iterator[Browser]:
-    """A headless browser."""
     # Chromium refuses to run as root with its sandbox.
     sandbox = () if os.geteuid() else ("--no-sandbox",)
     with sync_playwright() as playwright:

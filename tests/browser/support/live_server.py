@@ -47,7 +47,6 @@ class LiveServer(Processes):
         return answer.status_code, _parse_json(answer.content)
 
     def submit(self, task: str, payload: dict[str, Any], **options: Any) -> str:
-        """Submit a job; returns its id."""
         key = options.pop("key", None)
         status, response = self.ask(
             "POST", "/v1/jobs", {"task": task, "payload": payload, **options}, key
@@ -62,7 +61,6 @@ class LiveServer(Processes):
         return job
 
     def wait_for_status(self, job_id: str, *statuses: str) -> dict[str, Any]:
-        """Wait until the job has one of the statuses; returns the job."""
         wait_until(lambda: self.get_job(job_id)["status"] in statuses, TIMEOUT_S)
         return self.get_job(job_id)
 
@@ -115,7 +113,6 @@ def _parse_json(body: bytes) -> Any:
 def run_server(
     directory: Path, worker_handlers: str = HANDLERS, **settings: str
 ) -> Iterator[LiveServer]:
-    """A server with one worker."""
     directory.mkdir(parents=True, exist_ok=True)
     redis = RealServer(require_binary(SYSTEM))
     with contextmanager(spawner)(directory) as spawn:

@@ -35,7 +35,6 @@ class SampleData:
 
     @property
     def paths(self) -> dict[str, str]:
-        """Path of every page, by name."""
         return {
             "overview": "/ui",
             "jobs": "/ui/jobs",

@@ -24,7 +24,6 @@ ROOMY = Disk(100 * GB, 50 * GB, 1000, 900, read_only=False)
 
 
 def write(root: Path, name: str, text: str = "", mode: int = 0o644) -> Path:
-    """Write a file of the machine."""
     path = root / name.lstrip("/")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
@@ -72,7 +71,6 @@ def commands(**outputs: str) -> Runner:
 
 
 def finding_of(check: Check, machine: Machine) -> Finding:
-    """The single finding of a check."""
     found = check.run(machine)
     assert isinstance(found, Finding)
     if found.status in (Health.WARN, Health.FAIL):
@@ -96,7 +94,6 @@ def expect_skipped(check: Check, machine: Machine, reason: str | None = None) ->
 
 
 def findings_of(check: Check, machine: Machine) -> list[Finding]:
-    """All findings of a check."""
     found = check.run(machine)
     assert isinstance(found, list)
     for finding in found:
@@ -143,7 +140,6 @@ class Queue:
         self.client.xclaim(queue, GROUP, consumer, 0, [entry_id], idle=idle_ms)
 
     def beat(self, name: str = "w1", **values: Any) -> None:
-        """Writes the heartbeat of a worker."""
         now_ms = int(time.time() * 1000)
         values = {"version": "0.1.0", "max_inflight": 4, "seen_ms": now_ms, **values}
         heartbeat = Heartbeat(consumer=name, **values).to_json()

@@ -29,7 +29,6 @@ def script() -> Iterator[ScriptedGateway]:
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Path:
-    """A directory with a fake engine for models."""
     (tmp_path / "engine").mkdir()
     (tmp_path / "engine" / "xllamacpp.py").write_text(FAKE_ENGINE)
     return tmp_path / "engine"
@@ -44,7 +43,6 @@ def gguf(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def serve(tmp_path: Path, engine: Path) -> Iterator[Callable[..., Served]]:
-    """Starts `sluice model serve` with the fake engine."""
     started: list[Served] = []
 
     def start(*words: object, **env: str) -> Served:

@@ -30,7 +30,6 @@ SLOW = pytest.mark.slow("starts a gateway, a worker and commands")
 
 
 def examine(run: Command, *args: str, **settings: str) -> Findings:
-    """Findings by check."""
     ran = run("doctor", "-o", "json", *args, **settings)
     report = json.loads(ran.out)
     assert ran.code == (HEALTHY if report["healthy"] else UNHEALTHY)

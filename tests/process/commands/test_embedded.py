@@ -57,7 +57,6 @@ def data_dir() -> Iterator[Path]:
 
 @pytest.fixture(params=[BUNDLED, SYSTEM])
 def only(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Restricts the private server to one kind."""
     binary = require_binary(request.param)
     monkeypatch.setattr(embedded_redis, "_candidates", lambda: [Path(binary)])
     return binary
@@ -191,7 +190,6 @@ def test_setup_downloads_no_redis_if_valkey_is_installed(
     run, downloads = embedded_redis.subprocess.run, []
 
     def run_or_record(command: list[str], **options: Any) -> object:
-        """Executes only the version query."""
         if "--version" in command:
             return run(command, **options)
         downloads.append(command)

@@ -43,7 +43,6 @@ def server(module_server: RealServer) -> RealServer:
 
 @pytest.fixture
 def key(server: RealServer, command: Command) -> Command:
-    """Runs `sluice key` on the server."""
 
     def run(*words: str, **settings: str) -> CommandResult:
         return command("key", *words, **{"REDIS_URL": server.url, **settings})
@@ -53,7 +52,6 @@ def key(server: RealServer, command: Command) -> Command:
 
 @pytest.fixture
 def make(key: Command) -> Make:
-    """Creates a key; returns it."""
 
     def make(*words: str) -> str:
         made = key("create", "--name", "test", *words)
@@ -303,7 +301,6 @@ def test_an_unreachable_redis(key: Command, tmp_path: Path) -> None:
 
 
 def shell(server: RealServer, line: str) -> subprocess.CompletedProcess[str]:
-    """Runs `sluice key` in a shell."""
     return subprocess.run(
         ["bash", "-c", f"set -o pipefail; {shlex.join((*SLUICE, 'key'))} {line}"],
         env=environment(REDIS_URL=server.url),

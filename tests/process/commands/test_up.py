@@ -76,7 +76,6 @@ class Up:
         return next((line for line in self._lines if text in line), "")
 
     def run_script(self) -> list[dict[str, object]]:
-        """Runs the copied lines; returns the events with their data."""
         if shutil.which("curl") is None:
             missing("curl is not installed")
         stream = subprocess.run(
@@ -177,23 +176,3 @@ def test_the_real_handlers_on_request(up: Callable[..., Up]) -> None:
     data = running.run_script()
     assert data[-1]["type"] == "error"
     assert "sluice model" in str(data[-1]["data"])
-
-
-@SLOW
-@pytest.mark.xdist_group("model")
-def test_a_real_model_answers_after_make_model(
-    up: Callable[..., Up], real_model: Served, tmp_path: Path
-) -> None:
-    running = up()
-    running.wait_for_line("The echo worker answers all jobs")
-    assert "worker.echo" in steps(running.run_script())
-    announced = tmp_path / "data" / "model.json"
-    shutil.copy(real_model.data / "model.json", announced)
-    running.wait_for_line("answered by smollm2-135m-instruct now")
-    data = running.run_script()
-    assert "worker.chat" in steps(data)
-    assert data[-1]["type"] == "done"
-    assert sum(event["type"] == "message" for event in data) > 1
-    announced.unlink()
-    running.wait_for_line("The echo worker answers all jobs")
-    assert "worker.echo" in steps(running.run_script())

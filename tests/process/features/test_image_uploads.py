@@ -80,7 +80,6 @@ def spooled(tmp_path: Path) -> list[Path]:
 
 
 def is_free(server: RealServer, tmp_path: Path, image_id: str) -> bool:
-    """True if the image has no upload and the spool is empty."""
     return not server.client.exists(KEYS.upload(image_id)) and not spooled(tmp_path)
 
 

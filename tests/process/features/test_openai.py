@@ -48,7 +48,6 @@ WITH_VECTORS = {"embedder": "server"}
 
 
 def user(text: str) -> Any:
-    """The messages of a chat with one question."""
     return [{"role": "user", "content": text}]
 
 

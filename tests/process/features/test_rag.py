@@ -26,7 +26,6 @@ def rag(
 
 
 def untouched(server: RealServer) -> set[bytes]:
-    """Keys of documents and terms."""
     return set(server.client.keys("rag*"))
 
 

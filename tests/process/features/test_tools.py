@@ -46,7 +46,6 @@ def register_tools(toolbox):
 def start_worker(
     tmp_path: Path, spawn: Callable[..., Process], one_server: RealServer
 ) -> Callable[..., Process]:
-    """Starts a worker with these tools."""
     usual = {"redis_url": one_server.url, "lease_ms": 900, "block_ms": 50}
     own = handler_module(tmp_path, TOOLS)
     return lambda name, **more: spawn("worker", consumer=name, **{**usual, **own, **more})

@@ -38,7 +38,6 @@ def processes(
 
 
 def all_approved(processes: WorkflowProcesses, job_id: str) -> dict[str, Any]:
-    """Approves everything and waits for the end."""
     decisions = [{"id": f"sug_00{n}", "action": "approve"} for n in (1, 2)]
     body = {"payload": {"decisions": decisions}}
     status, answer = processes.ask("POST", f"/{job_id}/steps/review/execute", body)

@@ -140,13 +140,11 @@ def samples(server: RealServer) -> list[tuple[int, dict[bytes, bytes]]]:
 
 
 def wait_for_samples(server: RealServer) -> None:
-    """Waits for two more samples."""
     before = len(samples(server))
     wait_until(lambda: len(samples(server)) >= before + 2, 30)
 
 
 def wait_until_counted(server: RealServer, jobs: int) -> None:
-    """Waits until the samples have this number of finished jobs."""
     wait_until(lambda: sum(int(each[b"done"] or 0) for _, each in samples(server)) == jobs, 30)
 
 

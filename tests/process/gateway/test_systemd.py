@@ -33,7 +33,6 @@ Message = dict[str, str]
 
 @pytest.fixture
 def server() -> Iterator[RealServer]:
-    """A server that a test may stop and start."""
     server = RealServer(require_binary(BUNDLED), durable=True)
     yield server
     server.close()
@@ -171,7 +170,6 @@ class Clients:
                 self.faults.append(repr(error))
 
     async def use_connection(self) -> None:
-        """Sends requests on one connection until the server closes it."""
         clock = asyncio.get_running_loop().time
         came = clock()
         async with raw(self._port) as connection:

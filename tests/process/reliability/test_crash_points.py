@@ -121,7 +121,6 @@ def test_every_crash_point_has_a_test() -> None:
 
 @pytest.fixture
 def start(one_server: RealServer, start_worker: Callable[..., Process]) -> StartWorker:
-    """Starts workers by name."""
 
     def start(name: str, **settings: object) -> Process:
         given = {"lease_ms": LEASE_MS, "retry_backoff_s": 0.1, "cancel_grace_s": 0.1}
@@ -241,7 +240,6 @@ def test_a_crash_while_canceling_can_be_repeated(
 
 
 def put(server: RealServer, payload: dict[str, Any], **options: Any) -> str:
-    """Enqueues a job as the gateway does."""
     job = NewJob(str(uuid.uuid4()), "chat", json.dumps(payload).encode(), 600, **options)
 
     async def enqueue() -> None:

@@ -56,7 +56,6 @@ def register(registry):
 def echo(
     spawn: Spawn, server: RealServer, name: str, delay_ms: int, lease_ms: int = SHORT_LEASE_MS
 ) -> Process:
-    """A worker that logs the start of attempts."""
     return spawn(
         "worker.echo_worker", redis_url=server.url, consumer=name, lease_ms=lease_ms, block_ms=50,
         echo_delay_ms=delay_ms, max_attempts=3, log_level="debug",

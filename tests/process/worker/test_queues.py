@@ -39,7 +39,6 @@ def all_done(client: redis.Redis, partitions: Partitions, jobs: list[str]) -> bo
 
 
 def check_history(client: redis.Redis, partitions: Partitions, jobs: list[str]) -> None:
-    """Every job was run once, and nothing is left over."""
     for job_id in jobs:
         found = types(client, job_id, partitions.keys_for_job(job_id))
         assert found == [b"queued", b"running", b"message", b"done"], job_id
@@ -156,7 +155,6 @@ def other_version(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def digest(path: Path) -> str:
-    """Digest of a version's script."""
     code = "from common.jobs.scripts import CORE_SCRIPT; print(CORE_SCRIPT.sha)"
     command = [sys.executable, "-c", code]
     return subprocess.run(

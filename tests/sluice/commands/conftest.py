@@ -12,7 +12,6 @@ from tests.support.processes.commands import Terminal
 
 @pytest.fixture
 def terminal(site: Site) -> Iterator[Callable[..., Terminal]]:
-    """Start commands on pseudo-terminals."""
     opened: list[Terminal] = []
 
     def start(*words: str, **settings: str) -> Terminal:

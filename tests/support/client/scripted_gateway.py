@@ -43,7 +43,6 @@ class Reply:
 
 
 def answer(status: int = 200, body: object = None, *, keep: bool = False, **headers: str) -> Reply:
-    """A complete JSON response."""
     raw = b"" if body is None else json.dumps(body).encode()
     lines = [f"HTTP/1.1 {status} Said", f"Content-Length: {len(raw)}"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]

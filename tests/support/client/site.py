@@ -114,7 +114,6 @@ class Site:
         return run_here(*words, stdin=stdin, SLUICE_URL=self.url, **settings)
 
     def run_json(self, *words: str) -> Any:
-        """Run a command successfully; returns its output."""
         ran = self.run(*words, "-o", "json")
         assert ran.code == 0, ran
         return json.loads(ran.out)

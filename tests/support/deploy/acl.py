@@ -73,7 +73,6 @@ class InstalledRedis(RedisProcess):
         return client
 
     def refusals(self) -> set[tuple[str, str]]:
-        """Users and commands that Redis denied, from ACL LOG."""
         return {(entry["username"], entry["object"]) for entry in self.admin.acl_log()}
 
     def close(self) -> None:

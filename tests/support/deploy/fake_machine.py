@@ -155,7 +155,6 @@ class FakeMachine:
         assert (self.tree(), self.systemd.active, self.systemd.enabled) == before
 
     def tree(self) -> dict[str, tuple[int, str]]:
-        """Mode and content of every file and link."""
         found = {}
         for path in sorted(self.root.rglob("*")):
             mode = stat.S_IMODE(path.lstat().st_mode)

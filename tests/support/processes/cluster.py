@@ -67,7 +67,6 @@ class ClusterProcesses(Processes):
 
     @contextlib.asynccontextmanager
     async def connected(self) -> AsyncIterator[None]:
-        """Opens a client in the current event loop."""
         async with self.gateway.http_async() as client:
             self.client = client
             yield
@@ -96,7 +95,6 @@ class ClusterProcesses(Processes):
         return self.servers.slot_of(PARTITIONS.keys[number].queue)
 
     def owner(self, number: int) -> Node:
-        """The node that owns a partition."""
         return self.servers.owner(self.slot(number))
 
     def read(self, job_id: str, clients: dict[int, Any]) -> tuple[str, list[str]]:

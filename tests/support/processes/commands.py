@@ -33,7 +33,6 @@ class CommandResult:
 
 
 def run(*words: str, stdin: bytes = b"", cwd: Path | None = None, **settings: str) -> CommandResult:
-    """Run a command in a pipe."""
     done = subprocess.run(
         (*SLUICE, *words),
         input=stdin,
@@ -64,7 +63,6 @@ def run_here(*words: str, stdin: bytes = b"", **settings: str) -> CommandResult:
 
 
 def unused_url() -> str:
-    """A URL at which no server listens."""
     return f"http://127.0.0.1:{free_port()}"
 
 
@@ -114,7 +112,6 @@ class Terminal:
         self.press("\x03")
 
     def end(self) -> int:
-        """Wait until the command exits; returns its exit code."""
         deadline = time.monotonic() + TIMEOUT_S
         while self.process.poll() is None:
             assert time.monotonic() < deadline, self.shown

@@ -70,7 +70,6 @@ class GatewayProcess:
         return httpx.AsyncClient(base_url=self.url, timeout=TIMEOUT_S, trust_env=False)
 
     def submit(self, task: str = "chat", payload: Any = None, **more: Any) -> str:
-        """Creates a job; returns its id."""
         body = {"task": task, "payload": payload or {"text": "hello"}, **more}
         answer = self.http.post("/v1/jobs", json=body)
         assert answer.status_code == 202, answer.text
@@ -174,7 +173,6 @@ class RawStream:
         return self._parser.blocks.pop(0)
 
     async def wait_for(self, event: str) -> RawStream:
-        """Reads up to the first event of this type."""
         while (block := await self.next()) is not None and block.event != event:
             pass
         return self

@@ -71,7 +71,6 @@ class ImageProcesses(Processes):
         return found
 
     def ended(self, image_id: str) -> dict[str, Any]:
-        """The image after it has ended."""
         wait_until(lambda: self.image(image_id)["status"] in ("processed", "failed"))
         return self.image(image_id)
 
@@ -104,7 +103,6 @@ class ImageProcesses(Processes):
         (self._images / "go").touch()
 
     def wait_for_starts(self, count: int = 1) -> None:
-        """Waits until slow workers have started this many images."""
         wait_until(lambda: len(list(self._images.glob("began-*"))) >= count)
 
     def check_complete(self, image_id: str) -> dict[str, Any]:

@@ -25,7 +25,6 @@ def post(
     job_id: str = "",
     max_attempts: int = 0,
 ) -> str:
-    """Enqueues a job; returns its id."""
     job_id, now = job_id or str(uuid.uuid4()), str(int(time.time() * 1000))
     fields: dict[Any, Any] = {"job_id": job_id, "task": task, "payload": payload}
     rest = {"created_ts": now, "updated_ts": now, "ttl_s": "600", "result": "", "error": ""}
@@ -58,7 +57,6 @@ def terminal_events(client: redis.Redis, job_id: str) -> list[str]:
 
 
 def field(client: redis.Redis, job_id: str, name: str) -> Any:
-    """The result or the error of a job."""
     found: Any = client.hget(KEYS.job(job_id), name)
     return json.loads(found or "null")
 

@@ -71,26 +71,22 @@ class ModelProcesses(Processes):
         return body
 
     def ended(self, job_id: str) -> dict[str, Any]:
-        """The job after it has ended."""
         wait_until(lambda: self.job(job_id)["status"] not in ("queued", "running"), TIMEOUT_S)
         return self.job(job_id)
 
     @contextlib.contextmanager
     def watching(self, job_id: str, after: str = "") -> Iterator[Iterator[Event]]:
-        """Streams the job's events over one connection."""
         headers = {"Accept": "application/x-ndjson", **({"Last-Event-ID": after} if after else {})}
         path = f"/v1/jobs/{job_id}/events"
         with self.gateway.http.stream("GET", path, headers=headers, timeout=TIMEOUT_S) as answer:
             yield (event for line in answer.iter_lines() if (event := json.loads(line)).get("id"))
 
     def model_check(self) -> dict[str, Any]:
-        """The model check in /v1/status."""
         [check] = self.get("/v1/status")["checks"]["model"]
         return dict(check)
 
 
 def deltas(events: list[Event], attempt: int) -> list[str]:
-    """The deltas of an attempt's answer."""
     messages = [event["data"] for event in events if event["type"] == "message"]
     pieces = [data for data in messages if data["attempt"] == attempt]
     assert [data["n"] for data in pieces] == list(range(1, len(pieces) + 1))

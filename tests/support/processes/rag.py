@@ -44,7 +44,6 @@ class RagProcesses:
         return answer.status_code, answer.json() if answer.content else None
 
     def found(self, query: str, mode: str = "auto") -> list[str]:
-        """Titles of the documents that a search finds."""
         _, answer = self.ask("GET", f"/v1/rag/notes/search?q={query}&mode={mode}")
         return sorted({hit["title"] for hit in answer["hits"]})
 

@@ -127,7 +127,6 @@ class Systemd:
         return self._start("worker.echo_worker", **settings)
 
     def start(self, module: str, **settings: str) -> Service:
-        """Starts a gateway or a worker."""
         return self.gateway(**settings) if module == "gateway" else self.worker(**settings)
 
     def _start(self, module: str, *sockets: socket.socket, **settings: str) -> Service:
@@ -143,7 +142,6 @@ class Systemd:
 
 
 def systemd_in(directory: Path) -> Iterator[Systemd]:
-    """For fixtures."""
     systemd = Systemd(directory)
     yield systemd
     systemd.close()

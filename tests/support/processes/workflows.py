@@ -92,7 +92,6 @@ class WorkflowProcesses(Processes):
         return job
 
     def wait_for_status(self, job_id: str, *statuses: str) -> dict[str, Any]:
-        """Waits until the job has one of these statuses; returns it."""
         wait_until(lambda: self.status(job_id)["status"] in statuses)
         return self.status(job_id)
 
@@ -122,7 +121,6 @@ class WorkflowProcesses(Processes):
         return path.read_text().splitlines() if path.exists() else []
 
     def wait_for_note(self, words: str) -> None:
-        """Waits until a step has recorded this."""
         wait_until(lambda: words in self.notes)
 
     def open_gate(self) -> None:

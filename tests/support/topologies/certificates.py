@@ -114,7 +114,6 @@ def port_options(port: int, certificates: Certificates | None) -> list[str]:
 
 
 def redis_options(certificates: Certificates | None) -> dict[str, Any]:
-    """Options of redis-py's client."""
     return {} if certificates is None else {"ssl": True, **certificates.client_options}
 
 

@@ -72,7 +72,6 @@ class RedisCluster(Topology):
         return [node for node in self.nodes if node.port in ports]
 
     def start(self, masters: int, replicas_each: int) -> None:
-        """Starts all nodes and waits until they agree."""
         self.nodes = [self._cluster_node() for _ in range(masters * (1 + replicas_each))]
         start_all(self.nodes)
         for number, node in enumerate(self.nodes, 1):
@@ -111,7 +110,6 @@ class RedisCluster(Topology):
     # -- queries -------------------------------------------------------------------------------
 
     def id_of(self, node: Node) -> str:
-        """The node's id in the Cluster."""
         return str(node.run("CLUSTER", "MYID").decode())
 
     def slot_of(self, key: str) -> int:
@@ -132,7 +130,6 @@ class RedisCluster(Topology):
         return next((seat.port for seat in seats if not seat.failed and seat.owns(slot)), 0)
 
     def replicas_of(self, master: Node) -> list[Node]:
-        """Live replicas of a master."""
         master_id = self.id_of(master)
         ports = {seat.port for seat in _read_node_infos(master) if seat.master_id == master_id}
         return [node for node in self.live if node.port in ports]
@@ -242,7 +239,6 @@ class RedisCluster(Topology):
         return node
 
     def flush(self) -> None:
-        """Removes all keys and scripts from all nodes."""
         for node in self.masters:
             node.client.flushall()
             node.client.script_flush()

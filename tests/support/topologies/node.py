@@ -75,7 +75,6 @@ class Node(RedisProcess):
 
 
 def common_options(*, durable: bool) -> list[str]:
-    """Options of every server that stores data."""
     return [
         *("--bind", HOST, "--save", "", "--daemonize", "no"),
         *("--appendonly", "yes" if durable else "no", "--appendfsync", "always"),

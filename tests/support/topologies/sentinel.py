@@ -154,7 +154,6 @@ class SentinelSet(Topology):
         return master if master and master is not old and master.role == "master" else None
 
     def flush(self) -> None:
-        """Removes all keys and scripts from all servers."""
         client = self.master.client
         client.flushall()
         client.script_flush()

@@ -37,7 +37,6 @@ class Bull:
         self.workers: list[BullMQWorker] = []
 
     def work(self, **settings: Any) -> BullMQConsumer:
-        """Start another worker."""
         settings = {"bullmq_lock_ms": 30_000, "bullmq_lock_renew_ms": 500, **settings}
         wanted = WorkerSettings(redis_url=self.url, bullmq_queues=self.keys.queue, **settings)
         worker = BullMQWorker(self.url, wanted, self.registry)
@@ -77,7 +76,6 @@ class Bull:
         return [fields for _, fields in await self.redis.xrange(self.keys.events)]
 
     async def event_types(self, job_id: str) -> list[str]:
-        """Types of a job's events so far."""
         return [event["event"] for event in await self.events() if event.get("jobId") == job_id]
 
     async def event(self, job_id: str, *types: str) -> dict[str, str]:
@@ -92,7 +90,6 @@ class Bull:
         raise AssertionError(f"job {job_id} of {types}: {await self.event_types(job_id)}")
 
     async def ended(self, *job_ids: str) -> list[dict[str, str]]:
-        """Wait until these have completed or failed; their hashes."""
         for job_id in job_ids:
             await self.event(job_id, "completed", "failed")
         return [await self.hash(job_id) for job_id in job_ids]

@@ -173,7 +173,6 @@ class WorkerHarness(WorkerLoops, StoreHarness):
         return error
 
     async def settled(self, job_id: str) -> bytes:
-        """Wait for a job's end; returns its status."""
 
         async def ended() -> bytes | None:
             status = (await self.job(job_id)).get(b"status")
@@ -182,7 +181,6 @@ class WorkerHarness(WorkerLoops, StoreHarness):
         return bytes(await eventually(ended))
 
     async def ended(self, jobs: Iterable[str], timeout_s: float = 20.0) -> set[bytes]:
-        """Wait for the end of many jobs; returns their statuses."""
         jobs = list(jobs)
 
         async def statuses() -> set[bytes] | None:
@@ -203,11 +201,9 @@ class WorkerHarness(WorkerLoops, StoreHarness):
         return job_id
 
     async def result(self, job_id: str) -> Any:
-        """The stored result of a job."""
         return json.loads((await self.job(job_id))[b"result"])
 
     async def last_event(self, job_id: str, kind: bytes) -> None:
-        """Wait until the last event of a job has this type."""
 
         async def is_last() -> bool:
             return (await self.types(job_id))[-1:] == [kind]
@@ -215,20 +211,16 @@ class WorkerHarness(WorkerLoops, StoreHarness):
         await eventually(is_last)
 
     async def ends(self, job_id: str) -> list[bytes]:
-        """The types of the terminal events of a job."""
         return [kind for kind in await self.types(job_id) if kind in ENDS]
 
     async def cancel(self, job_id: str, reason: bytes = b"{}") -> Answer:
-        """Request a cancel, as the gateway does."""
         reply = await self.store.cancel(job_id, self.worker.group, reason, 600)
         return reply.answer
 
     async def dead_letters(self) -> list[dict[bytes, bytes]]:
-        """The fields of the dead letters."""
         return [fields for _, fields in await self.client.xrange(self.keys.dead_letters)]
 
     async def all_acked(self) -> None:
-        """Wait until nothing is pending."""
 
         async def none_pending() -> bool:
             return await self.pending() == 0
@@ -251,7 +243,6 @@ class WorkerHarness(WorkerLoops, StoreHarness):
 
 
 def connections_to(backend: Backend, reading: Any = None) -> Connections:
-    """New connections for one queue consumer."""
     return Connections(
         backend.client(),
         backend.wire(),
@@ -261,7 +252,6 @@ def connections_to(backend: Backend, reading: Any = None) -> Connections:
 
 
 def quick_terms(worker: WorkerIdentity) -> WorkerDefaults:
-    """Short delays between attempts."""
     return WorkerDefaults(worker.max_attempts, backoff=Backoff(0.01, max_s=0.05))
 
 
@@ -279,7 +269,6 @@ def registry_of(handler: Callable[..., Any], *tasks: str, **terms: Any) -> Regis
 
 
 def job_options(timeout_s: float | None = None, backoff: Backoff | None = None) -> bytes:
-    """Options of a request, as `NewJob.options`."""
     return JobOptions(timeout_s, backoff).to_json()
 
 
@@ -300,7 +289,6 @@ MakeWorker = Callable[..., WorkerHarness]
 async def worker_maker(
     backend: Backend, keys: JobKeys, worker: WorkerIdentity
 ) -> AsyncIterator[MakeWorker]:
-    """Makes workers and closes them all."""
     made: list[WorkerHarness] = []
 
     def make(

@@ -81,7 +81,6 @@ class PartitionedWorker(WorkerLoops):
         self.slots = shared.slots
 
     def start(self) -> None:
-        """Start taking jobs."""
         self.consumers.start()
         listening = (listener.run() for listener in self.listeners)
         self.start_loops(
@@ -99,11 +98,9 @@ class PartitionedWorker(WorkerLoops):
             await harness.close()
 
     async def post(self, number: int, count: int = 1, **changes: object) -> list[str]:
-        """Put jobs into a partition."""
         return await self.stores[number].post(count, **changes)
 
     async def ended(self, number: int, jobs: Sequence[str]) -> int:
-        """How many of a partition's jobs have ended."""
         harness = self.stores[number]
         async with harness.client.pipeline(transaction=False) as pipe:
             for job_id in jobs:
@@ -111,7 +108,6 @@ class PartitionedWorker(WorkerLoops):
             return sum(status in ENDS for status in await pipe.execute())
 
     async def all_ended(self, number: int, jobs: Sequence[str], timeout_s: float = 30.0) -> None:
-        """Wait for the end of a partition's jobs."""
 
         async def over() -> bool:
             return await self.ended(number, jobs) == len(jobs)
@@ -119,7 +115,6 @@ class PartitionedWorker(WorkerLoops):
         await eventually(over, timeout_s)
 
     async def pending_none(self) -> bool:
-        """True if no message is pending."""
         return await self.pending() == 0
 
     async def pending(self) -> int:

@@ -17,6 +17,5 @@ except ImportError:
 
 @pytest.fixture
 async def bull(backend: Backend) -> AsyncIterator[Bull]:
-    """An empty queue on every kind of real server."""
     async for made in bull_on(backend):
         yield made

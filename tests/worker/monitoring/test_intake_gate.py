@@ -89,7 +89,6 @@ def make_gate(request: pytest.FixtureRequest, make_pause: MakePause) -> Callable
 
 
 async def undelivered(worker: WorkerHarness) -> int:
-    """How many messages were not delivered."""
     [group] = await worker.client.xinfo_groups(worker.keys.queue)
     entries = await worker.client.xrange(
         worker.keys.queue, f"({group['last-delivered-id'].decode()}"

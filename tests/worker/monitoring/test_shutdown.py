@@ -33,7 +33,6 @@ def gate() -> Gate:
 
 
 async def running(harness: WorkerHarness, **job: Any) -> str:
-    """Start a worker with a job whose attempt has begun."""
     harness.start()
     [job_id] = await harness.post(**job)
     await eventually(lambda: harness.executor.running)

@@ -73,7 +73,6 @@ class Busy:
 
 
 async def fill(harness: WorkerHarness, busy: Busy) -> dict[str, list[str]]:
-    """Start a worker with jobs in all these states."""
     await harness.group()
     jobs = {
         "chat": await harness.post(4, task="chat"),

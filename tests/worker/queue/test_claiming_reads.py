@@ -119,7 +119,6 @@ async def reads_can_claim(worker: WorkerHarness) -> bool:
 
 
 async def expire_messages(worker: WorkerHarness, ids: list[str], consumer: str = "dead") -> None:
-    """Makes messages older than the lease."""
     idle_ms = worker.worker.lease_ms * 2
     await worker.client.xclaim(
         *(worker.keys.queue, worker.worker.group, consumer, 0, ids), idle=idle_ms, justid=True

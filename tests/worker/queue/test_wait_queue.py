@@ -58,7 +58,6 @@ def runs(make_worker: MakeWorker) -> Runs:
 
 @pytest.fixture
 def frequent_checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check the jobs of waiting messages more often."""
     monkeypatch.setattr("worker.queue.wait_queue.CHECK_S", 0.1)
 
 

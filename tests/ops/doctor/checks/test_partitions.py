@@ -88,7 +88,6 @@ def test_scheduled_jobs_and_dead_letters_are_summed(queue: Queue) -> None:
 
 @pytest.fixture
 def other() -> Iterator[RealServer]:
-    """A server that the test may stop."""
     server = RealServer(require_binary(SYSTEM))
     yield server
     server.close()

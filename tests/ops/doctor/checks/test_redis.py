@@ -40,7 +40,6 @@ GOOD = (
 
 @pytest.fixture(params=REAL)
 def start(request: Any) -> Iterator[Start]:
-    """Start servers with the given options."""
     started: list[RealServer] = []
 
     def start_server(*options: str) -> RealServer:

@@ -70,7 +70,6 @@ class Systemd:
         return make_machine(self.root, run=self.run)
 
     def finding(self, name: str) -> Finding:
-        """The finding for a unit."""
         found = findings_of(units.state, self.machine)
         [finding] = [finding for finding in found if finding.seen.startswith(name)]
         return finding

@@ -89,7 +89,6 @@ async def busy_pid(path: Path) -> int:
 
 
 async def waiting_call(pool: ProcessPool, path: Path) -> asyncio.Task[str]:
-    """A call that runs until a file exists."""
     heard: list[Any] = []
     call = asyncio.create_task(pool.run(waits_for, str(path), on_note=heard.append, timeout_s=60))
     await eventually(lambda: heard == ["waiting"], 30)
