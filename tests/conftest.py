@@ -19,6 +19,7 @@ from common.jobs.scripts import CORE_SCRIPT
 from common.jobs.store import JobStore, WorkerIdentity
 from common.redis.batching import ScriptBatcher
 from common.redis.partitions import HOME_PARTITION
+from tests.support.s3_server import s3_server
 from tests.support.servers import (
     ALL,
     CLUSTER,
@@ -155,6 +156,13 @@ def real_server() -> Iterator[Callable[[str], RealServer]]:
     yield get
     for server in running.values():
         server.close()
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint() -> Iterator[str]:
+    """URL of an S3 server on loopback. Mark the tests with `xdist_group("s3")`."""
+    with s3_server() as url:
+        yield url
 
 
 Topology = Callable[[str], "SentinelSet | RedisCluster"]

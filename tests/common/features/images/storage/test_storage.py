@@ -11,14 +11,13 @@ import os
 import secrets
 import stat
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import boto3
 import httpx
 import pytest
-from moto.server import ThreadedMotoServer
 
 from common.errors import SettingsError
 from common.features.images.storage.base import Storage, StorageError
@@ -28,37 +27,29 @@ from common.features.images.storage.s3 import Bucket, S3Storage
 from common.settings.base import load_settings
 from common.settings.worker import WorkerSettings
 
+#: One test process loads boto3, not all of them.
+pytestmark = pytest.mark.xdist_group("s3")
+
 KEY, TYPE = "images/abc-123.webp", "image/webp"
 LOGIN = {"aws_access_key_id": "who", "aws_secret_access_key": "secret"}
 
 
-@pytest.fixture(scope="session")
-def s3_server() -> Iterator[str]:
-    """URL of an S3 server on loopback."""
-    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
+#: Loads the description of S3 once, which takes a second and 10 MB.
+SHARED_SESSION = functools.cache(boto3.session.Session)
 
 
 @pytest.fixture
-def bucket(s3_server: str) -> Bucket:
-    """An empty bucket on that server."""
-    made = Bucket(f"b-{secrets.token_hex(6)}", "us-east-1", s3_server, *LOGIN.values())
+def bucket(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    """An empty bucket."""
+    monkeypatch.setattr(boto3.session, "Session", SHARED_SESSION)
+    made = Bucket(f"b-{secrets.token_hex(6)}", "us-east-1", s3_endpoint, *LOGIN.values())
     client_of(made).create_bucket(Bucket=made.name)
     return made
 
 
 def client_of(bucket: Bucket) -> Any:
     """A plain boto3 client, to inspect the bucket directly."""
-    return _client(bucket.region, str(bucket.endpoint))
-
-
-@functools.cache
-def _client(region: str, endpoint: str) -> Any:
-    """One for all tests: boto3 takes a second to make a client."""
-    return boto3.session.Session().client("s3", region_name=region, endpoint_url=endpoint, **LOGIN)
+    return SHARED_SESSION().client("s3", bucket.region, endpoint_url=bucket.endpoint, **LOGIN)
 
 
 @pytest.fixture(params=["dir", "s3"])
@@ -342,14 +333,14 @@ async def test_a_missing_bucket_is_reported_at_once(bucket: Bucket) -> None:
     await storage.close()
 
 
-async def test_missing_logins_are_named(s3_server: str, monkeypatch: Any, tmp_path: Path) -> None:
+async def test_missing_logins_are_named(s3_endpoint: str, monkeypatch: Any, tmp_path: Path) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     with pytest.raises(StorageError, match="AWS_ACCESS_KEY_ID"):
-        await S3Storage(Bucket("b", endpoint=s3_server)).check()
+        await S3Storage(Bucket("b", endpoint=s3_endpoint)).check()
 
 
 async def test_errors_contain_no_secret(bucket: Bucket) -> None:
