@@ -47,8 +47,7 @@ async def imagers(
 @pytest.fixture
 async def idle(imagers: ImageMaker) -> ImageWorker:
     """A worker with images that reads no jobs."""
-    worker: ImageWorker = await imagers(read=False)
-    return worker
+    return await imagers(read=False)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from common import codec
+from common.contracts.images import Detect
 from common.errors import SettingsError
 from tests.support.files.onnx import write_net
 from tests.support.waiting import eventually
@@ -33,15 +34,16 @@ async def test_a_configured_but_invalid_model_stops_the_worker(
 
 
 @pytest.mark.fakeredis_only
-async def test_a_model_for_plates(imagers: ImageMaker, tmp_path: Path) -> None:
+async def test_detections_are_recorded_unless_unwanted(imagers: ImageMaker, tmp_path: Path) -> None:
     rows = [8, 8, 24, 16, 0.9, 0]
     net = write_net(tmp_path / "plates.onnx", 64, {"finds": ((1, 1, 6), rows)})
     worker = await imagers(image_plate_model=str(net), image_detect_size=64)
-    record = await worker.process()
-    details = record.detail()
+    details = (await worker.process()).detail()
     assert (details["detector"], details["blur"]) == ("plates", "pixelate")
+    assert worker.telling["images"]().detector == "plates"
     [found] = details["detections"]
     assert (found["kind"], found["x"], found["y"], found["width"]) == ("plate", 20, 20, 40)
+    assert (await worker.process(detect=Detect.NONE)).detail()["detector"] == "none"
 
 
 @pytest.mark.fakeredis_only

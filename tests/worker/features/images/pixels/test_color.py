@@ -19,6 +19,11 @@ PATCHES = [
     (200, 60, 50), (60, 180, 70), (50, 70, 200), (128, 128, 128), (230, 220, 60), (20, 30, 25),
 ]  # fmt: skip
 
+WIDE = {
+    "p3": (color_profiles.display_p3(), color_profiles.p3_in_srgb),
+    "adobe": (color_profiles.adobe_rgb(), color_profiles.adobe_in_srgb),
+}
+
 
 def patches(colours: Sequence[tuple[int, ...]], mode: str = "RGB") -> Image.Image:
     """Patches side by side, 64 pixels each."""
@@ -32,6 +37,12 @@ def centre(at: int, count: int) -> float:
     return (at + 0.5) / count
 
 
+def check_patches(result: Any, wanted: Sequence[Any], within: float) -> None:
+    for at, colour in enumerate(wanted):
+        found = result.pixel(centre(at, len(wanted)), 0.5)
+        assert near(found, colour, within), (at, found, colour)
+
+
 @pytest.mark.parametrize(
     ("kind", "gamut"),
     [*((kind, "p3") for kind in ("jpeg", "png", "webp", "avif", "tiff", "heic")),
@@ -39,8 +50,8 @@ def centre(at: int, count: int) -> float:
 )  # fmt: skip
 def test_wide_gamut(make: Make, kind: str, gamut: str) -> None:
     profile, meant = WIDE[gamut]
-    options = {"jpeg": {"quality": 98}, "avif": {"quality": 98}, "heic": {"quality": 98}}
-    given = options.get(kind, {"lossless": True} if kind == "webp" else {})
+    given = {"quality": 98} if kind in ("jpeg", "avif", "heic") else {}
+    given = {"lossless": True} if kind == "webp" else given
     result = make(photos.encoded(patches(PATCHES), kind, icc_profile=profile, **given))
     wanted = [meant(colour) for colour in PATCHES]
     check_patches(result, wanted, 7)
@@ -82,8 +93,7 @@ def test_a_conversion_is_exact_before_it_is_encoded() -> None:
 def test_alpha_survives_a_conversion(make: Make) -> None:
     image = patches(PATCHES)
     image.putalpha(Image.new("L", image.size, 128))
-    source = photos.encoded(image, "png", icc_profile=color_profiles.display_p3())
-    result = make(source)
+    result = make(photos.encoded(image, "png", icc_profile=color_profiles.display_p3()))
     found = result.pixel(centre(0, len(PATCHES)), 0.5)
     assert near(found[:3], color_profiles.p3_in_srgb(PATCHES[0]), 8)
     assert abs(found[3] - 128) <= 1
@@ -100,33 +110,28 @@ def test_an_unusable_profile_is_ignored(make: Make, broken: bytes) -> None:
 
 def test_a_profile_of_srgb_itself_changes_nothing(make: Make) -> None:
     image = photos.harness(160, 120)
-    plain = make(photos.encoded(image, "png"))
+    plain = make(image)
     tagged = make(photos.encoded(image, "png", icc_profile=color_profiles.plain_srgb()))
     assert plain.webp == tagged.webp
 
 
-INKS = {
-    "white": (0, 0, 0, 0),
-    "cyan": (255, 0, 0, 0),
-    "magenta": (0, 255, 0, 0),
-    "yellow": (0, 0, 255, 0),
-    "black": (0, 0, 0, 255),
-}
+#: In the order of `color_profiles.INKS`.
+INKS = [(0, 0, 0, 0), (255, 0, 0, 0), (0, 255, 0, 0), (0, 0, 255, 0), (0, 0, 0, 255)]
 
 
 @pytest.mark.parametrize("store", [photos.cmyk_jpeg, photos.ycck_jpeg], ids=["cmyk", "ycck"])
 def test_inks_without_a_profile(make: Make, store: Callable[[Image.Image], bytes]) -> None:
     """In particular, not inverted."""
-    inks = [*INKS.values(), (64, 128, 32, 20)]
+    inks = [*INKS, (64, 128, 32, 20)]
     result = make(store(patches(inks, "CMYK")), "image/jpeg")
     wanted = [tuple((255 - ink) * (255 - k) / 255 for ink in (c, m, y)) for c, m, y, k in inks]
     check_patches(result, wanted, 10)
 
 
 def test_inks_with_a_profile(make: Make) -> None:
-    image = patches(list(INKS.values()), "CMYK")
+    image = patches(INKS, "CMYK")
     result = make(photos.cmyk_jpeg(image, color_profiles.coated_paper()), "image/jpeg")
-    wanted = [color_profiles.lab_in_srgb(color_profiles.INKS[name]) for name in INKS]
+    wanted = [color_profiles.lab_in_srgb(lab) for lab in color_profiles.INKS.values()]
     wanted[0] = (255, 255, 255)  # the white of paper is the white of the screen
     check_patches(result, wanted, 16)
     assert result.pixel(centre(1, len(INKS)), 0.5)[1] < 190  # pure cyan of the screen has 255
@@ -144,32 +149,57 @@ def test_grey_with_a_profile(make: Make) -> None:
     assert near(result.pixel(0.5, 0.5), (wanted, wanted, wanted, 100), 6)
 
 
-def test_sixteen_bits(make: Make) -> None:
-    result = make(photos.png_16_bit())
-    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
-        assert near(result.pixel(share, 0.5), (255 * share,) * 3, 5)
-    result = make(photos.png_16_bit(colour=True))
-    for share in (0.1, 0.5, 0.9):
-        wanted = (255 * share, 255 * (1 - share), 255 * share)
-        assert near(result.pixel(share, 0.5), wanted, 8)
-    ramp = np.tile(np.linspace(0, 65535, 256).astype(np.uint16), (64, 1))
-    result = make(photos.encoded(Image.fromarray(ramp), "tiff"))
-    assert near(result.pixel(0.5, 0.5), (127.5,) * 3, 5)
+def halves(mode: str, left: Any, right: Any) -> Image.Image:
+    image = Image.new(mode, (64, 64), left)
+    image.paste(right, (32, 0, 64, 64))
+    return image
 
 
-def test_a_colour_declared_transparent(make: Make) -> None:
-    image = Image.new("RGB", (64, 64), (10, 200, 30))
-    image.paste((200, 10, 30), (32, 0, 64, 64))
-    result = make(photos.encoded(image, "png", transparency=(10, 200, 30)))
-    assert result.pixel(0.2, 0.5)[3] == 0
-    assert near(result.pixel(0.8, 0.5), (200, 10, 30, 255), 8)
+RAMP = np.tile(np.linspace(0, 65535, 256).astype(np.uint16), (64, 1))
+BLACK_AND_WHITE = [(0.2, 0.5, (0, 0, 0)), (0.8, 0.5, (255, 255, 255))]
+#: A source, and the colours at some positions within a tolerance; None is any value.
+MODES: dict[str, tuple[Any, list[Any], float]] = {
+    "16 bits": (photos.png_16_bit(),
+        [(at, 0.5, (255 * at,) * 3) for at in (0.0, 0.25, 0.5, 0.75, 1.0)], 5),
+    "16 bits, colour": (photos.png_16_bit(colour=True),
+        [(at, 0.5, (255 * at, 255 * (1 - at), 255 * at)) for at in (0.1, 0.5, 0.9)], 8),
+    "16 bits, tiff": (photos.encoded(Image.fromarray(RAMP), "tiff"), [(0.5, 0.5, (127.5,) * 3)], 5),
+    "a transparent colour": (
+        photos.encoded(halves("RGB", (10, 200, 30), (200, 10, 30)), "png",
+                       transparency=(10, 200, 30)),
+        [(0.2, 0.5, (None, None, None, 0)), (0.8, 0.5, (200, 10, 30, 255))], 8),
+    "transparent palette": (photos.transparent_palette_png(),
+        [(0.25, 0.25, (200, 40, 40, 255)), (0.25, 0.75, (None, None, None, 0)),
+         (0.75, 0.25, (0, 0, 255, 128))], 8),
+    "palette": (patches(PATCHES).quantize(16), [(centre(2, 6), 0.5, PATCHES[2])], 8),
+    "1 bit": (halves("1", 0, 1), BLACK_AND_WHITE, 4),
+    "1 bit, tiff": (photos.encoded(halves("1", 0, 1), "tiff"), BLACK_AND_WHITE, 4),
+    "grey and alpha": (Image.new("LA", (64, 64), (180, 77)), [(0.5, 0.5, (180, 180, 180, 77))], 5),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_mode_becomes_rgb_with_or_without_alpha(make: Make, mode: str) -> None:
+    source, wanted, tolerance = MODES[mode]
+    result = make(source)
+    for across, down, colour in wanted:
+        found = result.pixel(across, down)
+        assert near(found, colour, tolerance), (across, down, found, colour)
+        assert len(found) == len(colour)
+    assert result.details["has_alpha"] is (len(wanted[0][2]) == 4)
+
+
+def test_alpha_that_hides_nothing_is_dropped(make: Make) -> None:
+    result = make(photos.harness(64, 48).convert("RGBA"))
+    assert result.details["has_alpha"] is False
+    assert result.image.mode == "RGB"
 
 
 def test_alpha_is_kept_when_an_image_is_scaled(make: Make) -> None:
     """Invisible pixels do not affect the colour of their neighbours."""
     image = Image.new("RGBA", (3840, 64), (255, 0, 0, 0))
     image.paste((0, 0, 255, 255), (0, 0, 1921, 64))
-    result = make(photos.encoded(image, "png"))
+    result = make(image)
     assert result.image.size == (1920, 32)
     edge = result.image.convert("RGBA").crop((955, 0, 965, 32))
     for red, _, blue, alpha in np.asarray(edge).reshape(-1, 4):
@@ -181,38 +211,3 @@ def test_unsupported_colour_modes_are_refused(make: Make) -> None:
     assert refusal(make, photos.encoded(image, "tiff")) == (
         "DECODE_FAILED", "unsupported_color_mode", "color mode not supported",
     )  # fmt: skip
-
-
-def check_patches(result: Any, wanted: Sequence[Any], within: float) -> None:
-    for at, colour in enumerate(wanted):
-        found = result.pixel(centre(at, len(wanted)), 0.5)
-        assert near(found, colour, within), (at, found, colour)
-
-
-WIDE = {
-    "p3": (color_profiles.display_p3(), color_profiles.p3_in_srgb),
-    "adobe": (color_profiles.adobe_rgb(), color_profiles.adobe_in_srgb),
-}
-
-
-def test_palettes_one_bit_and_grey(make: Make) -> None:
-    result = make(photos.transparent_palette_png())
-    assert result.made.details["has_alpha"] is True
-    assert near(result.pixel(0.25, 0.25), (200, 40, 40, 255), 8)
-    assert result.pixel(0.25, 0.75)[3] == 0
-    assert near(result.pixel(0.75, 0.25), (0, 0, 255, 128), 8)
-    result = make(photos.encoded(patches(PATCHES).quantize(16), "png"))
-    assert result.made.details["has_alpha"] is False
-    assert near(result.pixel(centre(2, 6), 0.5), PATCHES[2], 8)
-    image = Image.new("1", (64, 64), 0)
-    image.paste(1, (32, 0, 64, 64))
-    for kind in ("png", "tiff"):
-        result = make(photos.encoded(image, kind))
-        assert near(result.pixel(0.2, 0.5), (0, 0, 0), 4)
-        assert near(result.pixel(0.8, 0.5), (255, 255, 255), 4)
-    result = make(photos.encoded(Image.new("LA", (64, 64), (180, 77)), "png"))
-    assert near(result.pixel(0.5, 0.5), (180, 180, 180, 77), 5)
-    # Alpha that hides nothing is dropped.
-    result = make(photos.encoded(photos.harness(64, 48).convert("RGBA"), "png"))
-    assert result.made.details["has_alpha"] is False
-    assert result.image.mode == "RGB"

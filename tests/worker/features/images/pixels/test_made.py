@@ -1,10 +1,12 @@
-"""Facts reported about a processed image, and no metadata of the photograph."""
+"""Facts and placeholders of a processed image, and no metadata of the photograph."""
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import io
 import json
+import random
 import zipfile
 from dataclasses import replace
 
@@ -13,11 +15,21 @@ from PIL import Image
 
 from common.contracts.images import Stage
 from tests.support.files import bad_photos, color_profiles, photos
-from tests.support.files.exif import COMMENT, GPS_AREA, OWNER, SECRETS, SERIAL, THUMBNAIL_MARK
+from tests.support.files.exif import (
+    COMMENT,
+    GPS_AREA,
+    OWNER,
+    SECRETS,
+    SERIAL,
+    THUMBNAIL_MARK,
+    exif,
+    xmp,
+)
 from tests.support.files.photos import FORMATS, photograph
 from tests.support.files.pixels import LIMITS, Make, chunks, near
 from worker.features.images.detect.choice import Detector, DetectorChoice
 from worker.features.images.pixels import pipeline
+from worker.features.images.pixels.placeholder import make_placeholder, thumbhash
 from worker.features.images.pixels.types import InvalidImage
 
 
@@ -25,10 +37,8 @@ from worker.features.images.pixels.types import InvalidImage
 def test_the_same_file_gives_the_same_result(make: Make, kind: str) -> None:
     photo = photograph(kind, width=160, height=120)
     (made, webp), again = make(photo, detect=True), make(photo, detect=True)
-    assert (made.sha256, made.md5) == (
-        hashlib.sha256(webp).hexdigest(),
-        hashlib.md5(webp).hexdigest(),
-    )
+    assert made.sha256 == hashlib.sha256(webp).hexdigest()
+    assert made.md5 == hashlib.md5(webp).hexdigest()
     assert (made.size_bytes, made.width, made.height) == (len(webp), 160, 120)
     details = made.details
     assert json.loads(json.dumps(details)) == details
@@ -45,7 +55,7 @@ def test_the_same_file_gives_the_same_result(make: Make, kind: str) -> None:
 
 def test_dominant_color_ignores_transparent_pixels(make: Make) -> None:
     def dominant(image: Image.Image) -> tuple[int, ...]:
-        found = make(photos.encoded(image, "png")).made.details["dominant_color"]
+        found = make(image).details["dominant_color"]
         return tuple(bytes.fromhex(found[1:]))
 
     opaque = Image.new("RGB", (40, 30), (20, 120, 200))
@@ -72,7 +82,7 @@ def test_the_detector_gets_the_final_pixels_and_may_change_them(
     smaller = replace(LIMITS, max_width=320)
     result = make(photograph("jpeg", 6), limits=smaller, detect=True, detector=choice)
     assert seen == [("RGB", (320, 240))]
-    details = result.made.details
+    details = result.details
     assert (details["detector"], details["detections"]) == ("centerface", [{"kind": "face"}])
     assert details["blur"] == "pixelate"
     assert near(result.pixel(0.5, 0.5), (255, 0, 255), 8)
@@ -91,15 +101,13 @@ def test_each_stage_is_noted_as_it_begins(make: Make, monkeypatch: pytest.Monkey
     assert noted == stages[:2]
 
 
-#: Metadata in each test photograph, so that its absence in the result is meaningful.
+#: Which test photographs have some metadata, so that its absence in the result is meaningful.
 IN_SOURCE = {
-    "jpeg": {SERIAL, GPS_AREA, OWNER, COMMENT, THUMBNAIL_MARK},
-    "png": {SERIAL, GPS_AREA, OWNER, COMMENT, THUMBNAIL_MARK},
-    "webp": {SERIAL, GPS_AREA, OWNER, THUMBNAIL_MARK},
-    "gif": {GPS_AREA, OWNER, COMMENT},
-    "avif": {SERIAL, GPS_AREA, OWNER},
-    "tiff": {SERIAL, GPS_AREA, OWNER, COMMENT},
-    "heic": {SERIAL, GPS_AREA, OWNER, THUMBNAIL_MARK},
+    COMMENT: {"jpeg", "png", "gif", "tiff"},
+    SERIAL: {*FORMATS} - {"gif"},
+    THUMBNAIL_MARK: {"jpeg", "png", "webp", "heic"},
+    GPS_AREA: {*FORMATS},
+    OWNER: {*FORMATS},
 }
 #: Byte sequences of metadata of any kind.
 METADATA_MARKERS = (
@@ -112,7 +120,7 @@ METADATA_MARKERS = (
 @pytest.mark.parametrize("orientation", [1, 6])
 def test_metadata_is_gone(make: Make, kind: str, orientation: int) -> None:
     source = photograph(kind, orientation, 160, 120, color_profiles.display_p3())
-    assert all(secret in source for secret in IN_SOURCE[kind])
+    assert all(secret in source for secret, kinds in IN_SOURCE.items() if kind in kinds)
     result = make(source, photos.CONTENT_TYPES[kind])
     for sign in (*SECRETS, *METADATA_MARKERS):
         assert sign not in result.webp, sign
@@ -125,13 +133,11 @@ def test_metadata_is_gone(make: Make, kind: str, orientation: int) -> None:
 def test_transparent_images_have_their_alpha_and_nothing_else(make: Make) -> None:
     image = photos.harness(64, 48)
     image.putalpha(Image.linear_gradient("L").resize(image.size))
-    source = photos.encoded(
-        image, "webp", exif=photos.exif(), xmp=photos.xmp(), icc_profile=color_profiles.plain_srgb()
-    )
-    result = make(source)
+    private = {"exif": exif(), "xmp": xmp(), "icc_profile": color_profiles.plain_srgb()}
+    result = make(photos.encoded(image, "webp", **private))
     assert [name for name, _ in chunks(result.webp)] == [b"VP8X", b"ALPH", b"VP8 "]
-    flags = next(chunks(result.webp))[1][0]
-    assert flags == 0b00010000  # alpha; no profile, EXIF, XMP or animation
+    [(_, flags), *_] = chunks(result.webp)
+    assert flags[0] == 0b00010000  # alpha; no profile, EXIF, XMP or animation
     for sign in (*SECRETS, *METADATA_MARKERS):
         assert sign not in result.webp
 
@@ -140,11 +146,10 @@ def test_colours_of_transparent_pixels_are_removed(make: Make) -> None:
     """Content hidden by transparency."""
     image = Image.new("RGBA", (64, 64), (250, 10, 20, 0))
     image.paste((0, 200, 0, 255), (0, 0, 32, 64))
-    result = make(photos.encoded(image, "png"))
-    found = result.image.convert("RGBA").getpixel((60, 32))
-    assert isinstance(found, tuple)
-    assert found[3] == 0
-    assert found[0] < 200
+    result = make(image)
+    red, _, _, alpha = result.image.convert("RGBA").getpixel((60, 32))
+    assert alpha == 0
+    assert red < 200
 
 
 def test_trailing_data_is_removed(make: Make) -> None:
@@ -160,3 +165,58 @@ def test_trailing_data_is_removed(make: Make) -> None:
         result = make(source)
         assert b"alert" not in result.webp
         assert list(chunks(result.webp))
+
+
+#: Hashes by the public implementation: of random pixels of a size, opaque and with alpha.
+RANDOM_PIXELS = {
+    (20, 15): ("1f08060d826628a5488ba770456628880b77a7f9c8",
+               "df07820c82080918e7448772c89f67a08b009bb4757aa86c03"),
+    (15, 20): ("dff701150699e775688da9ab60595d69fb93f96679",
+               "e0f781040207a76f464586869c2028903670556688bcbc460f"),
+    (16, 16): ("df17020f04b490e8850f624549a6b799ac8a6a6fa7559007",
+               "df07820d02077a79742aa9f97ca4fe27f36b58cf89867ab836"),
+    (30, 2): ("9f28062182f9f9c403987687ef6998e073",
+              "e0e781098277209692ef8777fef86b8777887777878808"),
+    (1, 25): ("23e745390608878878878878f78672df88",
+              "ddd7b91108990888877878f78e7c4f7808f78788878878"),
+    (1, 1): ("eb5455c72a08f708888788708f7088f80888707ff8f7870f",
+             "5c29b95d365508f78887707ff80888707ff808f78887707ff8"),
+    (7, 3): ("dfe7052b8eca605523d2757ef2d88810c5",
+             "61d785128617b5b59c8f79350f627cf5ee9d9f96578a87"),
+}  # fmt: skip
+#: The beginning of the hash of one colour; the rest is multiplied by zero.
+PLAIN = {
+    "red": "d5fb030700", "lime": "d50b000700", "blue": "1500020700", "white": "3f08020700",
+    "black": "0008020700",
+}  # fmt: skip
+
+
+def hashed(image: Image.Image) -> bytes:
+    return thumbhash(*image.size, image.convert("RGBA").tobytes())
+
+
+def test_the_thumbhash_is_the_public_algorithm() -> None:
+    for (width, height), hashes in RANDOM_PIXELS.items():
+        for transparent, expected in enumerate(hashes):
+            chance = random.Random(width * 100 + height + transparent)
+            rgba = bytearray(chance.randrange(256) for _ in range(4 * width * height))
+            if not transparent:
+                rgba[3::4] = b"\xff" * (width * height)
+            assert thumbhash(width, height, bytes(rgba)).hex() == expected
+    for colour, expected in PLAIN.items():
+        assert hashed(Image.new("RGB", (32, 32), colour))[:5].hex() == expected
+    assert hashed(Image.new("RGBA", (9, 9), (1, 2, 3, 0)))[:6].hex() == "000882050000"
+    for size in ((0, 5), (101, 5), (5, 101)):
+        with pytest.raises(ValueError, match="has no hash"):
+            thumbhash(*size, bytes(4 * size[0] * size[1]))
+
+
+def test_the_thumbhash_is_of_the_image_as_stored(make: Make) -> None:
+    found = base64.b64decode(make(photograph("jpeg", 6)).details["thumbhash"])
+    expected = hashed(photos.harness().resize((64, 48), Image.Resampling.BOX))
+    assert len(found) == len(expected)
+    assert found[4] >> 7 == expected[4] >> 7 == 1  # landscape
+    head, wanted = (int.from_bytes(data[:3], "little") for data in (found, expected))
+    for shift in (0, 6, 12):  # mean light and colours, of 64 steps each
+        assert abs((head >> shift & 63) - (wanted >> shift & 63)) <= 2
+    assert make_placeholder(Image.new("RGB", (1, 5000))).dominant_color == "#000000"

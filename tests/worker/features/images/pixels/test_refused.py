@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import pickle
 import resource
-import struct
+import tempfile
 import time
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from PIL import Image
 
 from common.contracts.images import ErrorCode, FailureReason
 from common.settings.images import ImageWorkerSettings
 from tests.support.files import bad_photos, photos
 from tests.support.files.photos import CONTENT_TYPES, FORMATS, photograph
-from tests.support.files.pixels import LIMITS, Make, refusal
+from tests.support.files.pixels import LIMITS, Make, chunks, maker, refusal
 from worker.features.images.detect.choice import Detector, DetectorChoice
 from worker.features.images.pixels import formats, pipeline, process
 from worker.features.images.pixels.types import (
@@ -27,6 +32,16 @@ from worker.features.images.pixels.types import (
     InvalidImage,
     ProcessingRequest,
 )
+
+
+def raising(error: Exception) -> Callable[..., Any]:
+    """A function that always fails."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    return fail
+
 
 DIMENSIONS = ("DECODE_FAILED", "dimensions_exceed_limit", "image dimensions exceed limit")
 UNSUPPORTED = ("VALIDATION_FAILED", "unsupported_format", "unsupported format")
@@ -37,7 +52,9 @@ FRAMES = ("DECODE_FAILED", "too_many_frames", "animation has too many frames")
 
 
 @pytest.mark.parametrize(
-    "data", [bad_photos.HTML, bad_photos.SVG, b"\0", b"BM" + bytes(100), b"%PDF-1.4", b"RIFF",
+    "data", [b"<!DOCTYPE html><html><script>alert(1)</script></html>",
+             b'<?xml version="1.0"?><svg xmlns="http://www.w3.org/2000/svg"/>',
+             b"\0", b"BM" + bytes(100), b"%PDF-1.4", b"RIFF",
              b"\0\0\0\x18ftypisom\0\0\0\0isommp42", b"\0\0\0\x0cftyp", b"\xff\xd8"]
 )  # fmt: skip
 def test_unsupported_data(make: Make, data: bytes) -> None:
@@ -49,7 +66,7 @@ def test_unsupported_data(make: Make, data: bytes) -> None:
 def test_the_declared_type_may_be_right_or_missing(make: Make, kind: str) -> None:
     photo = photograph(kind, width=64, height=48)
     for declared in (CONTENT_TYPES[kind], "", "application/octet-stream"):
-        assert make(photo, declared).made.details["source_format"] == kind
+        assert make(photo, declared).details["source_format"] == kind
     assert make(photo, f"{CONTENT_TYPES[kind].upper()}; charset=binary")
 
 
@@ -98,14 +115,6 @@ def test_cut_off(make: Make, kind: str) -> None:
     assert found in (DAMAGED, TRUNCATED, DIMENSIONS)
 
 
-def tiff_bomb() -> bytes:
-    made = bytearray(photos.encoded(photos.harness(64, 48), "tiff"))
-    for tag in (256, 257):  # width and height
-        at = made.index(struct.pack("<HH", tag, 4))
-        made[at + 8 : at + 12] = struct.pack("<I", 60_000)
-    return bytes(made)
-
-
 BOMBS: dict[str, Callable[[], bytes]] = {
     "png by header": bad_photos.png_bomb_by_header,
     "png on its side": lambda: bad_photos.png_bomb_by_header(2_000_000_000, 1),
@@ -116,8 +125,12 @@ BOMBS: dict[str, Callable[[], bytes]] = {
     "avif": bad_photos.avif_bomb,
     "avif of a size that the library would take": lambda: bad_photos.avif_bomb(12_000),
     "heic": bad_photos.heic_bomb,
-    "tiff": tiff_bomb,
+    "tiff": bad_photos.tiff_bomb,
 }
+
+
+def peak_kb() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 @pytest.mark.parametrize("name", BOMBS)
@@ -125,23 +138,17 @@ def test_bombs(make: Make, name: str) -> None:
     bomb = BOMBS[name]()
     assert len(bomb) < 1_000_000
     make(photograph(width=64, height=48))  # load the libraries
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    began = time.monotonic()
+    before_kb, began = peak_kb(), time.monotonic()
     assert refusal(make, bomb) == DIMENSIONS
     assert time.monotonic() - began < 1.0
-    risen_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    assert risen_kb < 8 * 1024
+    assert peak_kb() - before_kb < 8 * 1024
 
 
 def test_oversized_images_are_refused_before_the_library_runs(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bombs = (bad_photos.webp_bomb(12_000), bad_photos.avif_bomb(), bad_photos.heic_bomb())
-
-    def asked(*_: object, **__: object) -> None:
-        raise AssertionError
-
-    monkeypatch.setattr(Image, "open", asked)
+    monkeypatch.setattr(Image, "open", raising(AssertionError()))
     for bomb in bombs:
         assert refusal(make, bomb) == DIMENSIONS
 
@@ -154,8 +161,8 @@ def test_the_limit_is_the_limit(make: Make, monkeypatch: pytest.MonkeyPatch) -> 
     assert refusal(make, photo, limits=replace(LIMITS, max_pixels=100)) == DIMENSIONS
     # Sides have a limit of their own.
     for size in ((65_536, 1), (1, 65_536)):
-        assert refusal(make, photos.encoded(Image.new("L", size), "png")) == DIMENSIONS
-    assert make(photos.encoded(Image.new("L", (65_535, 1)), "png")).made.width == 1920
+        assert refusal(make, Image.new("L", size)) == DIMENSIONS
+    assert make(Image.new("L", (65_535, 1))).made.width == 1920
     # Pillow's own limit is not used, and restored.
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
     assert make(photo).made.original_width == 100
@@ -164,10 +171,10 @@ def test_the_limit_is_the_limit(make: Make, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("kind", ["gif", "webp", "png"])
 def test_frames(make: Make, kind: str) -> None:
-    assert make(photos.animation(kind, 60)).made.details["source_frames"] == 60
+    assert make(photos.animation(kind, 60)).details["source_frames"] == 60
     assert refusal(make, photos.animation(kind, 61)) == FRAMES
     if kind == "gif":  # a million frames take no time
-        assert make(bad_photos.gif_of_frames(60)).made.details["source_frames"] == 60
+        assert make(bad_photos.gif_of_frames(60)).details["source_frames"] == 60
         many = bad_photos.gif_of_frames(600_000)
         began = time.monotonic()
         assert refusal(make, many) == FRAMES
@@ -181,12 +188,10 @@ def test_a_text_in_a_png_that_unpacks_to_too_much(make: Make) -> None:
 
 
 def test_an_error_of_the_detector(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_: object) -> None:
-        raise RuntimeError("no model at /somewhere")
-
-    monkeypatch.setattr(pipeline, "find_and_blur", fails)
+    error = RuntimeError("no model at /somewhere")
+    monkeypatch.setattr(pipeline, "find_and_blur", raising(error))
     choice = DetectorChoice(Detector.CENTERFACE, "model.onnx")
-    assert make(photograph(), detector=choice).made.details["detector"] == "none"
+    assert make(photograph(), detector=choice).details["detector"] == "none"
     with pytest.raises(InvalidImage) as caught:
         make(photograph(), detect=True, detector=choice)
     assert caught.value.code is ErrorCode.PROCESSING_FAILED
@@ -223,20 +228,84 @@ def test_empty_oversized_and_mismatched_files(make: Make, tmp_path: Path) -> Non
 def test_other_errors_are_not_invalid_images(
     make: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def fails(*_: object, **__: object) -> None:
-        raise OSError("encoder error -2")
-
-    def no_memory(*_: object, **__: object) -> None:
-        raise MemoryError
-
     photo = photograph()
     with monkeypatch.context() as patch:
-        patch.setattr(Image.Image, "save", fails)
+        patch.setattr(Image.Image, "save", raising(OSError("encoder error -2")))
         found = refusal(make, photo)
     assert found == ("ENCODING_FAILED", "not_encodable", "image could not be encoded")
-    monkeypatch.setattr(Image.Image, "resize", no_memory)
+    monkeypatch.setattr(Image.Image, "resize", raising(MemoryError()))
     with pytest.raises(MemoryError):
         make(photo)
     order = ProcessingRequest(str(tmp_path / "gone"), str(tmp_path / "out"), "", LIMITS)
     with pytest.raises(FileNotFoundError):
         process(order)
+
+
+# -- fuzzing: any input gives an image or a refusal, nothing else ----------------------------
+
+MODEST = replace(LIMITS, max_pixels=4_000_000)
+#: First bytes of each format, so that random data passes the format check.
+BEGINNINGS = (
+    b"", b"\xff\xd8\xff", b"\xff\xd8\xff\xe0\x00\x10JFIF\0", b"\x89PNG\r\n\x1a\n", b"GIF89a",
+    b"RIFF\xff\x00\x00\x00WEBPVP8 ", b"RIFF\xff\x00\x00\x00WEBPVP8X",
+    b"RIFF\x40\x00\x00\x00WEBPVP8L", b"\x00\x00\x00\x18ftypavif\x00\x00\x00\x00mif1miaf",
+    b"\x00\x00\x00\x18ftypheic\x00\x00\x00\x00mif1heic", b"II*\0\x08\0\0\0", b"MM\0*\0\0\0\x08",
+)  # fmt: skip
+ANIMATED = " animation"
+TINY = (*FORMATS, *(kind + ANIMATED for kind in ("gif", "webp", "png")))
+#: Can be raised for long runs.
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "150"))
+USUAL = settings(
+    max_examples=EXAMPLES, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+)
+
+
+def tiny(name: str) -> bytes:
+    if name.endswith(ANIMATED):
+        return photos.animation(name.removesuffix(ANIMATED), 3, (24, 16))
+    return photograph(name, 6, 48, 32)
+
+
+def attempt(data: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder, contextlib.suppress(InvalidImage):
+        webp = maker(Path(folder))(data, limits=MODEST).webp
+        names = [name for name, _ in chunks(webp)]
+        assert names in ([b"VP8 "], [b"VP8X", b"ALPH", b"VP8 "])
+
+
+@USUAL
+@given(st.sampled_from(BEGINNINGS), st.binary(max_size=400))
+def test_random_bytes(beginning: bytes, rest: bytes) -> None:
+    attempt(beginning + rest)
+
+
+@pytest.mark.slow("150 damaged files of each format")
+@pytest.mark.parametrize("name", TINY)
+@USUAL
+@given(st.data())
+def test_real_files_with_faults(name: str, data: st.DataObject) -> None:
+    attempt(damage(bytearray(tiny(name)), data))
+
+
+def damage(changed: bytearray, data: st.DataObject) -> bytes:
+    last = len(changed) - 1
+    for _ in range(data.draw(st.integers(1, 6))):
+        # Most faults are possible in headers.
+        at = data.draw(st.integers(0, min(last, 400)) | st.integers(0, last))
+        kind = data.draw(st.sampled_from(("byte", "cut", "insert", "zeros", "ones")))
+        if kind == "byte":
+            changed[at : at + 1] = data.draw(st.binary(min_size=1, max_size=4))
+        elif kind == "cut":
+            del changed[at : at + data.draw(st.integers(1, 200))]
+        elif kind == "insert":
+            changed[at:at] = data.draw(st.binary(max_size=30))
+        else:
+            changed[at : at + 4] = (b"\0" if kind == "zeros" else b"\xff") * 4
+        last = max(0, len(changed) - 1)
+    return bytes(changed)
+
+
+@settings(USUAL, max_examples=40)
+@given(st.sampled_from(sorted(TINY)), st.data())
+def test_some_real_files_with_faults(name: str, data: st.DataObject) -> None:
+    attempt(damage(bytearray(tiny(name)), data))
