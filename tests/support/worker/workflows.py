@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from common.contracts.jobs import JobKeys
@@ -187,31 +187,6 @@ class WorkflowWorker(WorkerHarness):
 
 
 FlowMaker = Callable[..., Any]
-
-
-async def flow_maker(
-    backend: Backend, keys: JobKeys, worker: WorkerIdentity
-) -> AsyncIterator[FlowMaker]:
-    """Creates and opens workers with workflows, and closes them all."""
-    made: list[WorkflowWorker] = []
-
-    async def make(
-        *workflows: tuple[WorkflowDefinition, Mapping[str, Step]],
-        consumer: str = "c1",
-        registry: Registry | None = None,
-        opened: bool = True,
-        **options: Any,
-    ) -> WorkflowWorker:
-        registry = registry or registry_of(*workflows)
-        identity = worker._replace(consumer=consumer)
-        made.append(WorkflowWorker(backend, keys, identity, registry, **options))
-        if opened:
-            await made[-1].open()
-        return made[-1]
-
-    yield make
-    for each in made:
-        await each.close()
 
 
 async def flow_of(

@@ -2,20 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
 
 import pytest
 
 from common.contracts.jobs import JobKeys
+from common.features.workflows.definitions import WorkflowDefinition
 from common.jobs.store import WorkerIdentity
 from tests.support.servers import Backend
-from tests.support.worker.workflows import FlowMaker, flow_maker
+from tests.support.worker.workflows import FlowMaker, WorkflowWorker, registry_of
+from worker.features.workflows.registry import Step
+from worker.registry import Registry
 
 
 @pytest.fixture
 async def flows(
     backend: Backend, keys: JobKeys, worker: WorkerIdentity
 ) -> AsyncIterator[FlowMaker]:
-    """Creates workers with workflows, on an empty Redis of every kind."""
-    async for make in flow_maker(backend, keys, worker):
-        yield make
+    """Creates and opens workers with workflows, on an empty Redis of every kind."""
+    made: list[WorkflowWorker] = []
+
+    async def make(
+        *workflows: tuple[WorkflowDefinition, Mapping[str, Step]],
+        consumer: str = "c1",
+        registry: Registry | None = None,
+        opened: bool = True,
+        **options: Any,
+    ) -> WorkflowWorker:
+        identity = worker._replace(consumer=consumer)
+        registry = registry or registry_of(*workflows)
+        made.append(WorkflowWorker(backend, keys, identity, registry, **options))
+        if opened:
+            await made[-1].open()
+        return made[-1]
+
+    yield make
+    for each in made:
+        await each.close()

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.waiting import eventually
 from tests.support.worker.computing import dies, double, takes_all_memory, works_for_ever
+from tests.support.worker.tools import events
 from tests.support.worker.workflows import FlowMaker, WorkflowWorker, definition
 from worker.features.workflows.context import StepContext
 from worker.features.workflows.errors import StepError
@@ -40,25 +41,6 @@ async def worker(flows: FlowMaker) -> WorkflowWorker:
     return made
 
 
-async def busy(worker: WorkflowWorker, path: Path) -> tuple[str, int]:
-    """A job whose step computes for ever, and the id of its process."""
-    job_id = await worker.create(FLOW)
-    await worker.execute(job_id, "gather", {"path": str(path)})
-    pid = int(await eventually(lambda: path.exists() and path.read_text(), 30))
-    return job_id, pid
-
-
-def gone(pid: int) -> bool:
-    """True if the process does not exist, not even as a zombie."""
-    return not Path(f"/proc/{pid}").exists()
-
-
-async def retries(worker: WorkflowWorker, core_job: str) -> list[str]:
-    """Kinds of failures after which a job was tried again."""
-    events = await worker.parsed_events(core_job)
-    return [data["kind"] for kind, _, data in events if kind == "retry"]
-
-
 async def test_a_step_computes_in_a_process(worker: WorkflowWorker) -> None:
     job_id = await worker.create(FLOW)
     await worker.run(job_id, "gather")
@@ -68,7 +50,8 @@ async def test_a_step_computes_in_a_process(worker: WorkflowWorker) -> None:
     ended = await worker.run(job_id, "gather", {"dies": True})
     assert ended.status.value == "complete"
     await worker.settled(ended.core_job)
-    assert await retries(worker, ended.core_job) == ["compute_crashed"]
+    [retry] = await events(worker, ended.core_job, "retry")
+    assert retry["kind"] == "compute_crashed"
     # A step that wants too much memory fails for good.
     job_id = await worker.create(FLOW)
     ended = await worker.run(job_id, "gather", {"greedy": True})
@@ -80,36 +63,14 @@ async def test_a_step_computes_in_a_process(worker: WorkflowWorker) -> None:
 
 
 async def test_the_end_of_a_step_ends_its_process(worker: WorkflowWorker, tmp_path: Path) -> None:
-    # Canceled: it ends on request and is not forced.
-    job_id, pid = await busy(worker, tmp_path / "canceled")
+    path = tmp_path / "pid"
+    job_id = await worker.create(FLOW)
+    await worker.execute(job_id, "gather", {"path": str(path)})
+    pid = int(await eventually(lambda: path.exists() and path.read_text(), 30))
     core_job = (await worker.step(job_id, "gather")).core_job
     await worker.cancel(core_job)
-    await eventually(lambda: gone(pid))
+    await eventually(lambda: not Path(f"/proc/{pid}").exists())
     assert (await worker.step_ended(job_id, "gather")).status.value == "cancelled"
     assert (await worker.core_ended(job_id, "gather"))[b"status"] == b"canceled"
+    # It ended on request and was not forced.
     assert (await worker.parsed_events(core_job))[-1][2]["stage"] == "cooperative"
-    # Superseded.
-    job_id, pid = await busy(worker, tmp_path / "superseded")
-    await worker.workflows.cancel(job_id, worker.once())
-    assert await worker.service.runner.drop_superseded() == 1
-    await eventually(lambda: gone(pid))
-    await worker.all_acked()
-    # Timed out.
-    job_id, pid = await busy(worker, tmp_path / "timed out")
-    core_job = (await worker.step(job_id, "gather")).core_job
-    [run] = worker.executor.running
-    run.context.set_timeout(0.0)  # the timeout expires now
-    await eventually(lambda: gone(pid))
-
-    async def reported() -> bool:
-        return await retries(worker, core_job) == ["timeout"]
-
-    await eventually(reported)
-
-
-async def test_a_stopping_worker_ends_its_processes(worker: WorkflowWorker, tmp_path: Path) -> None:
-    job_id, pid = await busy(worker, tmp_path / "pid")
-    await worker.stop(0.1)
-    await eventually(lambda: gone(pid))
-    # another worker continues it
-    assert (await worker.step(job_id, "gather")).status.value == "running"
