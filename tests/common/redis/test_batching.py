@@ -236,19 +236,25 @@ async def test_a_refused_connection_is_an_error(keys: JobKeys) -> None:
 class ByHand:
     """A client whose replies arrive when the test decides."""
 
-    ready = True
-
     def __init__(self) -> None:
+        self.ready = True
+        self.sent: list[tuple[Any, ...]] = []
         self.waiting: list[Any] = []
 
     def send(self, args: tuple[Any, ...], on_reply: Any) -> None:
+        self.sent.append(args)
         self.waiting.append(on_reply)
 
     async def execute_command(self, *args: Any) -> Any:
-        raise AssertionError("it is ready")
+        self.sent.append(args)
+        return b"PONG"
 
     async def aclose(self) -> None:
         pass
+
+    def reply(self, *replies: Any) -> None:
+        for reply in replies:
+            self.waiting.pop(0)(reply)
 
 
 class Demoted(ByHand):
@@ -269,7 +275,7 @@ async def test_a_script_that_ran_on_a_replica_is_sent_elsewhere(keys: JobKeys) -
     answered = batcher.submit([trim()])
     await asyncio.sleep(0)
     refusal = b"READONLY You can't write against a read only replica."
-    wire.waiting.pop()([[Answer.FAILED.value.encode(), refusal]])
+    wire.reply([[Answer.FAILED.value.encode(), refusal]])
     assert [outcome.answer for outcome in await answered] == [Answer.OK]  # type: ignore[union-attr]
     await batcher.close()
 
@@ -284,7 +290,7 @@ async def test_a_stall_of_this_process_is_not_a_timeout(keys: JobKeys) -> None:
     for _ in range(3):
         await asyncio.sleep(0)
     assert not answered.done()
-    wire.waiting.pop()([[Answer.OK.value.encode()]])
+    wire.reply([[Answer.OK.value.encode()]])
     assert [outcome.answer for outcome in await answered] == [Answer.OK]  # type: ignore[union-attr]
     with pytest.raises(StoreUnavailable):  # a missing reply still times out
         await asyncio.wait_for(missing, 10)

@@ -15,38 +15,15 @@ from common.contracts.queue import Answer
 from common.errors import NotReplicated, StoreUnavailable
 from common.jobs.scripts import CORE_SCRIPT
 from common.redis.batching import ScriptBatcher
-from common.redis.pipelined import OnReply, PipelinedConnection
+from common.redis.pipelined import PipelinedConnection
 from common.redis.replication import ReplicatedClient, with_replication
 from common.redis.scripts import Record
+from tests.common.redis.test_batching import ByHand
 from tests.support.servers import REDIS_8, SYSTEM
 from tests.support.topologies import LONG_TIMEOUT_MS, SentinelSet, sentinel_set
 
 KEYS = JobKeys()
 TRIM = Record("trim", (KEYS.queue,), ())
-
-
-class ByHand:
-    """A client whose replies arrive when the test decides."""
-
-    def __init__(self) -> None:
-        self.ready = True
-        self.sent: list[tuple[Any, ...]] = []
-        self._waiting: list[OnReply] = []
-
-    def send(self, args: tuple[Any, ...], on_reply: OnReply) -> None:
-        self.sent.append(args)
-        self._waiting.append(on_reply)
-
-    async def execute_command(self, *args: Any) -> Any:
-        self.sent.append(args)
-        return b"PONG"
-
-    async def aclose(self) -> None:
-        pass
-
-    def reply(self, *replies: Any) -> None:
-        for reply in replies:
-            self._waiting.pop(0)(reply)
 
 
 @pytest.fixture

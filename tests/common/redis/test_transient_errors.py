@@ -43,14 +43,11 @@ async def impatient_for(harness: StoreHarness) -> ScriptBatcher:
 async def test_out_of_memory_is_reported_in_time_and_writes_nothing(harness: StoreHarness) -> None:
     impatient = await impatient_for(harness)
     store = JobStore(harness.client, harness.keys, impatient)
-    await harness.client.config_set("maxmemory", "1")
-    try:
+    async with harness.out_of_memory():
         job = new_job(idempotency_key="k", idempotency_ttl_s=60, fingerprint="f")
         with pytest.raises(StoreUnavailable, match=r"OOM|refuses"):
             await asyncio.wait_for(store.enqueue(job, "workers", 200), 20)
         assert await harness.snapshot() == {}
-    finally:
-        await harness.client.config_set("maxmemory", "0")
     assert await harness.store.enqueue(job, "workers", 200) == (job.job_id, False)
     await impatient.close()
 
@@ -60,8 +57,7 @@ async def test_only_new_jobs_wait_for_memory(harness: StoreHarness, repeating: o
     """Otherwise no job would end, and memory would never be freed."""
     leases = [await harness.running(f"t{number}") for number in range(4)]
     ending, retried, released, canceled = leases
-    await harness.client.config_set("maxmemory", "1")
-    try:
+    async with harness.out_of_memory():
         job = new_job()
         posting = asyncio.ensure_future(harness.store.enqueue(job, "workers", 200))
         await repeating()
@@ -75,8 +71,6 @@ async def test_only_new_jobs_wait_for_memory(harness: StoreHarness, repeating: o
         assert reply.answer is Answer.RUN
         reply = await harness.store.cancel(canceled.job_id, "workers", b"{}", 60)
         assert reply.answer is Answer.CANCELING
-    finally:
-        await harness.client.config_set("maxmemory", "0")
     assert await asyncio.wait_for(posting, 10) == (job.job_id, False)
     types = [b"queued", b"running", b"message", b"message", b"done"]
     assert await harness.types(ending.job_id) == types
@@ -100,8 +94,7 @@ async def test_operations_that_need_memory_write_nothing(harness: StoreHarness) 
         [outcome] = await by.promote([due])
         return outcome.answer
 
-    await harness.client.config_set("maxmemory", "1")
-    try:
+    async with harness.out_of_memory():
         for attempt in (
             store.enqueue(delayed, "workers", 200),
             queue.redrive(wanted, 9),
@@ -110,8 +103,6 @@ async def test_operations_that_need_memory_write_nothing(harness: StoreHarness) 
             with pytest.raises(StoreUnavailable, match=r"OOM|refuses"):
                 await asyncio.wait_for(attempt, 20)
         assert await harness.snapshot() == before
-    finally:
-        await harness.client.config_set("maxmemory", "0")
     assert await harness.store.enqueue(delayed, "workers", 200) == (delayed.job_id, False)
     assert (await harness.queue.redrive(wanted, 9)).answer is Answer.CREATED
     assert await promote(harness.queue) is Answer.OK

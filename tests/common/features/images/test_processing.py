@@ -105,26 +105,19 @@ async def test_a_full_queue_refuses_and_the_upload_keeps_its_guard(images: Image
 
 
 async def test_a_key_has_a_rate_and_a_quota(images: ImageHarness) -> None:
-    names = AccessKeys(images.keys.tag)
-    limits = KeyLimits(names.rate("k"), names.active("k"), 60_000_000, 2, 3)
-    hasty = ADMISSION._replace(limits=limits)
-    for _ in range(2):
-        image_id = await images.create()
-        wanted = uploaded(image_id, await images.claim(image_id))
-        assert (await images.store.submit(wanted, hasty)).answer is OK
-    image_id = await images.create()
-    wanted = uploaded(image_id, await images.claim(image_id))
+    """They share their code with those of ENQUEUE (test_enqueue.py)."""
+    names, made = AccessKeys(images.keys.tag), [await images.create() for _ in range(2)]
+    first, second = [uploaded(image_id, await images.claim(image_id)) for image_id in made]
+    limits = KeyLimits(names.rate("k"), names.active("k"), 60_000_000, 1, 2)
+    assert (await images.store.submit(first, ADMISSION._replace(limits=limits))).answer is OK
+    full = limits._replace(interval_us=0, max_jobs=1)
     async with images.unchanged():
-        slower = await images.store.submit(wanted, hasty)
+        slower = await images.store.submit(second, ADMISSION._replace(limits=limits))
         assert slower.answer is ImageAnswer.RATE
         assert 0 < slower.facts["wait_ms"] <= 60_000
-        many = await images.store.submit(
-            wanted, ADMISSION._replace(limits=limits._replace(interval_us=0, max_jobs=2))
-        )
-        assert (many.answer, many.facts) == (ImageAnswer.QUOTA, {"active": 2})
-    patient = ADMISSION._replace(limits=limits._replace(interval_us=0))
-    assert (await images.store.submit(wanted, patient)).answer is OK
-    assert await images.client.zcard(limits.active_key) == 3
+        many = await images.store.submit(second, ADMISSION._replace(limits=full))
+        assert (many.answer, many.facts) == (ImageAnswer.QUOTA, {"active": 1})
+    assert await images.client.zcard(limits.active_key) == 1
     assert await images.without_ttl() == []
 
 
