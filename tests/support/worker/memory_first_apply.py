@@ -89,8 +89,7 @@ class ApplyWorker(WorkflowWorker):
     async def undo_by_job(self, job_id: str, token: str) -> None:
         """Undo as the gateway does."""
         args = {"workflow_job_id": job_id, "undo_token": token}
-        payload = json.dumps({"tool": "workflow.undo", "args": args}).encode()
-        result = await self.result(await self.run_job(task="tool", payload=payload))
+        result = await self.result(await self.run_tool("undo", args))
         assert result["answer"] == "ok"
 
     def notes(self, tenant: str = "") -> RagKeys:

@@ -159,6 +159,11 @@ class WorkflowWorker(WorkerHarness):
         await self.execute(job_id, step, options)
         return await self.step_ended(job_id, step)
 
+    async def run_tool(self, name: str, args: Any, status: bytes = b"done") -> str:
+        """Run a job of an internal tool to this end; returns its id."""
+        payload = json.dumps({"tool": f"workflow.{name}", "args": args}).encode()
+        return await self.run_job(status, task="tool", payload=payload)
+
     async def core_ended(self, job_id: str, step: str) -> dict[bytes, bytes]:
         """Wait until the core job of a step has ended; returns its hash."""
         core_job = (await self.step(job_id, step)).core_job

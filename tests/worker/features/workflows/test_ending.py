@@ -183,10 +183,8 @@ async def test_a_part_that_fails_fails_the_step_and_the_others_stop(flows: FlowM
     await worker.all_acked()
     assert (await worker.result_of(job_id, "gather"))["superseded"] is True
     assert await squares(worker, job_id) == []
-    assert (await worker.event_types(job_id))[-2:] == [
-        ("step.failed", "gather"),
-        ("job.failed", "gather"),
-    ]
+    types = await worker.event_types(job_id)
+    assert types[-2:] == [("step.failed", "gather"), ("job.failed", "gather")]
 
 
 @pytest.mark.fakeredis_only

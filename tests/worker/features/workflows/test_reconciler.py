@@ -59,10 +59,7 @@ async def test_a_step_whose_core_job_ended_without_it_fails(flows: FlowMaker) ->
     gone, done = await stranded(worker), await stranded(worker, status="done", result='"echo"')
     failed = await stranded(worker, status="error", error=error)
     canceled = await stranded(worker, status="canceled")
-    alive, queued = (
-        await stranded(worker, status="running"),
-        await stranded(worker, status="queued"),
-    )
+    alive = [await stranded(worker, status=status) for status in ("running", "queued")]
     assert await worker.service.reconciler.run_once() == 4
     for job_id in (gone, done):
         record = await worker.step(job_id, "gather")
@@ -74,7 +71,7 @@ async def test_a_step_whose_core_job_ended_without_it_fails(flows: FlowMaker) ->
         {"code": "step_failed", "message": "given up", "kind": "attempts_exhausted"}
     ]
     assert (await worker.step(canceled, "gather")).status.value == "cancelled"
-    for job_id in (alive, queued):
+    for job_id in alive:
         assert (await worker.step(job_id, "gather")).status.value == "running"
 
 
@@ -170,12 +167,18 @@ async def propose(context: StepContext) -> StepOutput:
     return StepOutput("two", [StepItem({"n": n}, "proposed", 0.5) for n in (1, 2)])
 
 
-async def test_an_expired_review_is_ended(flows: FlowMaker) -> None:
+async def reviewing(flows: FlowMaker, timeout_s: float) -> tuple[WorkflowWorker, str]:
+    """A job that waits for its review."""
     declared = definition("suggest", "review", "last")
     worker = await flows((declared, {"suggest": propose, "last": nothing}))
-    review = ReviewOptions(timeout_s=0.05, on_timeout=OnTimeout.APPROVE)
+    review = ReviewOptions(timeout_s=timeout_s, on_timeout=OnTimeout.APPROVE)
     job_id = await worker.create(declared, tail="0123456789ab", auto_advance=True, review=review)
     await worker.step_ended(job_id, "review")
+    return worker, job_id
+
+
+async def test_an_expired_review_is_ended(flows: FlowMaker) -> None:
+    worker, job_id = await reviewing(flows, 0.05)
 
     async def over() -> bool:
         return bool(await worker.workflows.expired_reviews())
@@ -191,11 +194,7 @@ async def test_an_expired_review_is_ended(flows: FlowMaker) -> None:
 
 @pytest.mark.fakeredis_only
 async def test_a_corrupt_review_does_not_block_the_others(flows: FlowMaker) -> None:
-    declared = definition("suggest", "review", "last")
-    worker = await flows((declared, {"suggest": propose, "last": nothing}))
-    review = ReviewOptions(timeout_s=3600, on_timeout=OnTimeout.APPROVE)
-    job_id = await worker.create(declared, auto_advance=True, review=review)
-    await worker.step_ended(job_id, "review")
+    worker, job_id = await reviewing(flows, 3600)
     keys = worker.workflows.keys
     broken = [f"wf_20260213_{number:03}" for number in range(1, 101)]
     for each in broken:
@@ -252,18 +251,15 @@ async def test_failures_are_left_to_the_next_round(flows: FlowMaker, monkeypatch
     assert (await worker.run(job_id, "gather")).status.value == "complete"
 
 
-async def echo_worker(flows: FlowMaker) -> WorkflowWorker:
-    """As in `python -m worker.echo_worker`."""
-    registry = Registry()
-    echo.register(registry)
-    job_failure.register(registry)
-    worker: WorkflowWorker = await flows(registry=registry)
-    return worker
+UNDO: dict[str, Any] = {"workflow_job_id": "wf_20260214_001", "undo_token": "undo_0a1b2c3d"}
 
 
 @pytest.mark.fakeredis_only
 async def test_an_echo_worker_fails_a_step_with_a_remedy(flows: FlowMaker) -> None:
-    worker = await echo_worker(flows)
+    registry = Registry()  # as in `python -m worker.echo_worker`
+    echo.register(registry)
+    job_failure.register(registry)
+    worker = await flows(registry=registry)
     job_id = await worker.create(FLOW)
     ended = await worker.run(job_id, "gather")
     assert ended.status.value == "failed"
@@ -272,14 +268,8 @@ async def test_an_echo_worker_fails_a_step_with_a_remedy(flows: FlowMaker) -> No
     assert "`python -m worker`" in error["message"]
     [other] = await worker.post(task="tool", payload=b'{"tool":"roll"}')
     assert await worker.settled(other) == b"done"
-    [core_job] = await worker.post(task="tool", payload=undo_payload())
-    assert await worker.settled(core_job) == b"error"
+    core_job = await worker.run_tool("undo", UNDO, b"error")
     assert (await worker.error(core_job))["kind"] == "step_failed"
-
-
-def undo_payload(job_id: str = "wf_20260214_001", token: Any = "undo_0a1b2c3d") -> bytes:
-    args = {"workflow_job_id": job_id, "undo_token": token}
-    return json.dumps({"tool": "workflow.undo", "args": args}).encode()
 
 
 @pytest.mark.fakeredis_only
@@ -287,21 +277,15 @@ async def test_an_undo_returns_its_outcome(flows: FlowMaker, monkeypatch: Any) -
     worker = await flows((FLOW, STEPS))
     job_id = await worker.create(FLOW)
 
-    async def undone(payload: bytes) -> Any:
-        [core_job] = await worker.post(task="tool", payload=payload)
-        assert await worker.settled(core_job) == b"done"
-        return json.loads((await worker.job(core_job))[b"result"])
+    async def undone(**changes: Any) -> Any:
+        return await worker.result(await worker.run_tool("undo", {**UNDO, **changes}))
 
-    for payload in (undo_payload(), undo_payload(job_id)):
-        assert (await undone(payload))["answer"] == "missing"
-    for payload in (
-        undo_payload("job:1"),
-        undo_payload(token=3),
-        undo_payload(token=""),
-        b'{"tool":"workflow.undo"}',
-    ):
-        [core_job] = await worker.post(task="tool", payload=payload)
-        await worker.settled(core_job)
+    assert (await undone())["answer"] == "missing"
+    assert (await undone(workflow_job_id=job_id))["answer"] == "missing"
+    wrong: list[dict[str, Any]]
+    wrong = [{"workflow_job_id": "job:1"}, {"undo_token": 3}, {"undo_token": ""}]
+    for args in ({}, *({**UNDO, **each} for each in wrong)):
+        core_job = await worker.run_tool("undo", args, b"error")
         assert (await worker.error(core_job))["kind"] == "invalid_payload"
     refused = {"code": "undo_conflict", "items": ["p_001"]}
     for answer, facts, result in (
@@ -312,5 +296,5 @@ async def test_an_undo_returns_its_outcome(flows: FlowMaker, monkeypatch: Any) -
         undo = AsyncMock(return_value=WorkflowOutcome(answer, facts))
         monkeypatch.setattr(worker.workflows, "undo_with_effects", undo)
         empty = {"undone": [], "items": [], "code": None}
-        assert await undone(undo_payload()) == {"answer": answer.value, **empty, **result}
-        undo.assert_awaited_once_with("wf_20260214_001", "undo_0a1b2c3d")
+        assert await undone() == {"answer": answer.value, **empty, **result}
+        undo.assert_awaited_once_with(*UNDO.values())

@@ -47,14 +47,12 @@ def test_each_step_of_work_needs_a_function() -> None:
 
 @pytest.mark.parametrize(
     ("steps", "words"),
-    [
-        ({"gather": nothing}, "no function for last, suggest"),
-        ({**STEPS, "review": nothing}, "review .* is a review"),
-        ({**STEPS, "melt": nothing}, "there is no step melt"),
-        ({**STEPS, "last": lambda context: None}, "async def"),
-        ({**STEPS, "last": None}, "async def"),
-    ],
-)
+    [({"gather": nothing}, "no function for last, suggest"),
+     ({**STEPS, "review": nothing}, "review .* is a review"),
+     ({**STEPS, "melt": nothing}, "there is no step melt"),
+     ({**STEPS, "last": lambda context: None}, "async def"),
+     ({**STEPS, "last": None}, "async def")],
+)  # fmt: skip
 def test_incomplete_workflows_are_refused(steps: dict[str, Any], words: str) -> None:
     with pytest.raises((ValueError, TypeError), match=words):
         Workflows().add(FLOW, steps)

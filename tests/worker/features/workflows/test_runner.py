@@ -91,10 +91,8 @@ async def test_a_failed_step_has_a_reason_and_can_be_resumed(flows: FlowMaker) -
     assert (await worker.core_ended(job_id, "sort"))[b"status"] == b"error"
     job = await worker.snapshot(job_id)
     assert (job.status.value, job.draft_state.value) == ("failed", "failed")
-    assert (await worker.event_types(job_id))[-2:] == [
-        ("step.failed", "sort"),
-        ("job.failed", "sort"),
-    ]
+    types = await worker.event_types(job_id)
+    assert types[-2:] == [("step.failed", "sort"), ("job.failed", "sort")]
     broken = False
     await worker.execute(job_id, "sort")
     ended = await worker.step_ended(job_id, "sort")
@@ -141,11 +139,8 @@ async def test_other_failures_are_step_failed_with_their_kind(flows: FlowMaker) 
     ended = await worker.run(job_id, "gather", {"what": "once busy"})
     assert (ended.status.value, ended.attempt) == ("complete", 1)
     assert seen == [(1, "running"), (2, "running")]
-    assert (await worker.event_types(job_id))[1:] == [
-        ("step.started", "gather"),
-        ("step.completed", "gather"),
-        ("job.completed", "gather"),
-    ]
+    types = [kind for kind, _ in await worker.event_types(job_id)]
+    assert types == ["job.created", "step.started", "step.completed", "job.completed"]
 
 
 @pytest.mark.fakeredis_only
@@ -230,23 +225,16 @@ async def test_superseded_and_invalid_jobs_do_nothing(flows: FlowMaker) -> None:
         ({**about, "workflow_job_id": "wf_20260214_999"}, {"superseded": True}),
     ]
     for args, result in cases:
-        payload = json.dumps({"tool": "workflow.step", "args": args}).encode()
-        [core_job] = await worker.post(task="tool", payload=payload)
-        await worker.settled(core_job)
-        found = json.loads((await worker.job(core_job))[b"result"])
+        found = await worker.result(await worker.run_tool("step", args))
         assert result.items() <= found.items()
     assert ran == 1
     assert await worker.event_types(job_id) == before
     # Invalid arguments.
     good = {"workflow_job_id": "wf_20260214_001", "step": "gather", "execution_id": "ex_00000000"}
-    wrong: list[dict[str, Any]] = [
-        {"workflow_job_id": "job:1"}, {"step": 3}, {"execution_id": "1"}, {"part": True},
-        {"part": -1},
-    ]  # fmt: skip
-    for args in (None, {}, [], *({**good, **each} for each in wrong)):
-        payload = json.dumps({"tool": "workflow.step", "args": args}).encode()
-        [core_job] = await worker.post(task="tool", payload=payload)
-        assert await worker.settled(core_job) == b"error"
+    wrong = {"workflow_job_id": ["job:1"], "step": [3], "execution_id": ["1"], "part": [True, -1]}
+    changed = ({**good, name: value} for name, values in wrong.items() for value in values)
+    for args in (None, {}, [], *changed):
+        core_job = await worker.run_tool("step", args, b"error")
         assert (await worker.error(core_job))["kind"] == "invalid_payload"
     # Unknown workflows and steps.
     job_id = await worker.create(definition("gather", name="theirs_v1"))
@@ -326,8 +314,5 @@ async def test_a_stopping_worker_releases_the_step(flows: FlowMaker) -> None:
     await first.stop(0.1)
     ended = await second.step_ended(job_id, "gather")
     assert (ended.status.value, ended.summary) == ("complete", "by the other")
-    assert await second.event_types(job_id) == [
-        ("job.created", ""),
-        ("step.started", "gather"),
-        ("step.completed", "gather"),
-    ]
+    types = [kind for kind, _ in await second.event_types(job_id)]
+    assert types == ["job.created", "step.started", "step.completed"]

@@ -32,6 +32,12 @@ def read(root: Path, path: str) -> bytes:
     return files.read(files.relative(path))
 
 
+def assert_refused(root: Path, *paths: str, match: str | None = None) -> None:
+    for path in paths:
+        with pytest.raises(UnusableFile, match=match):
+            read(root, path)
+
+
 def test_files_are_read_by_their_path_from_the_root_or_in_full(root: Path) -> None:
     assert read(root, "a/one.md") == b"one"
     assert read(root, str(root / "a" / "one.md")) == b"one"
@@ -40,12 +46,9 @@ def test_files_are_read_by_their_path_from_the_root_or_in_full(root: Path) -> No
 
 def test_missing_outside_and_hidden_files_are_refused(root: Path) -> None:
     outside = ("../outside.txt", "/etc/passwd", "a/../../outside.txt")
-    for path in (*outside, "a/\0", "\ud800", "missing.md"):
-        with pytest.raises(UnusableFile):
-            read(root, path)
-    for path in (".secret.txt", ".git/config.txt", "a/../.secret.txt"):
-        with pytest.raises(UnusableFile, match="hidden"):
-            read(root, path)
+    assert_refused(root, *outside, "a/\0", "\ud800", "missing.md")
+    hidden = (".secret.txt", ".git/config.txt", "a/../.secret.txt")
+    assert_refused(root, *hidden, match="hidden")
 
 
 def test_a_link_may_stay_below_the_root_and_not_leave_it(root: Path) -> None:
@@ -54,9 +57,7 @@ def test_a_link_may_stay_below_the_root_and_not_leave_it(root: Path) -> None:
     (root / "up").symlink_to(root.parent)
     (root / "hidden.txt").symlink_to(root / ".secret.txt")
     assert read(root, "inner.md") == b"one"
-    for path in ("outer.txt", "up/outside.txt", "hidden.txt"):
-        with pytest.raises(UnusableFile):
-            read(root, path)
+    assert_refused(root, "outer.txt", "up/outside.txt", "hidden.txt")
 
 
 def test_pipes_sockets_and_directories_are_refused(root: Path) -> None:
@@ -68,16 +69,13 @@ def test_pipes_sockets_and_directories_are_refused(root: Path) -> None:
             listening.bind("s.txt")
         finally:
             os.chdir(here)
-        for path in ("pipe.txt", "s.txt", "a"):
-            with pytest.raises(UnusableFile):
-                read(root, path)
+        assert_refused(root, "pipe.txt", "s.txt", "a")
         assert SourceRoot(str(root)).files("", "*.txt") == []
 
 
 def test_a_file_that_is_too_large_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source_files, "MOST_FILE_BYTES", 2)
-    with pytest.raises(UnusableFile, match="more than 2 bytes"):
-        read(root, "a/one.md")
+    assert_refused(root, "a/one.md", match="more than 2 bytes")
 
 
 @pytest.mark.parametrize(
@@ -125,6 +123,5 @@ def test_no_descriptor_is_left_open(root: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     read(root, "a/b/two.txt")
     SourceRoot(str(root)).files("", "")
-    with pytest.raises(UnusableFile):
-        read(root, "a/b/none.txt")
+    assert_refused(root, "a/b/none.txt")
     assert len(os.listdir("/proc/self/fd")) == before
