@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import NoReturn
 
 from common.contracts.images import Stage
 from worker.execution.process_pool.child import note
@@ -18,10 +19,14 @@ def _signal_file(order: ProcessingRequest, name: str) -> Path:
     return Path(order.path).parent.parent / name
 
 
-def crash(order: ProcessingRequest) -> ProcessingResult:
-    """Crash while decoding."""
+def _decode() -> None:
     note(Stage.VALIDATING)
     note(Stage.DECODING)
+
+
+def crash(order: ProcessingRequest) -> NoReturn:
+    """Crash while decoding."""
+    _decode()
     time.sleep(0.05)
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError
@@ -36,20 +41,16 @@ def crash_once(order: ProcessingRequest) -> ProcessingResult:
     return pixels.process(order)
 
 
-def hang(order: ProcessingRequest) -> ProcessingResult:
+def hang(order: ProcessingRequest) -> None:
     """Never end."""
-    note(Stage.VALIDATING)
-    note(Stage.DECODING)
+    _decode()
     time.sleep(600)
-    raise AssertionError
 
 
-def take_all_memory(order: ProcessingRequest) -> ProcessingResult:
+def take_all_memory(order: ProcessingRequest) -> None:
     """Allocate more than the memory limit."""
-    note(Stage.VALIDATING)
-    note(Stage.DECODING)
+    _decode()
     bytearray(64 << 30)
-    raise AssertionError
 
 
 def wait_for_go(order: ProcessingRequest) -> ProcessingResult:
@@ -61,11 +62,9 @@ def wait_for_go(order: ProcessingRequest) -> ProcessingResult:
     return pixels.process(order)
 
 
-def raise_unexpectedly(order: ProcessingRequest) -> ProcessingResult:
-    """Fail with an unexpected exception."""
+def raise_unexpectedly(order: ProcessingRequest) -> NoReturn:
     raise RuntimeError("an unexpected mistake")
 
 
-def fill_disk(order: ProcessingRequest) -> ProcessingResult:
-    """Fail as on a full disk."""
+def fill_disk(order: ProcessingRequest) -> NoReturn:
     raise OSError(28, "No space left on device")

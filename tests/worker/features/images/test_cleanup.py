@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -96,9 +97,7 @@ async def old_objects(worker: ImageWorker, *image_ids: str) -> list[Path]:
     return [aged(images / f"{image_id}.webp", 2 * DAYS) for image_id in image_ids]
 
 
-async def test_an_emptied_redis_removes_nothing(
-    idle: ImageWorker, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_an_emptied_redis_removes_nothing(idle: ImageWorker, caplog: Any) -> None:
     cleaner, storage = idle.service.cleaner, idle.service.storage
     await cleaner.claim_store()
     store_id = (idle.home / "store" / STORE_ID_FILE).read_text().strip()
@@ -117,9 +116,7 @@ async def test_an_emptied_redis_removes_nothing(
     assert not kept.exists()
 
 
-async def test_a_directory_without_an_id_removes_nothing(
-    idle: ImageWorker, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_directory_without_an_id_removes_nothing(idle: ImageWorker, caplog: Any) -> None:
     """It may belong to another Redis, unless this one has a record of every image."""
     cleaner, storage = idle.service.cleaner, idle.service.storage
     known, strange = await old_objects(idle, await idle.create(), "somebodys")

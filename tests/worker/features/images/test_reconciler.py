@@ -128,9 +128,7 @@ async def test_a_corrupt_image_does_not_block_the_others(imagers: ImageMaker) ->
     assert not (await worker.record(broken)).ended
 
 
-async def test_a_redis_that_refuses_has_not_lost_a_job(
-    idle: ImageWorker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_redis_that_refuses_has_not_lost_a_job(idle: ImageWorker, monkeypatch: Any) -> None:
     """For example a Redis that is loading: an error does not mean that the job is lost."""
     image_id = await idle.upload()
     loading = ResponseError("LOADING Redis is loading the dataset")

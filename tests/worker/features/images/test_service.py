@@ -10,7 +10,7 @@ import pytest
 from common import codec
 from common.contracts.images import Detect
 from common.errors import SettingsError
-from tests.support.files.onnx import write_net
+from tests.support.files.detection import write_net
 from tests.support.waiting import eventually
 from tests.support.worker import image_processes
 from tests.support.worker.images import ImageMaker, ImageWorker, image_settings, registry_of

@@ -52,5 +52,4 @@ async def rag(backend: Backend, keys: JobKeys, worker: WorkerIdentity) -> AsyncI
 @pytest.fixture
 async def lexical(rag: RagMaker) -> RagWorker:
     """A worker with documents and without an embedder or a model."""
-    made: RagWorker = await rag()
-    return made
+    return await rag()

@@ -33,7 +33,7 @@ def hit(quote: str, start: int = 0, document_id: str = "d", byte_start: int = 0)
 
 
 async def filled(rag: RagMaker, model: ScriptedModel | None) -> RagWorker:
-    worker: RagWorker = await rag(model=model)
+    worker = await rag(model=model)
     await worker.add(LEASES, "leases")
     await worker.add(TEA, "tea")
     return worker

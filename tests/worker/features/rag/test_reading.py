@@ -7,6 +7,7 @@ import contextlib
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -199,9 +200,7 @@ async def test_the_process_is_limited_from_within(
     assert [path.stat().st_size for path in tmp_path.iterdir()] in ([], [0])
 
 
-async def test_a_cancellation_kills_the_process(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+async def test_a_cancellation_kills_the_process(monkeypatch: Any, tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
     boot = (
         f"import os, time\nopen({str(pid_file)!r}, 'w').write(str(os.getpid()) + '\\n')\n"

@@ -279,9 +279,7 @@ async def test_without_permission_vector_sets_are_not_used(
         await vectors.search(some(1, 1)[0], 2)
 
 
-async def test_an_interrupted_change_is_not_complete(
-    eight: Backend, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_interrupted_change_is_not_complete(eight: Backend, monkeypatch: Any) -> None:
     client = eight.client()
     vectors = RedisVectorIndex(client, KEY)
     await vectors.add("doc", pack_vectors(some(1, BATCH_SIZE + 10)))

@@ -8,20 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image, ImageChops, ImageStat
+from PIL import Image, ImageChops, ImageDraw, ImageStat
 
 from common.contracts.images import Blur, DetectionKind, Detector
 from common.errors import SettingsError
 from common.settings.base import load_settings
 from common.settings.worker import WorkerSettings
-from tests.support.files.detection import (
-    FACE,
-    astronaut,
-    centerface,
-    landscape,
-    on_canvas,
-)
-from tests.support.files.onnx import NetOutput, write_net
+from tests.support.files.detection import NetOutput, astronaut, centerface, write_net
 from worker.execution.process_pool.pool import ProcessPool
 from worker.features.images.detect import choice as choice_module
 from worker.features.images.detect import find_and_blur
@@ -37,9 +30,26 @@ from worker.features.images.detect.choice import DetectorChoice, choose_detector
 
 #: The same as in the worker.
 MEMORY_BYTES = 1536 * 1024 * 1024
-
-
+#: Position of the face in the portrait: left, top, right, bottom.
+FACE = (103, 60, 190, 175)
 with_model = pytest.mark.slow("uses the installed model")
+
+
+def on_canvas(size: tuple[int, int], at: tuple[int, int] = (40, 40)) -> Image.Image:
+    """The portrait on a plain background."""
+    canvas = Image.new("RGB", size, (90, 120, 150))
+    canvas.paste(astronaut(), at)
+    return canvas
+
+
+def landscape() -> Image.Image:
+    """Hills under a sun, without faces."""
+    image = Image.new("RGB", (800, 500), (140, 180, 230))
+    draw = ImageDraw.Draw(image)
+    hills = [(0, 350), (250, 220), (500, 360), (800, 260), (800, 500), (0, 500)]
+    draw.polygon(hills, (60, 120, 50))
+    draw.ellipse((600, 40, 700, 140), (250, 230, 120))
+    return image
 
 
 def box_of(found: Detection) -> Box:
@@ -221,21 +231,18 @@ def test_faces_and_plates_together(tmp_path: Path) -> None:
     assert [each["kind"] for each in reported] == ["face", "plate"]
 
 
-def test_files_that_are_not_models_are_rejected(tmp_path: Path) -> None:
+def test_models_that_are_damaged_or_of_another_kind_are_refused(tmp_path: Path) -> None:
     (tmp_path / "text.onnx").write_text("not a model")
     text = str(tmp_path / "text.onnx")
-    for choice in (
-        DetectorChoice(Detector.CENTERFACE, text, size=SIZE),
-        DetectorChoice(Detector.YUNET, text, size=SIZE),
-        DetectorChoice(plate_model=text, size=SIZE),
-    ):
-        assert text in self_test(choice)
-
-
-def test_models_of_another_kind_are_refused(tmp_path: Path) -> None:
     odd = str(write_net(tmp_path / "odd.onnx", SIZE, {"out": ((1, 3, 2), [0.0] * 6)}))
-    assert "[1, N, 6]" in self_test(DetectorChoice(plate_model=odd, size=SIZE))
-    assert odd in self_test(DetectorChoice(Detector.CENTERFACE, odd, size=SIZE))
+    for choice, words in (
+        (DetectorChoice(Detector.CENTERFACE, text, size=SIZE), text),
+        (DetectorChoice(Detector.YUNET, text, size=SIZE), text),
+        (DetectorChoice(plate_model=text, size=SIZE), text),
+        (DetectorChoice(Detector.CENTERFACE, odd, size=SIZE), odd),
+        (DetectorChoice(plate_model=odd, size=SIZE), "[1, N, 6]"),
+    ):
+        assert words in self_test(choice)
 
 
 def test_without_detectors_nothing_is_found() -> None:
@@ -284,9 +291,7 @@ def test_auto_uses_the_installed_model_if_any(models: Path) -> None:
     assert (disabled.name, disabled.unavailable_reason) == ("none", "")
 
 
-def test_auto_without_the_package_names_the_extra(
-    models: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_auto_without_the_package_names_the_extra(models: Path, monkeypatch: Any) -> None:
     (models / "centerface.onnx").touch()
     monkeypatch.setattr(choice_module, "_PACKAGES", ("no_such_package",))
     assert "sluice[faces]" in chosen().unavailable_reason

@@ -144,9 +144,7 @@ def test_bombs(make: Make, name: str) -> None:
     assert peak_kb() - before_kb < 8 * 1024
 
 
-def test_oversized_images_are_refused_before_the_library_runs(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_oversized_images_are_refused_before_the_library_runs(make: Make, monkeypatch: Any) -> None:
     bombs = (bad_photos.webp_bomb(12_000), bad_photos.avif_bomb(), bad_photos.heic_bomb())
     monkeypatch.setattr(Image, "open", raising(AssertionError()))
     for bomb in bombs:
@@ -225,9 +223,7 @@ def test_empty_oversized_and_mismatched_files(make: Make, tmp_path: Path) -> Non
         assert refusal(make, photograph(kind), declared) == MISMATCH
 
 
-def test_other_errors_are_not_invalid_images(
-    make: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_other_errors_are_not_invalid_images(make: Make, monkeypatch: Any, tmp_path: Path) -> None:
     photo = photograph()
     with monkeypatch.context() as patch:
         patch.setattr(Image.Image, "save", raising(OSError("encoder error -2")))
