@@ -49,11 +49,8 @@ async def test_jobs_are_accepted_watched_listed_and_canceled(gateway: Gateway) -
     others = [await gateway.create() for _ in range(8)]
     answer = await gateway.client.send("DELETE", f"/v1/jobs/{others[0]}")
     assert (answer.status, answer.json()["status"]) == (200, "canceled")
-    found, cursor = [], ""
-    while cursor is not None:
-        page = (await gateway.client.get(f"/v1/jobs?limit=3{cursor}")).json()
-        found += [job["job_id"] for job in page["jobs"]]
-        cursor = f"&cursor={page['next']}" if page["next"] else None
+    pages = await gateway.client.pages("/v1/jobs?limit=3", "cursor")
+    found = [job["job_id"] for page in pages for job in page["jobs"]]
     assert sorted(found) == sorted([job_id, waited, *others])
     [found] = (await gateway.client.get("/v1/jobs?status=canceled&q=hello")).json()["jobs"]
     assert found["job_id"] == others[0]

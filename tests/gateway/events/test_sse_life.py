@@ -72,6 +72,23 @@ async def test_a_stream_ends_when_a_failover_lost_its_events(make: Make) -> None
     assert resumed.status == 204
 
 
+async def test_an_unreadable_stream_ends_alone(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    gateway = make(sse_heartbeat_s=0.05)
+    broken, intact = await gateway.create(), await gateway.create()
+    ending, staying = await gateway.client.watch(broken), await gateway.client.watch(intact)
+    for stream in (ending, staying):
+        await stream.event("queued")
+    events = gateway.keys_of(broken).events(broken)
+    await gateway.redis.delete(events)
+    await gateway.redis.set(events, "not a stream")
+    await gateway.finish(intact)  # both are read with one command
+    assert [block.event for block in await staying.rest()][-1] == "done"
+    assert (await ending.rest())[-1].event == "gone"
+    assert f"event stream {events}: unreadable" in caplog.text
+
+
 async def test_shutdown_ends_every_stream(gateway: Gateway) -> None:
     job_id = await gateway.create()
     streams = [await gateway.client.watch(job_id) for _ in range(10)]

@@ -15,6 +15,7 @@ import uvicorn
 
 from gateway.http.connection_limits import ConnectionLimits, connection_capacity
 from gateway.http.protocol import protocol_for
+from tests.support.gateway.asgi import Answer
 from tests.support.gateway.raw import Raw, get, raw
 from tests.support.waiting import eventually
 
@@ -59,11 +60,16 @@ async def serving(**bounds: Any) -> AsyncIterator[tuple[int, uvicorn.Server]]:
 
 async def all_gone(server: uvicorn.Server) -> None:
     """Wait until the server has no connections and no requests."""
+    state = server.server_state
+    await eventually(lambda: not state.connections and not state.tasks)
 
-    async def is_idle() -> bool:
-        return not server.server_state.connections and not server.server_state.tasks
 
-    await eventually(is_idle)
+async def answered(client: Raw, size: int) -> Answer:
+    """Send a request for so many bytes, and read them."""
+    client.send(get(f"/{size}"))
+    answer = await client.answer()
+    assert (answer.status, answer.body) == (200, b"x" * size)
+    return answer
 
 
 def unread(port: int, size: int) -> socket.socket:
@@ -78,7 +84,7 @@ def unread(port: int, size: int) -> socket.socket:
 async def test_a_client_that_does_not_read_is_disconnected() -> None:
     async with serving(stall_s=0.2) as (port, server):
         with unread(port, MUCH):
-            await eventually(lambda: _served(server))
+            await eventually(lambda: server.server_state.tasks)
             await all_gone(server)
 
 
@@ -86,7 +92,7 @@ async def test_a_closing_connection_does_not_wait_for_its_reader() -> None:
     """The application has written the whole response, but the client has not read it."""
     async with serving(stall_s=0.2) as (port, server):
         with unread(port, MUCH):
-            await eventually(lambda: _served(server))
+            await eventually(lambda: server.server_state.tasks)
             for connection in list(server.server_state.connections):
                 connection._close()  # type: ignore[union-attr]
             await all_gone(server)
@@ -107,14 +113,9 @@ async def test_a_slow_reader_gets_the_whole_response() -> None:
                 serves._check_reader()
 
 
-async def _served(server: uvicorn.Server) -> bool:
-    return bool(server.server_state.tasks)
-
-
 async def test_long_idle_connections_are_closed_at_shutdown() -> None:
     async with serving(shutdown_grace_s=0.0) as (port, server), raw(port) as connection:
-        connection.send(get("/5"))
-        assert (await connection.answer()).body == b"xxxxx"
+        await answered(connection, 5)
         for kept in list(server.server_state.connections):
             kept.shutdown()
         assert await connection.end() == b""
@@ -122,53 +123,40 @@ async def test_long_idle_connections_are_closed_at_shutdown() -> None:
 
 async def test_recently_used_connections_get_one_more_request() -> None:
     async with serving(shutdown_grace_s=30.0) as (port, server), raw(port) as connection:
-        connection.send(get("/5"))
-        assert (await connection.answer()).body == b"xxxxx"
+        await answered(connection, 5)
         for kept in list(server.server_state.connections):
             kept.shutdown()
-        connection.send(get("/6"))
-        answer = await connection.answer()
-        assert (answer.body, answer.header("connection")) == (b"xxxxxx", "close")
+        answer = await answered(connection, 6)
+        assert answer.header("connection") == "close"
         assert await connection.end() == b""
 
 
-@pytest.mark.parametrize(
-    ("soft", "hard", "requested", "capacity", "raised_to"),
-    [
-        (1024, 4096, 2000, 2000, 2100),
-        (1024, 1024, 2000, 924, 1024),
-        (1024, 4096, 500, 500, None),
-        (1024, resource.RLIM_INFINITY, 10_000, 10_000, 10_100),
-        (resource.RLIM_INFINITY, resource.RLIM_INFINITY, 10_000, 10_000, None),
-    ],
-)
 def test_the_file_limit_is_raised_up_to_the_hard_limit(
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    soft: int,
-    hard: int,
-    requested: int,
-    capacity: int,
-    raised_to: int | None,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    limits: list[int] = []
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
+    unlimited, limits = resource.RLIM_INFINITY, []
     monkeypatch.setattr(resource, "setrlimit", lambda _, both: limits.append(both[0]))
-    with caplog.at_level(logging.WARNING):
-        assert connection_capacity(requested) == capacity
-    assert limits == ([] if raised_to is None else [raised_to])
-    assert ("MAX_CONNECTIONS" in caplog.text) is (capacity < requested)
+    for soft, hard, requested, capacity, raised_to in (
+        (1024, 4096, 2000, 2000, [2100]),
+        (1024, 1024, 2000, 924, [1024]),
+        (1024, 4096, 500, 500, []),
+        (1024, unlimited, 10_000, 10_000, [10_100]),
+        (unlimited, unlimited, 10_000, 10_000, []),
+    ):
+        limits.clear()
+        caplog.clear()
+        monkeypatch.setattr(resource, "getrlimit", lambda _, both=(soft, hard): both)
+        with caplog.at_level(logging.WARNING):
+            assert connection_capacity(requested) == capacity
+        assert limits == raised_to
+        assert ("MAX_CONNECTIONS" in caplog.text) is (capacity < requested)
 
 
 @asynccontextmanager
 async def known(port: int, server: uvicorn.Server) -> AsyncIterator[tuple[Raw, Any]]:
     """The only connection: the client's side, and the server's."""
     async with raw(port) as client:
-
-        async def is_known() -> bool:
-            return bool(server.server_state.connections)
-
-        await eventually(is_known)
+        await eventually(lambda: server.server_state.connections)
         [protocol] = server.server_state.connections
         yield client, protocol
 
@@ -193,19 +181,14 @@ async def test_after_a_stall_data_is_read_before_the_shutdown() -> None:
         kept.shutdown()
         fire_late(kept, "_last_timer")
         assert not kept.transport.is_closing()
-        client.send(get("/3"))
-        assert (await client.answer()).body == b"xxx"
+        await answered(client, 3)
 
 
 @pytest.mark.parametrize("begun", [0, 20], ids=["all of it", "the rest of it"])
 async def test_after_a_stall_a_request_head_is_read(begun: int) -> None:
     async with serving() as (port, server), known(port, server) as (client, waiting):
         client.send(get("/3")[:begun])
-
-        async def is_begun() -> bool:
-            return bool(waiting._head_open) is (begun > 0)
-
-        await eventually(is_begun)
+        await eventually(lambda: bool(waiting._head_open) is (begun > 0))
         fire_late(waiting, "_head_timer")
         client.send(get("/3")[begun:])
         answer = await client.answer()
@@ -215,11 +198,9 @@ async def test_after_a_stall_a_request_head_is_read(begun: int) -> None:
 
 async def test_after_a_stall_a_kept_connection_is_read() -> None:
     async with serving() as (port, server), known(port, server) as (client, kept):
-        client.send(get("/3"))
-        assert (await client.answer()).body == b"xxx"
+        await answered(client, 3)
         fire_late(kept, "timeout_keep_alive_task")
-        client.send(get("/4"))
-        assert (await client.answer()).body == b"xxxx"
+        await answered(client, 4)
 
 
 @pytest.mark.parametrize("timer", ["_head_timer", "timeout_keep_alive_task"])
@@ -227,8 +208,7 @@ async def test_a_late_timer_is_extended_only_once(timer: str) -> None:
     """A gateway that always stalls still closes slow connections."""
     async with serving() as (port, server), known(port, server) as (client, slow):
         if timer == "timeout_keep_alive_task":
-            client.send(get("/3"))
-            assert (await client.answer()).body == b"xxx"
+            await answered(client, 3)
         fire_late(slow, timer)
         assert not slow.transport.is_closing()
         fire_late(slow, timer)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import unquote
 
@@ -10,31 +12,37 @@ import pytest
 
 from common.observability import logs
 from tests.support.gateway.asgi import Answer
+from tests.support.gateway.faults import raising
 from tests.support.gateway.harness import CHAT, Gateway, check_problem
 
 pytestmark = pytest.mark.fakeredis_only
 
 
-async def test_log_lines_have_the_request_id(
-    gateway: Gateway, caplog: pytest.LogCaptureFixture
-) -> None:
-    lines: list[str] = []
-    formatter = logs.TextFormatter("%(message)s")
+@contextmanager
+def access_log(read: Callable[[logging.LogRecord], Any]) -> Iterator[list[Any]]:
+    """What `read` returns for each record of the access log, at its default level."""
+    found: list[Any] = []
 
     class Keep(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            lines.append(formatter.format(record))
+            found.append(read(record))
 
-    access, keep = logging.getLogger("gateway.access"), Keep()
-    access.addHandler(keep)
+    log, keep = logging.getLogger("gateway.access"), Keep(logging.INFO)
+    level = log.level
+    log.addHandler(keep)
+    log.setLevel(logging.INFO)
     try:
-        with caplog.at_level(logging.INFO, "gateway.access"):
-            await gateway.client.post(CHAT, {"x-request-id": "abc"})
-            await gateway.client.get("/nowhere")
-            await gateway.client.get("/x%0A2026-01-01%20ERROR%20forged%0D", {})
-            await gateway.client.get("/v1/jobs/%1B%5B31m%00", {})
+        yield found
     finally:
-        access.removeHandler(keep)
+        log.removeHandler(keep)
+        log.setLevel(level)
+
+
+async def test_log_lines_have_the_request_id(gateway: Gateway) -> None:
+    with access_log(logs.TextFormatter("%(message)s").format) as lines:
+        await gateway.client.post(CHAT, {"x-request-id": "abc"})
+        for path in ("/nowhere", "/x%0A2026-01-01%20ERROR%20forged%0D", "/v1/jobs/%1B%5B31m%00"):
+            await gateway.client.get(path)
     assert lines[0].startswith("POST /v1/jobs 202 ")
     assert "request_id=abc" in lines[0]
     assert lines[1].startswith("GET /nowhere 404 ")
@@ -42,22 +50,14 @@ async def test_log_lines_have_the_request_id(
         assert line.isprintable(), f"a path forges log lines: {line!r}"
 
 
-async def test_a_request_does_not_inherit_the_log_fields_of_another(
-    gateway: Gateway, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_request_does_not_inherit_the_log_fields_of_another(gateway: Gateway) -> None:
     """The server starts a pipelined request in the context of the one before it."""
     before = {logs.job_id: "j1", logs.tenant: "shop", logs.trace_id: "0af7"}
     tokens = {name: name.set(value) for name, value in before.items()}
-    lines: list[dict[str, str]] = []
-    keep = logging.Handler()
-    keep.emit = lambda record: lines.append(logs.context_fields(record))  # type: ignore[method-assign]
-    access = logging.getLogger("gateway.access")
-    access.addHandler(keep)
     try:
-        with caplog.at_level(logging.INFO, "gateway.access"):
+        with access_log(logs.context_fields) as lines:
             await gateway.client.get("/healthz", {"x-request-id": "abc"})
     finally:
-        access.removeHandler(keep)
         for name, token in tokens.items():
             name.reset(token)
     assert lines == [{"request_id": "abc"}]
@@ -66,10 +66,7 @@ async def test_a_request_does_not_inherit_the_log_fields_of_another(
 async def test_an_unexpected_error_is_a_problem_without_details(
     gateway: Gateway, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def broken(*args: Any) -> None:
-        raise RuntimeError("secret internals")
-
-    gateway.state.store.get = broken  # type: ignore[method-assign]
+    gateway.state.store.get = raising(RuntimeError("secret internals"))
     answer = await gateway.client.get("/v1/jobs/x", {"x-request-id": "abc"})
     problem = check_problem(answer, 500, "internal_error")
     assert "secret" not in answer.body.decode()
@@ -92,17 +89,9 @@ async def test_websockets_are_closed(gateway: Gateway) -> None:
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)
 
-    scope = {
-        "type": "websocket",
-        "path": "/v1/jobs/x/events",
-        "raw_path": b"",
-        "query_string": b"",
-        "root_path": "",
-        "headers": [],
-        "subprotocols": [],
-        "asgi": {"version": "3.0"},
-    }
-    await gateway.app(scope, receive, send)  # type: ignore[arg-type]
+    scope: Any = {"type": "websocket", "path": "/v1/jobs/x/events", "asgi": {"version": "3.0"}}
+    scope |= {"raw_path": b"", "query_string": b"", "root_path": "", "headers": []}
+    await gateway.app({**scope, "subprotocols": []}, receive, send)
     assert sent[0]["type"] == "websocket.close"
 
 
@@ -152,15 +141,10 @@ async def test_job_responses_have_security_headers(gateway: Gateway) -> None:
     job = await gateway.client.get(f"/v1/jobs/{job_id}")
     check_strict(job)
     assert job.header("cache-control") == "no-cache", "the header of the route is kept"
-    unchanged = await gateway.client.get(
-        f"/v1/jobs/{job_id}", {"if-none-match": job.header("etag") or ""}
-    )
+    known = {"if-none-match": job.header("etag") or ""}
+    unchanged = await gateway.client.get(f"/v1/jobs/{job_id}", known)
     assert unchanged.status == 304
     check_strict(unchanged)
-
-
-async def test_streams_have_security_headers(gateway: Gateway) -> None:
-    job_id = await gateway.create()
     stream = await gateway.client.watch(job_id)
     check_strict(Answer(stream.status, stream.headers, b""))
     assert stream.header("cache-control") == "no-store, no-transform"

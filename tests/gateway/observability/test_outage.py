@@ -19,6 +19,7 @@ from gateway.events import stream_reader
 from gateway.observability.status import routes as health
 from tests.support.gateway.asgi import Answer
 from tests.support.gateway.dead_letters import dead
+from tests.support.gateway.faults import fail_first
 from tests.support.gateway.harness import (
     CHAT,
     Gateway,
@@ -134,10 +135,10 @@ async def test_requests_fail_while_redis_is_down_and_recover(
 
 async def additions(gateway: Gateway, letter_id: str) -> list[Answer]:
     """Responses to every request that adds something, except a plain submission."""
-    send, headers = gateway.client.send, {"content-type": "application/json"}
+    send = gateway.client.send
     return await asyncio.gather(
         send("POST", f"/v1/dlq/{letter_id}/redrive"),
-        send("POST", "/v1/dlq/redrive", headers, b'{"all":true}'),
+        send("POST", "/v1/dlq/redrive", {}, {"all": True}),
         gateway.client.post({**CHAT, "delay_s": 60, "max_attempts": 2}, {"idempotency-key": "k"}),
     )
 
@@ -225,10 +226,8 @@ async def test_long_third_party_script_ends_no_stream(gateway: Gateway, server: 
     await stream.event("queued")
     server.client.config_set("lua-time-limit", 1)
     pool = server.client.connection_pool
-    busy, killer = (
-        pool.get_connection(),
-        pool.get_connection(),
-    )  # no new connection is possible meanwhile
+    # No new connection is possible meanwhile.
+    busy, killer = pool.get_connection(), pool.get_connection()
     busy.send_command("EVAL", "while true do end", "0")
     try:
         while (block := await stream.next()) is not None and not block.comment:
@@ -254,16 +253,8 @@ async def test_stream_retries_reading_stored_events(
     gateway = make()
     job_id = await gateway.create()
     await gateway.finish(job_id)
-    execute, faults = gateway.reading.execute_command, 2
-
-    async def failing(*args: Any) -> Any:
-        nonlocal faults
-        if faults:
-            faults -= 1
-            raise redis.ConnectionError("away for a moment")
-        return await execute(*args)
-
-    gateway.reading.execute_command = failing
+    errors = [redis.ConnectionError("away for a moment")] * 2
+    fail_first(monkeypatch, gateway.reading, "execute_command", *errors)
     with caplog.at_level(logging.ERROR):
         assert [event.event for event in await gateway.watch_all(job_id)] == ["queued", "done"]
     assert not caplog.records
@@ -280,16 +271,9 @@ async def test_unexpected_error_does_not_stop_the_hub(
     stream = await gateway.client.watch(job_id)
     await stream.event("queued")
     await eventually(lambda: gateway.hub._topics)
-    execute, struck = gateway.reading.execute_command, asyncio.Event()
-
-    async def failing(*args: Any) -> Any:
-        if not struck.is_set():
-            struck.set()
-            raise RuntimeError("unexpected")
-        return await execute(*args)
-
-    gateway.reading.execute_command = failing
-    await struck.wait()
+    error = RuntimeError("unexpected")
+    left = fail_first(monkeypatch, gateway.reading, "execute_command", error)
+    await eventually(lambda: not left)
     await gateway.finish(job_id)
     assert [block.event for block in await stream.rest()] == ["done"]
 

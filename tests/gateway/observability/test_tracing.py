@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +12,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from common.jobs.store import WorkerIdentity
 from common.observability import logs, tracing
+from tests.gateway.http.test_middleware import access_log
 from tests.support.gateway.harness import CHAT, Gateway, Make, check_problem
 from tests.support.servers import Backend
 from tests.support.spans import Spans, attributes, collecting, ids
@@ -137,12 +137,8 @@ async def test_one_trace_from_request_through_retry_to_end(
             raise TransientError("busy")
         return str(context.traceparent)
 
-    worker = WorkerHarness(
-        backend,
-        gateway.keys,
-        WorkerIdentity("workers", "c1", 30_000, 600),
-        registry_of(second_time),
-    )
+    identity = WorkerIdentity("workers", "c1", 30_000, 600)
+    worker = WorkerHarness(backend, gateway.keys, identity, registry_of(second_time))
     try:
         worker.start()
         job_id = await gateway.create(traceparent=PARENT)
@@ -165,22 +161,9 @@ async def test_one_trace_from_request_through_retry_to_end(
 
 async def test_access_log_has_job_and_trace_ids(gateway: Gateway) -> None:
     """At the default log level, so that `journalctl JOB_ID=…` finds the request."""
-    found: list[tuple[str, dict[str, str]]] = []
-
-    class Keep(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            found.append((record.getMessage(), logs.context_fields(record)))
-
-    access = logging.getLogger("gateway.access")
-    keep, level = Keep(logging.INFO), access.level
-    access.addHandler(keep)
-    access.setLevel(logging.INFO)
-    try:
+    with access_log(lambda record: (record.getMessage(), logs.context_fields(record))) as found:
         job_id = await gateway.create(traceparent=PARENT, x_request_id="r1")
         await gateway.client.get(f"/v1/jobs/{job_id}", {"x-request-id": "r2"})
-    finally:
-        access.removeHandler(keep)
-        access.setLevel(level)
     (posted, about), (_, read) = found
     assert posted.startswith("POST /v1/jobs 202 ")
     assert about == {"job_id": job_id, "request_id": "r1", "trace_id": TRACE}

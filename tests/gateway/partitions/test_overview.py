@@ -14,8 +14,8 @@ from common.contracts.stats import StatsField
 from common.observability.heartbeats import LimitReading, LimitsReading
 from gateway.observability.history.collector import Baseline
 from gateway.observability.history.sampler import HistorySampler
-from gateway.observability.status.status import StatusView
 from tests.gateway.observability.metrics.test_metrics import beat, scrape
+from tests.gateway.observability.status.test_status import read as read_status
 from tests.gateway.partitions.conftest import AWAY, PARTITIONS, backlogs, job_in
 from tests.support.gateway.harness import Gateway, Make
 from tests.support.servers import Backend
@@ -32,10 +32,7 @@ async def queue_of(gateway: Gateway) -> dict[str, Any]:
 
 
 async def status_of(gateway: Gateway) -> dict[str, Any]:
-    answer = await gateway.client.get("/v1/status")
-    assert answer.status == 200, answer
-    StatusView.model_validate(answer.json())
-    return answer.json()
+    return await read_status(gateway)
 
 
 # -- queues ------------------------------------------------------------------------------------
@@ -159,8 +156,7 @@ async def test_slots_of_a_limit_are_counted_in_each_partition(gateway: Gateway) 
     now_ms = int(time.time() * 1000)
     limits = LimitsReading(across=[LimitReading(name="chat", places=2)])
     reported = replace(beat("w1"), limits=limits, seen_ms=now_ms)
-    await gateway.redis.zadd(gateway.keys.workers, {"w1": now_ms})
-    await gateway.redis.set(gateway.keys.worker("w1"), reported.to_json())
+    await gateway.heartbeat(reported)
     for line in gateway.state.lines.clients[1:]:
         held = {f"job-{line.number}": now_ms + 600_000}
         await gateway.redis.zadd(line.keys.running("chat"), held)
@@ -210,9 +206,8 @@ def _broken(*args: Any, **options: Any) -> Any:
 async def test_workers_are_read_from_the_first_partition(gateway: Gateway) -> None:
     now_ms = int(time.time() * 1000)
     reported = replace(beat("w1"), seen_ms=now_ms)
-    home, other = gateway.state.lines.home.keys, gateway.state.lines.clients[1].keys
-    await gateway.redis.zadd(home.workers, {"w1": now_ms})
-    await gateway.redis.set(home.worker("w1"), reported.to_json())
+    other = gateway.state.lines.clients[1].keys
+    await gateway.heartbeat(reported)
     await gateway.redis.zadd(other.workers, {"w2": now_ms})
     await gateway.redis.set(other.worker("w2"), reported.to_json())
     found = (await gateway.client.get("/v1/workers")).json()["workers"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from typing import Any
+from unittest.mock import AsyncMock
 from uuid import uuid4
 
 import pytest
@@ -21,6 +22,7 @@ from tests.gateway.admin.test_audit import audit
 from tests.gateway.partitions.conftest import PARTITIONS, backlogs, job_in, number
 from tests.support.gateway.access import id_of, key_for, post
 from tests.support.gateway.dead_letters import EXHAUSTED, NOON, call
+from tests.support.gateway.faults import raising
 from tests.support.gateway.harness import CHAT, Gateway, Make, check_problem
 from tests.support.servers import FAKE, Backend
 from tests.support.waiting import eventually
@@ -121,7 +123,7 @@ async def test_hints_of_every_partition_arrive_before_the_sweep(
 # -- limits ------------------------------------------------------------------------------------
 
 
-async def test_the_backlog_limit_is_split_over_the_partitions(make: Make) -> None:
+async def test_limits_are_split_over_the_partitions(make: Make) -> None:
     gateway = make(backpressure_max_backlog=10)
     answers = [await gateway.client.post(CHAT) for _ in range(40)]
     assert Counter(answer.status for answer in answers) == {202: 12, 429: 28}
@@ -129,6 +131,10 @@ async def test_the_backlog_limit_is_split_over_the_partitions(make: Make) -> Non
     check_problem(answers[-1], 429, "queue_full")
     keyed = await gateway.client.post(CHAT, {"idempotency-key": "k"})
     check_problem(keyed, 429, "queue_full")
+    gateway = make(max_scheduled=8)
+    answers = [await gateway.client.post(LATER) for _ in range(20)]
+    assert Counter(answer.status for answer in answers) == {202: 8, 429: 12}
+    check_problem(answers[-1], 429, "schedule_full")
 
 
 async def test_a_keyed_job_is_rejected_if_its_partition_is_full(make: Make) -> None:
@@ -141,13 +147,6 @@ async def test_a_keyed_job_is_rejected_if_its_partition_is_full(make: Make) -> N
     for _ in range(PARTITIONS - 1):
         await gateway.create()
     assert await backlogs(gateway) == [1] * PARTITIONS
-
-
-async def test_the_schedule_limit_is_split_over_the_partitions(make: Make) -> None:
-    gateway = make(max_scheduled=8)
-    answers = [await gateway.client.post(LATER) for _ in range(20)]
-    assert Counter(answer.status for answer in answers) == {202: 8, 429: 12}
-    check_problem(answers[-1], 429, "schedule_full")
 
 
 async def test_a_quota_is_counted_in_the_partition_of_the_tenant(gateway: Gateway) -> None:
@@ -223,34 +222,17 @@ async def test_each_server_is_scanned_once(make: Make, monkeypatch: pytest.Monke
     gateway = make(others={2: other})
     job_ids = [await gateway.create() for _ in range(24)]
     here, there = gateway.state.lines.home.client, gateway.state.lines.clients[2].client
-    monkeypatch.setattr(here, "info", _server("a"))
-    monkeypatch.setattr(there, "info", _server("b"))
+    for client, run_id in ((here, "a"), (there, "b")):
+        monkeypatch.setattr(client, "info", AsyncMock(return_value={"run_id": run_id}))
     begun = scans_of(here, monkeypatch), scans_of(there, monkeypatch)
     report = await gateway.state.auditor.run()
     assert (report.jobs_checked, report.violations_total) == (len(job_ids), 0)
     assert begun == (["{*}:job:*"], ["{2}:job:*"])
-    await other.close()
-
-
-async def test_without_a_run_id_each_client_is_scanned_once(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gateway = make()
-    job_ids = [await gateway.create() for _ in range(12)]
-    client = gateway.state.lines.home.client
-    monkeypatch.setattr(client, "info", _server("", NoPermissionError("INFO")))
-    begun = scans_of(client, monkeypatch)
+    for client in (here, there):  # without a run id each client is scanned once
+        monkeypatch.setattr(client, "info", raising(NoPermissionError("INFO")))
     assert (await gateway.state.auditor.run()).jobs_checked == len(job_ids)
-    assert len(begun) == 1, "all partitions have one client"
-
-
-def _server(run_id: str, error: Exception | None = None) -> Any:
-    async def info(section: str) -> dict[str, str]:
-        if error is not None:
-            raise error
-        return {"run_id": run_id}
-
-    return info
+    assert [len(each) for each in begun] == [2, 2]
+    await other.close()
 
 
 async def test_the_audit_fails_if_one_server_does_not_permit_it(
@@ -260,10 +242,7 @@ async def test_the_audit_fails_if_one_server_does_not_permit_it(
     gateway = make(others={2: other})
     there = gateway.state.lines.clients[2].client
 
-    async def refused(*args: Any, **options: Any) -> Any:
-        raise NoPermissionError("TIME")
-
-    monkeypatch.setattr(there, "time", refused)
+    monkeypatch.setattr(there, "time", raising(NoPermissionError("TIME")))
     with pytest.raises(AuditNotPermitted):
         await gateway.state.auditor.run()
     assert not gateway.state.auditor.running

@@ -107,12 +107,8 @@ async def test_a_server_that_recovers_gets_jobs_again(
     monkeypatch.setattr("common.redis.batching.UNHEALTHY_S", 3600.0)
     leaving.client.client_pause(60_000, all=False)
     check_problem(await post_to_unavailable(losing), 503, "store_unavailable")
-    assert [store.healthy(partition) for partition in range(PARTITIONS)] == [
-        True,
-        True,
-        True,
-        False,
-    ]
+    healthy = [store.healthy(partition) for partition in range(PARTITIONS)]
+    assert healthy == [True, True, True, False]
     assert number(losing, await losing.create()) != AWAY
     leaving.client.client_unpause()
     monkeypatch.setattr("common.redis.batching.UNHEALTHY_S", 0.0)

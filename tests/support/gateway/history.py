@@ -11,7 +11,7 @@ from common.contracts import values_of
 from common.contracts.jobs import CountField, JobKeys
 from common.contracts.stats import ONE_SECOND, Resolution, StatsField, StatsKeys
 from common.jobs.partition_clients import PartitionClients
-from common.observability.heartbeats import Heartbeat, MachineReading
+from common.observability.heartbeats import Heartbeat
 from common.process.host import HostReadings
 from common.redis.partitions import Partitions
 from gateway.observability.history.collector import SampleCollector
@@ -65,9 +65,8 @@ class History:
         sampler = HistorySampler(
             client, Rings(client, STATS), collector, lambda: self.sse_clients, lambda: 0.004
         )
-        sampler.lease = SamplerLease(
-            sampler.lease.token, LEASE.ttl_ms
-        )  # no expiry on a slow machine
+        # No expiry on a slow machine.
+        sampler.lease = SamplerLease(sampler.lease.token, LEASE.ttl_ms)
         return sampler
 
     async def put(self, samples: list[Sample], resolution: Resolution = ONE_SECOND) -> None:
@@ -97,8 +96,3 @@ class History:
         """Time of Redis."""
         seconds, micros = await self.redis.time()
         return int(seconds * 1000 + micros // 1000)
-
-
-def machine(**readings: Any) -> MachineReading:
-    """Readings of a worker's machine."""
-    return MachineReading(**readings)

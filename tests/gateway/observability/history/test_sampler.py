@@ -11,17 +11,18 @@ from fakeredis.commands_mixins import server_mixin
 
 from common.aio import cancel
 from common.contracts.stats import FIVE_MINUTES, ONE_SECOND, TEN_SECONDS, StatsField
+from common.observability.heartbeats import MachineReading
 from gateway.observability.history import sampler as sampler_module
 from gateway.observability.history.collector import MOST_GAP_MS
 from gateway.observability.history.sampler import HistorySampler
 from gateway.observability.history.samples import Sample
+from tests.support.gateway.faults import fail_first
 from tests.support.gateway.history import (
     KEYS,
     START,
     STATS,
     History,
     beat,
-    machine,
     sample,
     task_histograms,
 )
@@ -78,28 +79,19 @@ async def test_sample_has_current_values(history: History) -> None:
     await history.redis.xadd(KEYS.queue, fields, f"{now_ms - 9000}-0")
     await history.redis.zadd(KEYS.scheduled, {"b": now_ms + 10**6, "c": now_ms + 10**6})
     await history.redis.xadd(KEYS.dead_letters, {"reason": "x"})
-    queue = {"waiting": 1, "pending": 0, "oldest_ms": now_ms - 9000}
+    load = {"in_flight": 3, "max_inflight": 4, "rss_bytes": 1000, "loop_lag_s": 0.002}
+    tokens = {"state": "ready", "prompt_tokens": 10, "completion_tokens": 4}
     first = beat(
-        "w1",
-        in_flight=3,
-        max_inflight=4,
-        rss_bytes=1000,
-        loop_lag_s=0.002,
-        queue=queue,
+        **load,
         seen_ms=now_ms,
         started_ms=now_ms - 100,
-        box=machine(available_bytes=5, temperature_c=50.25, gpu_load=0.5),
+        queue={"waiting": 1, "pending": 0, "oldest_ms": now_ms - 9000},
+        box=MachineReading(available_bytes=5, temperature_c=50.25, gpu_load=0.5),
         tally=task_histograms(0, 2, waits=(1,)),
-        model={"state": "ready", "prompt_tokens": 10, "completion_tokens": 4},
+        model=tokens,
     )
-    second = beat(
-        "w2",
-        in_flight=1,
-        max_inflight=2,
-        rss_bytes=500,
-        seen_ms=now_ms - 1,
-        box=machine(available_bytes=9, temperature_c=61.0),
-    )
+    load = {"in_flight": 1, "max_inflight": 2, "rss_bytes": 500, "seen_ms": now_ms - 1}
+    second = beat("w2", **load, box=MachineReading(available_bytes=9, temperature_c=61.0))
     await history.store_heartbeat(first)
     await history.store_heartbeat(second)
     history.sse_clients = 5
@@ -107,28 +99,16 @@ async def test_sample_has_current_values(history: History) -> None:
     await sampler.run_once()
     await standing_by.run_once()
     found = await next_sample(sampler)
-    assert {each: found.values[each] for each in found.values if each.value[-6:] != "_total"} == {
-        StatsField.ACCEPTED: 0,
-        StatsField.DONE: 0,
-        StatsField.ERROR: 0,
-        StatsField.CANCELED: 0,
-        StatsField.DEPTH: 1,
-        StatsField.PENDING: 0,
-        StatsField.SCHEDULED: 2,
-        StatsField.DEAD_LETTERS: 1,
-        StatsField.OLDEST_AGE_MS: pytest.approx(found.ts + 1500 - now_ms + 9000, abs=600),
-        StatsField.WORKERS: 2,
-        StatsField.RUNNING: 4,
-        StatsField.SLOTS: 6,
-        StatsField.GATEWAYS: 2,
-        StatsField.SSE_CLIENTS: 10,
-        StatsField.WORKERS_RSS_BYTES: 1500,
-        StatsField.AVAILABLE_BYTES: 5,
-        StatsField.TEMPERATURE_C: 61.0,
-        StatsField.GPU_LOAD: 0.5,
-        StatsField.LOOP_LAG_MS: 4,
-        StatsField.PROMPT_TOKENS: 0,
-        StatsField.COMPLETION_TOKENS: 0,
+    values = {field.value: number for field, number in found.values.items()}
+    zeros = ("accepted", "done", "error", "canceled", "pending", "prompt_tokens")
+    oldest = pytest.approx(found.ts + 1500 - now_ms + 9000, abs=600)
+    jobs = {"depth": 1, "scheduled": 2, "dead_letters": 1, "oldest_age_ms": oldest}
+    workers = {"workers": 2, "running": 4, "slots": 6, "workers_rss_bytes": 1500}
+    gateways = {"gateways": 2, "sse_clients": 10, "loop_lag_ms": 4}
+    machines = {"available_bytes": 5, "temperature_c": 61.0, "gpu_load": 0.5}
+    assert {name: values[name] for name in values if not name.endswith("_total")} == {
+        **dict.fromkeys((*zeros, "completion_tokens"), 0),
+        **(jobs | workers | gateways | machines),
     }
     begun = (await history.stored())[0]
     assert begun.spreads[StatsField.END_TO_END] == {1: 2}
@@ -184,20 +164,22 @@ async def test_two_lease_holders_write_each_second_once(history: History, clock:
     assert (len(times), len(set(times))) == (3, 3)
 
 
-async def test_lost_reply_neither_loses_nor_repeats_counts(history: History) -> None:
+async def test_lost_reply_neither_loses_nor_repeats_counts(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sampler = history.sampler()
     await next_sample(sampler)
     append = sampler._rings.append
 
-    async def lose_reply(*args: object, **options: object) -> None:
-        await append(*args, **options)  # type: ignore[arg-type]
+    async def lose_reply(*args: Any, **options: Any) -> None:
+        await append(*args, **options)
         raise ConnectionError("the reply was lost")
 
     await history.add_counts(done=5)
-    sampler._rings.append = lose_reply  # type: ignore[assignment]
-    with pytest.raises(ConnectionError):
-        await next_sample(sampler)
-    sampler._rings.append = append  # type: ignore[method-assign]
+    with monkeypatch.context() as patched:
+        patched.setattr(sampler._rings, "append", lose_reply)
+        with pytest.raises(ConnectionError):
+            await next_sample(sampler)
     await history.add_counts(done=2)
     await next_sample(sampler)
     done = [each.values.get(StatsField.DONE) for each in await history.stored()]
@@ -282,17 +264,13 @@ async def test_clock_behind_for_a_while_deletes_no_history(
     assert all(each.ts <= found.ts for each in await history.stored(TEN_SECONDS))
 
 
-async def test_stale_gateways_are_removed(history: History) -> None:
-    await history.redis.hset(
-        STATS.gateways, mapping={"gone": '{"seen_ms":5,"sse_clients":9}', "odd": "x", "many": "[1]"}
-    )
+async def test_stale_gateways_and_invalid_values_are_tolerated(history: History) -> None:
+    entries = {"gone": '{"seen_ms":5,"sse_clients":9}', "odd": "x", "many": "[1]"}
+    await history.redis.hset(STATS.gateways, mapping=entries)
     found = await next_sample(history.sampler())
-    assert found.values[StatsField.GATEWAYS] == 1
-    assert found.values[StatsField.SSE_CLIENTS] == 0
-    assert await history.redis.hlen(STATS.gateways) == 1
-
-
-async def test_invalid_values_in_redis_are_tolerated(history: History) -> None:
+    assert (found.values[StatsField.GATEWAYS], found.values[StatsField.SSE_CLIENTS]) == (1, 0)
+    assert await history.redis.hlen(STATS.gateways) == 1, "stale gateways are removed"
+    await history.redis.flushall()
     for key in (KEYS.counts, KEYS.scheduled, KEYS.dead_letters, KEYS.workers, STATS.gateways):
         await history.redis.set(key, "text")
     await history.redis.set(KEYS.queue, "text")
@@ -303,21 +281,16 @@ async def test_invalid_values_in_redis_are_tolerated(history: History) -> None:
     assert found.values[StatsField.WORKERS] == 0
 
 
-async def test_sampling_continues_after_errors(history: History) -> None:
+async def test_sampling_continues_after_errors(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sampler = history.sampler()
-    errors = [RuntimeError("a mistake"), ConnectionError("away")]
-    collect = sampler._collector.collect
-
-    async def failing(before: object) -> object:
-        if errors:
-            raise errors.pop()
-        return await collect(before)  # type: ignore[arg-type]
-
-    sampler._collector.collect = failing  # type: ignore[assignment, method-assign]
-    sampler._until_next_s = lambda: 0.01  # type: ignore[method-assign]
+    errors = [ConnectionError("away"), RuntimeError("a mistake")]
+    left = fail_first(monkeypatch, sampler._collector, "collect", *errors)
+    monkeypatch.setattr(sampler, "_until_next_s", lambda: 0.01)
     running = asyncio.create_task(sampler.run())
     try:
         await eventually(history.stored, 30)
     finally:
         await cancel(running)
-    assert errors == []
+    assert left == []

@@ -7,6 +7,7 @@ import time
 import timeit
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
@@ -30,6 +31,7 @@ from gateway.observability.metrics.http import (
 )
 from gateway.observability.metrics.workers import JOB_COUNTS
 from gateway.observability.snapshot.redis import StallTracker
+from tests.support.gateway.faults import raising
 from tests.support.gateway.harness import CHAT, Gateway, Make
 from tests.support.waiting import eventually
 
@@ -93,10 +95,9 @@ def test_metric_names_follow_conventions() -> None:
 
 async def test_an_empty_redis_has_zeros(gateway: Gateway) -> None:
     found = await scrape(gateway)
-    for name in ("gw_queue_depth", "gw_queue_pending", "gw_scheduled_jobs", "gw_dlq_depth"):
-        assert found.value(name) == 0, name
-    for name in ("gw_jobs_lost_total", "gw_workers"):
-        assert found.value(name) == 0, name
+    zeros = ("queue_depth", "queue_pending", "scheduled_jobs", "dlq_depth", "jobs_lost_total")
+    for name in (*zeros, "workers"):
+        assert found.value(f"gw_{name}") == 0, name
     assert found.value("gw_up") == 1
     assert found.value("gw_queue_backlog_limit") == 200
     assert found.value("gw_process_resident_memory_bytes") > 1 << 20
@@ -109,7 +110,7 @@ async def test_an_empty_redis_has_zeros(gateway: Gateway) -> None:
 async def test_openmetrics_is_sent_on_request(gateway: Gateway) -> None:
     await with_workers(gateway)
     name = 'x"} 1\ngw_up{y="'  # only a label
-    await store(gateway, beat(name, host="\\\n"))
+    await gateway.heartbeat(beat(name, host="\\\n"))
     kind = "application/openmetrics-text"
     many = f"{kind};version=1.0.0;escaping=allow-utf-8;q=0.6,text/plain;q=0.3"
     for accept in (kind, f"{kind}; version=1.0.0; charset=utf-8", many, "*/*;q=x, text/html"):
@@ -140,16 +141,14 @@ async def test_queue_metrics_have_the_values_of_redis(gateway: Gateway) -> None:
     found = await scrape(gateway)
     assert (found.value("gw_queue_depth"), found.value("gw_queue_pending")) == (2, 3)
     assert 90 <= found.value("gw_queue_pending_oldest_idle_seconds") < 120
-    assert found.value("gw_scheduled_jobs") == 2
-    assert found.value("gw_dlq_depth") == 1
+    assert (found.value("gw_scheduled_jobs"), found.value("gw_dlq_depth")) == (2, 1)
     assert found.value("gw_jobs_finished_total") == 1234567890123
     assert found.value("gw_jobs_submitted_total", task="chat") == 5
     assert found.value("gw_jobs_lost_total") == 1
-    assert found.value("gw_audit_jobs_checked_total") == 7
-    assert found.value("gw_audit_violations_total") == 2
-    assert found.value("gw_audit_last_violations") == 2
-    assert found.value("gw_audit_last_timestamp_seconds") == 1_760_000_000.123
-    assert found.value("gw_audit_last_duration_seconds") == 0.25
+    totals = {"jobs_checked_total": 7, "violations_total": 2, "last_violations": 2}
+    last = {"last_timestamp_seconds": 1_760_000_000.123, "last_duration_seconds": 0.25}
+    for name, value in {**totals, **last}.items():
+        assert found.value(f"gw_audit_{name}") == value, name
 
 
 async def test_requests_are_counted_by_template(gateway: Gateway, make: Make) -> None:
@@ -164,15 +163,16 @@ async def test_requests_are_counted_by_template(gateway: Gateway, make: Make) ->
         await client.get(f"/admin{number}.php")
     found = await scrape(gateway)
 
-    def requests(route: str, method: str, code: int) -> float:
-        return found.value("gw_http_requests_total", route=route, method=method, code=str(code))
-
-    assert requests("/v1/jobs", "POST", 202) == 1
-    assert requests("/v1/jobs", "PUT", 405) == 1
-    assert requests("/v1/jobs", "OTHER", 405) == 1
-    assert requests("/v1/jobs/{job_id}", "GET", 200) == 1
-    assert requests("/v1/jobs/{job_id}", "GET", 404) == 2
-    assert requests(UNMATCHED, "GET", 404) == 50
+    for path, method, code, number in (
+        ("/v1/jobs", "POST", "202", 1),
+        ("/v1/jobs", "PUT", "405", 1),
+        ("/v1/jobs", "OTHER", "405", 1),
+        ("/v1/jobs/{job_id}", "GET", "200", 1),
+        ("/v1/jobs/{job_id}", "GET", "404", 2),
+        (UNMATCHED, "GET", "404", 50),
+    ):
+        labels = {"route": path, "method": method, "code": code}
+        assert found.value("gw_http_requests_total", **labels) == number, labels
     count = "gw_http_request_duration_seconds_count"
     assert found.value(count, route="/v1/jobs/{job_id}", method="GET") == 3
     assert found.value("gw_http_in_flight") == 1, "the scrape itself"
@@ -199,21 +199,17 @@ def test_every_route_has_its_own_label(document: dict[str, Any]) -> None:
         assert template_of(path) == UNMATCHED, path
 
 
-def test_a_client_that_left_is_counted_as_499() -> None:
-    numbers = HttpMetrics()
-    numbers.in_flight = 1
-    numbers.record_response({"path": "/v1/jobs", "method": "POST"}, 0, 0.5)
-    assert dict(numbers.requests()) == {("/v1/jobs", "POST", 499): 1}
-    assert numbers.in_flight == 0
-
-
 def test_counting_a_request_is_cheap() -> None:
     """The bound is generous for busy machines; the docs have a measured number."""
     numbers, scope = HttpMetrics(), {"path": "/v1/jobs", "method": "POST"}
-    seconds = min(
-        timeit.repeat(lambda: numbers.record_response(scope, 202, 0.001), number=2000, repeat=10)
+    numbers.in_flight = 1
+    numbers.record_response(scope, 0, 0.5)  # the client has left
+    assert dict(numbers.requests()) == {("/v1/jobs", "POST", 499): 1}
+    assert numbers.in_flight == 0
+    times_s = timeit.repeat(
+        lambda: numbers.record_response(scope, 202, 0.001), number=2000, repeat=10
     )
-    assert seconds / 2000 < 10e-6
+    assert min(times_s) / 2000 < 10e-6
 
 
 async def test_rejections_have_reasons(make: Make) -> None:
@@ -318,14 +314,10 @@ def beat(name: str, **changes: Any) -> Heartbeat:
     return Heartbeat(**{**fields, **changes})
 
 
-async def store(gateway: Gateway, *beats: Heartbeat) -> None:
-    for each in beats:
-        await gateway.redis.zadd(gateway.keys.workers, {each.consumer: each.seen_ms})
-        await gateway.redis.set(gateway.keys.worker(each.consumer), each.to_json())
-
-
 async def with_workers(gateway: Gateway) -> None:
-    await store(gateway, beat("w1"), beat("w2", seen_ms=2, box=MachineReading(temperature_c=60.0)))
+    await gateway.heartbeat(
+        beat("w1"), beat("w2", seen_ms=2, box=MachineReading(temperature_c=60.0))
+    )
 
 
 async def test_worker_metrics_have_the_values_of_heartbeats(gateway: Gateway) -> None:
@@ -340,10 +332,8 @@ async def test_worker_metrics_have_the_values_of_heartbeats(gateway: Gateway) ->
     chat = {"task": "chat", "worker": "w1"}
     assert found.value("gw_job_run_seconds_count", **chat) == 7
     assert found.value("gw_job_run_seconds_sum", **chat) == 9000
-    assert found.value("gw_job_run_seconds_bucket", le="0.005", **chat) == 0
-    assert found.value("gw_job_run_seconds_bucket", le="0.01", **chat) == 5
-    assert found.value("gw_job_run_seconds_bucket", le="1800.0", **chat) == 5
-    assert found.value("gw_job_run_seconds_bucket", le="+Inf", **chat) == 7
+    for le, count in (("0.005", 0), ("0.01", 5), ("1800.0", 5), ("+Inf", 7)):
+        assert found.value("gw_job_run_seconds_bucket", le=le, **chat) == count
     assert found.labels("gw_temperature_celsius") == [{"host": "orin", "sensor": ""}]
     assert "gw_mem_pressure_full_avg10" not in found.names, "the last heartbeat has none"
     await gateway.redis.delete(gateway.keys.worker("w1"))
@@ -356,30 +346,22 @@ async def test_under_an_acl_queue_values_come_from_heartbeats(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Workers report the values that the gateway's Redis user may not read."""
-    refuse(gateway, monkeypatch, "XINFO", "XPENDING", "MEMORY")
-    await gateway.create()
-    reported = QueueReading(
-        length=9, waiting=4, pending=5, oldest_ms=1, idle_ms=3000, stream_bytes=99
-    )
-    await store(gateway, beat("old", queue=QueueReading(pending=77)))
-    await store(gateway, beat("new", seen_ms=2, queue=reported))
-    found = await scrape(gateway)
-    assert found.value("gw_queue_depth") == 4
-    assert found.value("gw_queue_pending") == 5
-    assert found.value("gw_queue_oldest_age_seconds") > 1e9
-    assert found.value("gw_queue_pending_oldest_idle_seconds") == 3
-    assert found.value("gw_stream_bytes") == 99
-
-
-async def test_unknown_values_are_left_out(
-    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
-) -> None:
     refuse(gateway, monkeypatch, "XINFO", "XPENDING", "MEMORY", "INFO", "XLEN")
     await gateway.create()
     found = await scrape(gateway)
     assert found.value("gw_up") == 1
-    assert not found.names & {"gw_queue_depth", "gw_queue_oldest_age_seconds", "gw_stream_bytes"}
-    assert "gw_redis_memory_ratio" not in found.names
+    unknown = {"gw_queue_depth", "gw_queue_oldest_age_seconds", "gw_stream_bytes"}
+    assert not found.names & {*unknown, "gw_redis_memory_ratio"}
+    reported = QueueReading(
+        length=9, waiting=4, pending=5, oldest_ms=1, idle_ms=3000, stream_bytes=99
+    )
+    old, new = beat("old", queue=QueueReading(pending=77)), beat("new", seen_ms=2, queue=reported)
+    await gateway.heartbeat(old, new)
+    found = await scrape(gateway)
+    assert (found.value("gw_queue_depth"), found.value("gw_queue_pending")) == (4, 5)
+    assert found.value("gw_queue_oldest_age_seconds") > 1e9
+    assert found.value("gw_queue_pending_oldest_idle_seconds") == 3
+    assert found.value("gw_stream_bytes") == 99
 
 
 async def test_stalled_queue_is_detected(gateway: Gateway) -> None:
@@ -388,7 +370,7 @@ async def test_stalled_queue_is_detected(gateway: Gateway) -> None:
     gateway.app.state.metrics.stall_tracker._since_s -= 100
     assert (await scrape(gateway)).value("gw_queue_oldest_age_seconds") >= 100
     reported = QueueReading(waiting=9, oldest_ms=int(time.time() * 1000) - 7_000_000)
-    await store(gateway, beat("w", queue=reported))
+    await gateway.heartbeat(beat("w", queue=reported))
     found = await scrape(gateway)
     assert found.value("gw_queue_depth") == 1, "its own value is newer"
     assert found.value("gw_queue_oldest_age_seconds") >= 7000, "reported by the worker"
@@ -403,7 +385,7 @@ async def test_unknown_lag_is_estimated(gateway: Gateway, monkeypatch: pytest.Mo
     found = await scrape(gateway)
     assert found.value("gw_queue_depth") == 2
     assert "gw_queue_oldest_age_seconds" not in found.names
-    await store(gateway, beat("w", queue=QueueReading(waiting=1, oldest_ms=1)))
+    await gateway.heartbeat(beat("w", queue=QueueReading(waiting=1, oldest_ms=1)))
     assert (await scrape(gateway)).value("gw_queue_depth") == 1
 
 
@@ -451,21 +433,11 @@ async def test_a_scrape_takes_two_round_trips(
         await gateway.create()
     await with_workers(gateway)
     client = gateway.state.client
-    trips = 0
-    pipeline = client.pipeline
-
-    def counted(*args: Any, **kwargs: Any) -> Any:
-        nonlocal trips
-        trips += 1
-        return pipeline(*args, **kwargs)
-
-    async def unexpected(*args: Any, **kwargs: Any) -> Any:
-        raise AssertionError(args)
-
-    monkeypatch.setattr(client, "pipeline", counted)
-    monkeypatch.setattr(client, "execute_command", unexpected)
+    trips = Mock(wraps=client.pipeline)
+    monkeypatch.setattr(client, "pipeline", trips)
+    monkeypatch.setattr(client, "execute_command", raising(AssertionError("not in a pipeline")))
     assert (await scrape(gateway)).value("gw_up") == 1
-    assert trips == 2
+    assert trips.call_count == 2
 
 
 async def test_invalid_values_of_redis_are_left_out(
@@ -490,10 +462,7 @@ async def test_invalid_values_of_redis_are_left_out(
     left_out |= {"gw_jobs_finished_total", "gw_jobs_lost_total", "gw_audit_violations_total"}
     assert not found.names & left_out
 
-    async def away(*args: Any) -> Any:
-        raise ConnectionError("gone")
-
-    monkeypatch.setattr(route, "read_facts", away)
+    monkeypatch.setattr(route, "read_facts", raising(ConnectionError("gone")))
     found = await scrape(gateway)
     assert found.value("gw_up") == 0
     assert found.value("gw_process_open_fds") > 0
@@ -505,21 +474,11 @@ async def test_invalid_values_of_redis_are_left_out(
 DOCUMENT = (ROOT / "docs" / "observability.md").read_text()
 
 
-def table() -> list[str]:
-    """The expected rows of the table in the docs, in order."""
+def test_every_metric_and_reason_is_documented() -> None:
     rows = []
     for metric in METRICS:
         labels = ", ".join(f"`{label}`" for label in metric.labels) or "–"
         rows.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.meaning} |")
-    return rows
-
-
-def test_every_metric_is_documented() -> None:
-    found = [line for line in DOCUMENT.splitlines() if line.startswith("| `gw_")]
-    assert found == table()
-
-
-def test_every_reason_is_documented() -> None:
+    assert [line for line in DOCUMENT.splitlines() if line.startswith("| `gw_")] == rows
     _, _, rest = DOCUMENT.partition("\n| `reason` |")
-    rows, _, _ = rest.partition("\n\n")
-    assert set(re.findall(r"`(\w+)`", rows)) == set(REJECTION_REASONS.values())
+    assert set(re.findall(r"`(\w+)`", rest.partition("\n\n")[0])) == set(REJECTION_REASONS.values())

@@ -33,8 +33,9 @@ from gateway.observability.snapshot.limits import MOST_HOLDERS
 from gateway.observability.snapshot.redis import RedisFacts
 from gateway.observability.status.checks import Level
 from gateway.observability.status.status import Checks, ModelCheck, StatusView, overall, run_checks
-from tests.gateway.observability.metrics.test_metrics import beat, scrape, store, with_workers
+from tests.gateway.observability.metrics.test_metrics import beat, scrape, with_workers
 from tests.support.gateway.access import call, key_for
+from tests.support.gateway.faults import raising
 from tests.support.gateway.harness import Gateway, Make
 
 pytestmark = pytest.mark.fakeredis_only
@@ -62,15 +63,6 @@ async def read(gateway: Gateway, code: int = 200) -> dict[str, Any]:
     found: dict[str, Any] = answer.json()
     StatusView.model_validate(found)
     return found
-
-
-def test_image_detectors_are_counted() -> None:
-    readings = [ImagesReading(detector=name) for name in ("none", "centerface", "centerface")]
-    workers = [beat(f"w{at}", images=reading) for at, reading in enumerate(readings)]
-    found = run_checks(
-        GatewaySettings(), replace(HEALTHY, workers=[*workers, beat("echo")]), 1.0, CALM
-    )
-    assert found.images[0].detectors == {"none": 1, "centerface": 2}
 
 
 async def test_no_worker_is_a_warning(gateway: Gateway) -> None:
@@ -106,10 +98,7 @@ async def test_all_checks_are_present(gateway: Gateway) -> None:
 
 
 async def test_unreachable_redis_fails(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def unreachable(*args: Any) -> Any:
-        raise ConnectionError("gone")
-
-    monkeypatch.setattr(metrics_route, "read_facts", unreachable)
+    monkeypatch.setattr(metrics_route, "read_facts", raising(ConnectionError("gone")))
     found = await read(gateway, 503)
     assert found["status"] == "fail"
     assert found["checks"]["redis"][0]["status"] == "fail"
@@ -123,13 +112,6 @@ def run(
         facts = replace(facts, **changes)
     checks = run_checks(GatewaySettings(), facts, 2.0, pressure)
     return *overall(checks), checks
-
-
-def test_everything_passes() -> None:
-    level, output, checks = run()
-    assert (level, output) == (Level.PASS, None)
-    assert checks.redis[0].redis_version == "8.4.0"
-    assert checks.redis[0].memory_ratio == 0.1
 
 
 HOT = PressureView(PressureState.REFUSING, ("gpu is at 99 °C",), HostReadings(temperature_c=99.0))
@@ -151,6 +133,10 @@ WARNINGS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 def test_each_problem_is_a_warning() -> None:
+    level, output, checks = run()
+    assert (level, output) == (Level.PASS, None)
+    assert checks.redis[0].redis_version == "8.4.0"
+    assert checks.redis[0].memory_ratio == 0.1
     for name, (changes, expected) in WARNINGS.items():
         level, output, _ = run(**changes)
         assert level is Level.WARN, name
@@ -163,6 +149,10 @@ def test_each_problem_is_a_warning() -> None:
     )
     assert level is Level.PASS, "unknown values are no warning"
     assert checks.redis[0].memory_ratio is None
+    names = ("none", "centerface", "centerface")
+    workers = [beat(f"w{at}", images=ImagesReading(detector=name)) for at, name in enumerate(names)]
+    _, _, checks = run(workers=[*workers, beat("echo")])
+    assert checks.images[0].detectors == {"none": 1, "centerface": 2}
 
 
 # -- workers -------------------------------------------------------------------------------------
@@ -172,7 +162,7 @@ async def test_workers_are_listed(gateway: Gateway) -> None:
     answer = await gateway.client.get("/v1/workers")
     assert (answer.status, answer.json()) == (200, {"workers": []})
     running = [{"job_id": "j", "task": "chat", "attempt": 1, "since_ms": 5}]
-    await store(gateway, beat("b"), beat("a", running=running))
+    await gateway.heartbeat(beat("b"), beat("a", running=running))
     await gateway.redis.zadd(gateway.keys.workers, {"gone": 9})
     answer = await gateway.client.get("/v1/workers")
     assert answer.status == 200
@@ -198,6 +188,8 @@ def test_ready_model_server_passes() -> None:
     found, level = check(model(busy=1), model(busy=2), None, model(ModelState.ABSENT))
     assert (found.number, found.ready, found.busy, found.slots) == (2, 2, 3, 4)
     assert (found.status, found.output, level) == (Level.PASS, None, Level.PASS)
+    without = run_checks(GatewaySettings(), None, 1.0, CALM).model[0]
+    assert (without.status, without.number) == (Level.PASS, 0)
 
 
 def test_a_model_server_that_is_not_ready_is_a_warning() -> None:
@@ -215,25 +207,14 @@ def test_a_model_server_that_is_not_ready_is_a_warning() -> None:
     assert found.output == "w1 (ready): 401: who are you?; is MODEL_API_KEY right?"
 
 
-def test_without_a_model_server_the_check_passes() -> None:
-    found = run_checks(GatewaySettings(), None, 1.0, CALM).model[0]
-    assert (found.status, found.number) == (Level.PASS, 0)
-
-
 async def test_model_values_are_in_status_and_metrics(gateway: Gateway) -> None:
     counts = [0] * len(FIRST_TOKEN_BOUNDS) + [2]
-    busy = model(
-        busy=1,
-        name="small",
-        answers=7,
-        failures=1,
-        prompt_tokens=50,
-        completion_tokens=20,
-        first_token=Histogram(counts=counts, sum=900.0),
-    )
+    tokens = {"prompt_tokens": 50, "completion_tokens": 20}
+    first_token = Histogram(counts=counts, sum=900.0)
+    busy = model(busy=1, name="small", answers=7, failures=1, first_token=first_token, **tokens)
     down = model(ModelState.DOWN, "Connection refused")
-    await store(
-        gateway, beat("w1", model=busy), beat("w2", model=down), beat("w3"),
+    await gateway.heartbeat(
+        beat("w1", model=busy), beat("w2", model=down), beat("w3"),
         beat("w4", model=model(ModelState.ABSENT)),
     )  # fmt: skip
     listed = (await gateway.client.get("/v1/workers")).json()["workers"]
@@ -242,15 +223,12 @@ async def test_model_values_are_in_status_and_metrics(gateway: Gateway) -> None:
     assert listed[2].get("model") is None
     found = await scrape(gateway)
     assert found.labels("gw_model_up") == [{"worker": "w1"}, {"worker": "w2"}]
-    assert found.value("gw_model_up", worker="w1") == 1
     assert found.value("gw_model_up", worker="w2") == 0
-    assert found.value("gw_model_slots", worker="w1") == 2
-    assert found.value("gw_model_busy", worker="w1") == 1
-    assert found.value("gw_model_answers_total", worker="w1") == 7
-    assert found.value("gw_model_failures_total", worker="w1") == 1
-    assert found.value("gw_model_tokens_total", worker="w1", kind="prompt") == 50
-    assert found.value("gw_model_tokens_total", worker="w1", kind="completion") == 20
-    assert found.value("gw_model_first_token_seconds_count", worker="w1") == 2
+    numbers = {"up": 1, "slots": 2, "busy": 1, "answers_total": 7, "failures_total": 1}
+    for name, value in {**numbers, "first_token_seconds_count": 2}.items():
+        assert found.value(f"gw_model_{name}", worker="w1") == value, name
+    for kind, tokens in (("prompt", 50), ("completion", 20)):
+        assert found.value("gw_model_tokens_total", worker="w1", kind=kind) == tokens
 
 
 LIMITED = "chat+plan+code"
@@ -259,8 +237,7 @@ LIMITED = "chat+plan+code"
 def limited(name: str, seen_ms: int | None = None, **changes: Any) -> Heartbeat:
     limits = LimitsReading(across=[LimitReading(name=LIMITED, places=2)], **changes)
     now_ms = int(time.time() * 1000)
-    seen = {"seen_ms": now_ms if seen_ms is None else seen_ms}
-    return replace(beat(name), limits=limits, **seen)
+    return replace(beat(name), limits=limits, seen_ms=now_ms if seen_ms is None else seen_ms)
 
 
 async def hold(gateway: Gateway, *job_ids: str, name: str = LIMITED, ms: int = 30_000) -> int:
@@ -277,34 +254,24 @@ async def checks_of(gateway: Gateway, key: str | None = None) -> dict[str, Any]:
 
 
 async def test_limit_lists_its_holders(gateway: Gateway) -> None:
-    await store(gateway, beat("w0"))
+    await gateway.heartbeat(beat("w0"))
     checks = await checks_of(gateway)
     assert (checks["limits"], checks["waiting"]) == ([], [])
     older = LimitsReading(across=[LimitReading(name=LIMITED, places=9)])
-    await store(gateway, replace(limited("w2", seen_ms=1), limits=older), limited("w1"))
+    await gateway.heartbeat(replace(limited("w2", seen_ms=1), limits=older), limited("w1"))
     until_ms = await hold(gateway, "one", "two")
     await hold(gateway, "expired", ms=-1000)
     [limit] = (await checks_of(gateway))["limits"]
-    assert limit == {
-        "status": "pass",
-        "name": LIMITED,
-        "places": 2,
-        "running": 2,
-        "holders": [
-            {"job_id": "one", "until_ms": until_ms},
-            {"job_id": "two", "until_ms": until_ms},
-        ],
-    }
+    holders = [{"job_id": name, "until_ms": until_ms} for name in ("one", "two")]
+    known = {"status": "pass", "name": LIMITED, "places": 2, "running": 2}
+    assert limit == {**known, "holders": holders}
     found = await scrape(gateway)
     assert found.value("gw_task_limit_places", limit=LIMITED) == 2
     assert found.value("gw_task_limit_running", limit=LIMITED) == 2
     await hold(gateway, *(f"job-{number}" for number in range(MOST_HOLDERS + 3)))
     [limit] = (await checks_of(gateway))["limits"]
     assert (limit["running"], len(limit["holders"])) == (MOST_HOLDERS + 5, MOST_HOLDERS)
-
-
-async def test_invalid_holders_are_tolerated(gateway: Gateway) -> None:
-    await store(gateway, limited("w1"))
+    await gateway.redis.delete(gateway.keys.running(LIMITED))
     await gateway.redis.zadd(gateway.keys.running(LIMITED), {b"\xff": "+inf"})
     [limit] = (await checks_of(gateway))["limits"]
     assert limit["running"] == 1
@@ -315,7 +282,7 @@ async def test_invalid_holders_are_tolerated(gateway: Gateway) -> None:
 
 async def test_tenant_sees_only_its_own_holders(make: Make) -> None:
     gateway = make(auth="required")
-    await store(gateway, limited("w1"))
+    await gateway.heartbeat(limited("w1"))
     own_job, others = new_job_id(tenant_tail("shop")), new_job_id(tenant_tail("bank"))
     await hold(gateway, own_job, others, new_job_id())
     shop = await key_for(gateway, tenant="shop", scopes=frozenset({"jobs:read"}))
@@ -331,8 +298,8 @@ async def test_waiting_tasks_and_closed_workers_are_listed(gateway: Gateway) -> 
     now_ms = int(time.time() * 1000)
     waiting = {"chat": WaitingReading(number=12, oldest_ms=now_ms - 90_000)}
     closed = dict.fromkeys(("chat", "plan"), "the model server does not answer")
-    await store(gateway, limited("w1", closed=closed, waiting=waiting))
-    await store(gateway, limited("w2", seen_ms=now_ms - 60_000))
+    await gateway.heartbeat(limited("w1", closed=closed, waiting=waiting))
+    await gateway.heartbeat(limited("w2", seen_ms=now_ms - 60_000))
     answer = (await call(gateway, "GET", "/v1/status")).json()
     chat, plan = answer["checks"]["waiting"]
     assert (chat["task"], chat["number"], chat["status"]) == ("chat", 12, "warn")
@@ -345,16 +312,12 @@ async def test_waiting_tasks_and_closed_workers_are_listed(gateway: Gateway) -> 
     assert found.value("gw_task_waiting", task="chat") == 12
     assert 89 < found.value("gw_task_waiting_oldest_age_seconds", task="chat") < 120
     assert found.value("gw_worker_task_closed", worker="w1", task="plan") == 1
-
-
-async def test_short_wait_is_no_warning(gateway: Gateway) -> None:
-    now_ms = int(time.time() * 1000)
     waiting = {
         "chat": WaitingReading(number=2, oldest_ms=now_ms - 5000),
         "embed": WaitingReading(number=1),
         "unknown task": WaitingReading(number=1),
     }
-    await store(gateway, limited("w1", waiting=waiting))
+    await gateway.heartbeat(limited("w1", waiting=waiting))
     chat, embed = (await checks_of(gateway))["waiting"]
-    assert (chat["status"], embed["status"]) == ("pass", "pass")
+    assert (chat["status"], embed["status"]) == ("pass", "pass"), "a short wait is no warning"
     assert "oldest_age_s" not in embed
