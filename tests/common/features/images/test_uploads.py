@@ -10,12 +10,10 @@ import pytest
 from common.contracts.images import Detect, Stage
 from common.features.images.types import ImageAnswer
 from tests.support.store.images import (
-    ADMISSION,
     ALREADY,
     CONFLICT,
     GROUP,
     HOLD_MS,
-    LOST,
     MISSING,
     OK,
     RECORD_TTL_S,
@@ -24,7 +22,6 @@ from tests.support.store.images import (
     failure_fields,
     fresh_upload,
     new_image,
-    uploaded,
 )
 
 REUSED = ImageAnswer.REUSED
@@ -181,15 +178,6 @@ async def test_the_guard_is_a_single_set_nx(images: ImageHarness) -> None:
     assert command == f"SET {images.keys.upload(image_id)} claimed NX EX 3600"
 
 
-async def test_a_stalled_upload_is_replaced_by_the_next(images: ImageHarness) -> None:
-    image_id = await images.create()
-    silent = await images.claim(image_id)
-    await images.over(image_id)
-    upload_id = await images.claim(image_id)
-    assert (await images.record(image_id))["upload_id"] == upload_id
-    assert (await images.store.submit(uploaded(image_id, silent), ADMISSION)).answer is LOST
-
-
 async def test_a_third_party_guard_is_respected_until_it_expires(images: ImageHarness) -> None:
     """A third-party gateway does not write the record."""
     image_id = await images.create()
@@ -244,7 +232,9 @@ OF_AN_UPLOAD = {"upload_id", "upload_deadline_ms", "job_id", "source_bytes", "so
 
 
 async def test_a_failed_image_may_be_uploaded_again(images: ImageHarness) -> None:
-    held = await images.failed(filename="a.jpg")
+    held = await images.processing(filename="a.jpg")
+    await images.store.advance(held, Stage.UPLOADING)
+    await images.fail(held)
     job_id = (await images.record(held.image_id))["job_id"]
     await images.shorten(held.image_id)
     outcome = await images.store.reopen(held.image_id)
@@ -262,24 +252,11 @@ async def test_a_failed_image_may_be_uploaded_again(images: ImageHarness) -> Non
     assert await images.ttls(held.image_id) == (RECORD_TTL_S, STATUS_TTL_S, -2)
     second = await images.submit(held.image_id, await images.claim(held.image_id))
     assert await images.ttls(held.image_id) == (RECORD_TTL_S, STATUS_TTL_S, STATUS_TTL_S)
+    assert (await images.store.advance(second, Stage.VALIDATING)).answer is OK
+    assert await images.stage(held.image_id) == ("validating", "10")
     await images.succeed(second)
     assert await images.stage(held.image_id) == ("done", "100")
     assert len(await images.entries()) == 2
-
-
-async def test_a_second_upload_starts_at_the_first_stage(images: ImageHarness) -> None:
-    first = await images.processing()
-    await images.store.advance(first, Stage.UPLOADING)
-    await images.fail(first)
-    for number in range(2, 5):
-        assert (await images.store.reopen(first.image_id)).answer is OK
-        held = await images.submit(first.image_id, await images.claim(first.image_id))
-        assert (await images.store.advance(held, Stage.VALIDATING)).answer is OK
-        assert await images.stage(first.image_id) == ("validating", "10")
-        await images.fail(held)
-        entries = await images.entries()
-        assert len(entries) == number
-        assert (await images.record(held.image_id))["result_entry_id"] == entries[-1][0]
 
 
 async def test_a_stalled_upload_can_be_abandoned(images: ImageHarness) -> None:

@@ -153,16 +153,6 @@ async def test_decisions_are_refused_outside_of_a_review(workflow: WorkflowHarne
     assert (await workflow.decide("wf_20260214_999")).facts == {"what": "job_not_found"}
 
 
-async def test_a_review_of_decided_items_ends_at_once(workflow: WorkflowHarness) -> None:
-    job_id = await workflow.with_proposals()
-    outcome = await workflow.decide(job_id, action=Action.APPROVE)
-    assert (outcome.facts["pending"], outcome.facts["completed"]) == (0, False)
-    assert await workflow.statuses(job_id) == ["complete"] * 2 + ["not_started"] * 3
-    entered = await workflow.execute(job_id, "review")
-    assert (entered.facts["completed"], entered.facts["waiting"]) == (True, False)
-    assert (await workflow.record(job_id))["status"] == "running"
-
-
 @pytest.mark.parametrize("reviewing", [False, True])
 async def test_the_last_decision_ends_a_review(workflow: WorkflowHarness, reviewing: bool) -> None:
     job_id = await workflow.in_review()

@@ -75,6 +75,12 @@ async def test_a_review_without_undecided_items_ends_at_once(workflow: WorkflowH
     assert (await workflow.types(job_id))[-2:] == ["step.started", "step.completed"]
     assert (await workflow.step(job_id, "review"))["summary"] == "Nothing to decide"
     assert await workflow.client.zcard(workflow.keys.reviews) == 0
+    # Nor with decided ones, or if all are approved automatically.
+    job_id = await workflow.with_proposals()
+    decided = await workflow.decide(job_id, action=Action.APPROVE)
+    assert (decided.facts["pending"], decided.facts["completed"]) == (0, False)
+    assert (await workflow.execute(job_id, "review")).facts["completed"]
+    await workflow.has(job_id, status="running")
     job_id = await workflow.with_proposals(0.95, 1.0, review=AUTO)
     entered = await workflow.execute(job_id, "review")
     assert entered.facts["completed"]

@@ -58,14 +58,6 @@ async def test_a_consumer_with_a_message_is_never_removed(harness: StoreHarness)
     assert await remove_idle(harness) == 1
 
 
-async def test_a_retrying_and_a_released_job_keep_their_consumer(harness: StoreHarness) -> None:
-    retried, released = await harness.running("t1"), await harness.running("t2")
-    await harness.retry(retried, 60_000)
-    await harness.release(released)
-    assert await remove_idle(harness) == 0
-    assert await harness.pending() == 2
-
-
 @pytest.mark.parametrize("queue", ["missing", "without group", "string"])
 async def test_without_a_group_nothing_is_removed(harness: StoreHarness, queue: str) -> None:
     if queue == "string":

@@ -92,20 +92,6 @@ async def test_undelivered_and_pending_entries_are_never_removed(harness: StoreH
     assert await harness.queue.trim() == 0
 
 
-async def test_the_slowest_group_decides(harness: StoreHarness) -> None:
-    await harness.group()
-    await harness.client.xgroup_create(harness.keys.queue, "auditors", id="0")
-    everything = await add(harness, 250)
-    taken = await harness.take(250)
-    await harness.client.xack(harness.keys.queue, "workers", *taken)
-    assert await harness.queue.trim() == 0
-    await read(harness, "auditors", 130)
-    assert await harness.queue.trim() == 0  # all of them are pending there
-    await harness.client.xack(harness.keys.queue, "auditors", *everything[:130])
-    await harness.queue.trim()
-    assert set(await entries(harness)) >= set(everything[130:])
-
-
 async def test_ids_are_compared_as_numbers(harness: StoreHarness) -> None:
     """Compared as text, ids with fewer digits would sort after longer ones."""
     for ms in (9, 10, 99, 100, 1000):
@@ -149,19 +135,6 @@ class TestSmallPages:
         left = await entries(harness)
         assert left[0] == taken[0]
         assert len(left) == 1 + 5 + 10
-
-    async def test_a_retried_job_keeps_its_entry(self, harness: StoreHarness) -> None:
-        waiting = await harness.running("w")
-        await harness.retry(waiting, 3_600_000)
-        for number in range(20):
-            await harness.finish(await harness.running(f"t{number}"))
-        await harness.queue.trim()
-        left = await entries(harness)
-        assert (left[0], len(left)) == (waiting.message_id, 2)
-        await harness.client.hset(harness.keys.lease(waiting.job_id), "not_before_ms", "1")
-        assert await harness.autoclaim("c2", 0) == [waiting.message_id]
-        await harness.finish(await harness.again(waiting, "w2"))
-        assert await harness.pending() == 0
 
     async def test_an_entry_is_removed_when_all_groups_acked(self, harness: StoreHarness) -> None:
         await harness.group()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from common.contracts.queue import Answer
 from common.jobs.wait_queue import WaitQueues, wait_queue_name
 from tests.support.store.jobs import StoreHarness
 
@@ -37,18 +36,6 @@ async def test_the_oldest_messages_are_taken(
     assert [entry["message_id"].decode() for entry in entries] == [ids[0], ids[1], ids[3], ids[4]]
     # Their delivery count is 1, from the read: needed to detect jobs that expired before start.
     assert {entry["times_delivered"] for entry in entries} == {1}
-
-
-async def test_one_of_two_workers_gets_it(harness: StoreHarness, wait_queues: WaitQueues) -> None:
-    await harness.group()
-    jobs = await harness.post(3)
-    ids = await harness.take(3)
-    await wait_queues.put("chat", ids)
-    first = await wait_queues.take(["chat"], "c2", 2)
-    second = await wait_queues.take(["chat"], "c3", 2)
-    assert [each.id for each in first] == ids[:2]
-    assert [each.id for each in second] == ids[2:]
-    assert (await harness.begin(jobs[2], second[0].id, "t1")).answer is Answer.RUN
 
 
 async def test_waiting_is_not_abandoned(harness: StoreHarness, wait_queues: WaitQueues) -> None:
