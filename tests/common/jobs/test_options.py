@@ -69,23 +69,32 @@ def test_invalid_options_are_ignored(raw: bytes) -> None:
     assert replace(options, tenant=None, tools=None) == NO_OPTIONS
 
 
-@pytest.mark.parametrize("raw", UNREADABLE)
-def test_unreadable_options_grant_no_permissions(raw: bytes) -> None:
+#: Options without valid permissions, and the tenant and tools that they grant.
+NO_PERMISSIONS = {
+    **dict.fromkeys(UNREADABLE, (UNKNOWN_TENANT, ())),
+    **{
+        b'{"timeout_s":1,"tools":%b}' % tools: (None, ())
+        for tools in (
+            b"null",
+            b"7",
+            b'"search"',
+            b'{"search":true}',
+            b'["a",7]',
+            b"[[]]",
+            b"[null]",
+        )
+    },
+    **{
+        b'{"tenant":%b}' % tenant: (UNKNOWN_TENANT, None)
+        for tenant in (b"7", b"[]", b'""', b'"A"', b'"a:b"', b'"' + b"a" * 64 + b'"')
+    },
+}
+
+
+@pytest.mark.parametrize("raw", NO_PERMISSIONS)
+def test_invalid_permissions_grant_nothing(raw: bytes) -> None:
     options = JobOptions.from_json(raw)
-    assert (options.tenant, options.tools) == (UNKNOWN_TENANT, ())
-
-
-@pytest.mark.parametrize(
-    "tools", [b"null", b"7", b'"search"', b'{"search":true}', b'["search",7]', b"[[]]", b"[null]"]
-)
-def test_invalid_tools_allow_no_tool(tools: bytes) -> None:
-    options = JobOptions.from_json(b'{"timeout_s":1,"tools":%b}' % tools)
-    assert options == JobOptions(1.0, tools=())
-
-
-@pytest.mark.parametrize("tenant", [b"7", b"[]", b'""', b'"A"', b'"a:b"', b'"' + b"a" * 64 + b'"'])
-def test_an_invalid_tenant_matches_no_tenant(tenant: bytes) -> None:
-    assert JobOptions.from_json(b'{"tenant":%b}' % tenant).tenant == UNKNOWN_TENANT
+    assert (options.tenant, options.tools) == NO_PERMISSIONS[raw]
 
 
 def test_permissions_survive_other_invalid_options() -> None:

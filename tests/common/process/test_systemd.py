@@ -92,8 +92,7 @@ class WatchdogHarness:
 
     def __init__(self, period_s: float | None = PERIOD_S) -> None:
         self.now = 1000.0
-        self.redis_answers = True
-        self.lease_trouble = ""
+        self.redis_answers, self.lease_trouble = True, ""
         self.messages: list[tuple[str, ...]] = []
         self.watchdog = Watchdog(
             lambda: "3 running",
@@ -109,9 +108,12 @@ class WatchdogHarness:
             raise ConnectionError("away")
         return "12 waiting"
 
-    async def after(self, seconds: float, **how: Any) -> bool:
+    async def after(
+        self, seconds: float, redis: bool = True, trouble: str = "", **how: Any
+    ) -> bool:
         """Advance the time and check; returns whether the watchdog was fed."""
         self.now += seconds
+        self.redis_answers, self.lease_trouble = redis, trouble
         fed = await self.watchdog.run_once(**how)
         assert (systemd.WATCHDOG in self.messages[-1]) == fed
         return fed
@@ -134,22 +136,17 @@ async def test_a_late_event_loop_does_not_feed_until_it_recovers() -> None:
 async def test_redis_must_have_answered_within_the_period() -> None:
     harness = WatchdogHarness()
     assert await harness.after(10)
-    harness.redis_answers = False
-    assert await harness.after(10)
+    assert await harness.after(10, redis=False)
     assert harness.messages[-1][0] == "STATUS=3 running, Redis does not answer"
-    assert await harness.after(20)  # thirty seconds: not more than the period
-    assert not await harness.after(1)
-    harness.redis_answers = True
+    assert await harness.after(20, redis=False)  # thirty seconds: not more than the period
+    assert not await harness.after(1, redis=False)
     assert await harness.after(1)
     # If it never answered, another restart every minute would not help.
     harness = WatchdogHarness()
-    harness.redis_answers = False
     for _ in range(100):
-        assert await harness.after(10)
-    harness.redis_answers = True
+        assert await harness.after(10, redis=False)
     assert await harness.after(10)
-    harness.redis_answers = False
-    assert not await harness.after(PERIOD_S + 1)
+    assert not await harness.after(PERIOD_S + 1, redis=False)
 
 
 async def test_a_redis_that_hangs_does_not_block_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,9 +164,8 @@ async def test_a_redis_that_hangs_does_not_block_the_check(monkeypatch: pytest.M
 async def test_lease_trouble_stops_feeding_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     harness = WatchdogHarness()
     caplog.set_level(logging.INFO)
-    for lease_trouble in ("", "no lease", "no lease", "no lease", "", ""):
-        harness.lease_trouble = lease_trouble
-        assert await harness.after(10) == (lease_trouble == "")
+    for trouble in ("", "no lease", "no lease", "no lease", "", ""):
+        assert await harness.after(10, trouble=trouble) == (trouble == "")
     assert [record.getMessage() for record in caplog.records] == [
         "the watchdog is not fed: no lease",
         "recovered: the watchdog is fed again",

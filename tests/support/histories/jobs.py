@@ -58,6 +58,10 @@ class Model:
     def limited(self) -> bool:
         return self.task == LIMITED_TASK
 
+    @property
+    def is_over(self) -> bool:
+        return self.ended or self.expired
+
     def end(self) -> None:
         self.ended, self.live, self.owner, self.handed_back = True, False, None, None
 
@@ -202,7 +206,7 @@ class JobInvariants(History):
         for entry_id, fields in view.queue:
             if entry_id not in view.pending and entry_id not in undelivered:
                 model = self.models[fields[b"job_id"].decode()]
-                assert model.expired or model.ended
+                assert model.is_over
 
     def _unfinished_jobs_can_be_reached(self, view: View) -> None:  # I1, I5
         kept = view.pending | view.undelivered()

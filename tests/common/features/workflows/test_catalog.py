@@ -31,43 +31,35 @@ def test_steps_are_found_by_name_and_by_item_id() -> None:
     assert DEFINITION.step_of_item("q_001") is None
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"name": "No Name"}, "write its name"),
-        ({"prefix": "p_"}, "is not valid as a prefix"),
-        ({"weight": 2.0}, "weight must be"),
-        ({"weight": 0.5}, "sum to 0.5"),
-        ({"reviews": "one"}, "only a review"),
-        ({"kind": StepKind.REVIEW, "reviews": "zero"}, "earlier step that proposes"),
-        ({"timeout_s": -1.0}, "timeout_s"),
-        ({"timeout_s": "zz"}, "timeout_s"),
-        ({"timeout_s": float("inf")}, "timeout_s"),
-        ({"max_attempts": 0}, "max_attempts"),
-        ({"max_attempts": {"a": 1}}, "max_attempts"),
-        ({"max_attempts": True}, "max_attempts"),
-        ({"options_schema": [1]}, "options_schema"),
-    ],
-)
-def test_an_invalid_step_is_rejected(changes: dict[str, Any], words: str) -> None:
+HALF = replace(ONE, weight=0.5)
+
+
+def steps(count: int) -> tuple[StepDefinition, ...]:
+    weight = 1 / max(count, 1)
+    return tuple(replace(ONE, name=f"s{n}", prefix=f"p{n}", weight=weight) for n in range(count))
+
+
+#: Changes of a valid step, or all steps; and the complaint.
+INVALID: list[tuple[dict[str, Any] | tuple[StepDefinition, ...], str]] = [
+    ({"name": "No Name"}, "write its name"),
+    ({"prefix": "p_"}, "is not valid as a prefix"),
+    ({"weight": 2.0}, "weight must be"),
+    ({"weight": 0.5}, "sum to 0.5"),
+    ({"reviews": "one"}, "only a review"),
+    ({"kind": StepKind.REVIEW, "reviews": "zero"}, "earlier step that proposes"),
+    *(({"timeout_s": odd}, "timeout_s") for odd in (-1.0, "zz", float("inf"))),
+    *(({"max_attempts": odd}, "max_attempts") for odd in (0, {"a": 1}, True)),
+    ({"options_schema": [1]}, "options_schema"),
+    *(((HALF, replace(HALF, **other)), "another step") for other in ({}, {"name": "two"})),
+    ((HALF, replace(HALF, prefix="t")), "another step"),
+    *((steps(count), "steps") for count in (0, MOST_STEPS + 1)),
+]
+
+
+@pytest.mark.parametrize(("odd", "words"), INVALID)
+def test_invalid_steps_are_rejected(odd: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        WorkflowDefinition("workflow", (replace(ONE, **changes),))
-
-
-def test_names_and_prefixes_are_unique() -> None:
-    half = replace(ONE, weight=0.5)
-    for second in (half, replace(half, name="two"), replace(half, prefix="t")):
-        with pytest.raises(ValueError, match="another step"):
-            WorkflowDefinition("workflow", (half, second))
-
-
-@pytest.mark.parametrize("count", [0, MOST_STEPS + 1])
-def test_the_number_of_steps_is_limited(count: int) -> None:
-    steps = tuple(
-        replace(ONE, name=f"s{n}", prefix=f"p{n}", weight=1 / max(count, 1)) for n in range(count)
-    )
-    with pytest.raises(ValueError, match="steps"):
-        WorkflowDefinition("workflow", steps)
+        WorkflowDefinition("workflow", (replace(ONE, **odd),) if isinstance(odd, dict) else odd)
 
 
 def test_an_invalid_name_or_json_is_rejected() -> None:
