@@ -142,10 +142,10 @@ PDF_TYPE = "application/pdf"
 
 async def test_a_pdf() -> None:
     raw = pdf("The first page.", "The second one.", title="My paper")
-    found = await DocumentReader().read(raw, PDF_TYPE)
+    found = await read(raw, PDF_TYPE)
     assert found == ("The first page.\n\nThe second one.", "My paper", PDF_TYPE)
-    assert (await DocumentReader().read(pdf("Only this.", compress=True))).title == "Only this."
-    found = await DocumentReader().read(encrypted("open to all", ""), PDF_TYPE)
+    assert (await read(pdf("Only this.", compress=True))).title == "Only this."
+    found = await read(encrypted("open to all", ""), PDF_TYPE)
     assert found.text == "open to all"  # it needs no password
 
 
@@ -160,12 +160,12 @@ async def test_a_pdf() -> None:
 )  # fmt: skip
 async def test_pdfs_that_cannot_be_read(raw: bytes, words: str) -> None:
     with pytest.raises(UnreadableDocument, match=words):
-        await DocumentReader().read(raw, PDF_TYPE)
+        await read(raw, PDF_TYPE)
 
 
 async def test_a_pdf_that_unpacks_to_too_much_is_refused() -> None:
     with pytest.raises(UnreadableDocument, match=r"no text|damaged|memory"):
-        await DocumentReader().read(bomb(200), PDF_TYPE)
+        await read(bomb(200), PDF_TYPE)
 
 
 async def test_a_document_that_takes_too_long_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,11 +202,8 @@ async def test_the_process_is_limited_from_within(
 
 async def test_a_cancellation_kills_the_process(monkeypatch: Any, tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
-    boot = (
-        f"import os, time\nopen({str(pid_file)!r}, 'w').write(str(os.getpid()) + '\\n')\n"
-        "time.sleep(99)"
-    )
-    monkeypatch.setattr(confine, "_BOOT", boot)
+    write_pid = f"print(os.getpid(), file=open({str(pid_file)!r}, 'w'), flush=True)"
+    monkeypatch.setattr(confine, "_BOOT", f"import os, time; {write_pid}; time.sleep(99)")
     apart = SandboxedParser()
     reading = asyncio.create_task(apart.extract(HTML, b"x", 10))
     pid = int(await eventually(lambda: pid_file.exists() and pid_file.read_text().strip()))
@@ -261,5 +258,5 @@ async def test_html_that_would_take_for_ever(monkeypatch: pytest.MonkeyPatch, pi
     monkeypatch.setattr(reader, "WALL_S", 0.5)
     started = time.monotonic()
     with contextlib.suppress(UnreadableDocument):
-        await DocumentReader().read("x" + piece * 300_000, "text/html")
+        await read("x" + piece * 300_000, "text/html")
     assert time.monotonic() - started < 15
