@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.worker.agent import AgentHarness
 from tests.support.worker.harness import MakeWorker
 from tests.support.worker.model_tasks import ScriptedWorker
+from tests.support.worker.tools import AgentHarness
 
 Run = Callable[[AgentHarness], Awaitable[tuple[dict[str, Any], list[tuple[str, str, Any]]]]]
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.worker.agent import AgentHarness
 from tests.support.worker.harness import MakeWorker, within
 from tests.support.worker.model_tasks import Hang, calls
 from tests.support.worker.timing import at_best_within
+from tests.support.worker.tools import AgentHarness
 from tests.worker.features.agent.conftest import Run
 from worker.execution.executor import Outcome
 

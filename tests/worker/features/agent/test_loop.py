@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.worker.agent import AgentHarness
 from tests.support.worker.harness import MakeWorker
 from tests.support.worker.model_tasks import Hang, calls
-from tests.support.worker.tools import raising, returning, sleep_long
+from tests.support.worker.tools import AgentHarness, raising, returning, sleep_long
 from tests.worker.features.agent.conftest import Run
 from worker.features.agent.answer import ToolCallSink
 from worker.features.agent.types import AgentLimits

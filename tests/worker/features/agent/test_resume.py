@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.worker.agent import AgentHarness
 from tests.support.worker.harness import MakeWorker, WorkerHarness, within
 from tests.support.worker.model_tasks import calls, says
-from tests.support.worker.tools import events
+from tests.support.worker.tools import AgentHarness, events
 from worker.errors import AttemptLost, TransientError
 from worker.execution.context import JobContext
 from worker.execution.executor import Outcome

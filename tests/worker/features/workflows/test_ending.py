@@ -1,9 +1,10 @@
-"""Steps that ended elsewhere meanwhile, superseded attempts, and split steps."""
+"""Steps that ended elsewhere meanwhile, superseded attempts, split steps, and child processes."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,10 +12,13 @@ import pytest
 from common.contracts.rag import RagKeys
 from common.features.workflows.effects import EffectStore, TermChange
 from tests.support.waiting import eventually
+from tests.support.worker.computing import dies, double, takes_all_memory, works_for_ever
+from tests.support.worker.tools import events
 from tests.support.worker.workflows import (
     TWO,
     FlowMaker,
     WorkflowWorker,
+    definition,
     flow_of,
     gathering,
     nothing,
@@ -85,13 +89,15 @@ async def test_an_attempt_that_lost_its_lease_leaves_nothing(flows: FlowMaker) -
 
     async def gather(context: StepContext) -> StepOutput:
         nonlocal lost
-        lease = context.core.fence.lease_key
-        await worker.client.hset(lease, "token", "another")
-        for call in (context.put("left", b"x"), context.progress(1, 2)):
-            with pytest.raises(StepLost):
-                await call
-            lost += 1
-        await worker.client.hset(lease, "token", context.core.fence.token)
+        if not lost:
+            lease = context.core.fence.lease_key
+            await worker.client.hset(lease, "token", "another")
+            for call in (context.put("left", b"x"), context.progress(1, 2)):
+                try:
+                    await call
+                except StepLost:
+                    lost += 1
+            await worker.client.hset(lease, "token", context.core.fence.token)
         return StepOutput("done")
 
     worker, job_id = await flow_of(flows, gather)
@@ -249,3 +255,66 @@ async def test_a_crash_while_joining_repeats_no_part(flows: FlowMaker) -> None:
     assert sorted(step.done) == [(n, 1) for n in range(4)]
     assert await squares(second, job_id) == [0, 1, 4, 9]
     assert step.joins == 2
+
+
+COMPUTES = definition("gather", max_attempts=2)
+
+
+async def computes(context: StepContext) -> StepOutput:
+    path = context.options.get("path")
+    if path:
+        await context.compute(works_for_ever, path)
+    if context.options.get("dies") and context.attempt == 1:
+        await context.compute(dies)
+    if context.options.get("greedy"):
+        try:
+            await context.compute(takes_all_memory)
+        except StepError as error:  # a step may handle it
+            raise StepError("was_greedy", f"{error.code}: {error}") from error
+    found = await asyncio.gather(*(context.compute(double, number) for number in range(5)))
+    return StepOutput("doubled", [StepItem({"of": each}) for each in found])
+
+
+@pytest.fixture
+async def computing(flows: FlowMaker) -> WorkflowWorker:
+    made: WorkflowWorker = await flows((COMPUTES, {"gather": computes}))
+    return made
+
+
+@pytest.mark.fakeredis_only
+async def test_a_step_computes_in_a_process(computing: WorkflowWorker) -> None:
+    job_id = await computing.create(COMPUTES)
+    await computing.run(job_id, "gather")
+    assert [each["of"] for each in await computing.payloads(job_id, "gather")] == [0, 2, 4, 6, 8]
+    # A process that dies costs an attempt.
+    job_id = await computing.create(COMPUTES)
+    ended = await computing.run(job_id, "gather", {"dies": True})
+    assert ended.status.value == "complete"
+    await computing.settled(ended.core_job)
+    [retry] = await events(computing, ended.core_job, "retry")
+    assert retry["kind"] == "compute_crashed"
+    # A step that wants too much memory fails for good.
+    job_id = await computing.create(COMPUTES)
+    ended = await computing.run(job_id, "gather", {"greedy": True})
+    assert ended.status.value == "failed"
+    assert ended.attempt == 1
+    [error] = ended.errors
+    assert error["code"] == "was_greedy"
+    assert error["message"].startswith("out_of_memory: the call needs more than 1024 MB")
+
+
+@pytest.mark.fakeredis_only
+async def test_the_end_of_a_step_ends_its_process(
+    computing: WorkflowWorker, tmp_path: Path
+) -> None:
+    path = tmp_path / "pid"
+    job_id = await computing.create(COMPUTES)
+    await computing.execute(job_id, "gather", {"path": str(path)})
+    pid = int(await eventually(lambda: path.exists() and path.read_text(), 30))
+    core_job = (await computing.step(job_id, "gather")).core_job
+    await computing.cancel(core_job)
+    await eventually(lambda: not Path(f"/proc/{pid}").exists())
+    assert (await computing.step_ended(job_id, "gather")).status.value == "cancelled"
+    assert (await computing.core_ended(job_id, "gather"))[b"status"] == b"canceled"
+    # It ended on request and was not forced.
+    assert (await computing.parsed_events(core_job))[-1][2]["stage"] == "cooperative"

@@ -9,7 +9,7 @@ import pytest
 from common.contracts.jobs import JobKeys
 from common.jobs.store import WorkerIdentity
 from tests.support.servers import Backend
-from tests.support.worker.memory_first_apply import ApplyWorker, MakeApply, apply_registry
+from tests.support.worker.memory_first import ApplyWorker, MakeApply, apply_registry
 from tests.support.worker.rag import WordEmbedder
 from worker.features.rag.service import RagService
 

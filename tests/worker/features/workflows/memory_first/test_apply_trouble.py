@@ -14,11 +14,11 @@ from common.features.rag.ontology import TermEntry
 from common.features.workflows.effects import EffectStore
 from common.features.workflows.types import WorkflowAnswer
 from tests.support.waiting import eventually
-from tests.support.worker.memory_first_apply import (
+from tests.support.worker.memory_first import (
     DLQ,
     GLOSSARY,
     SAYS_IT,
-    SOURCES,
+    TEXTS,
     TWO,
     ApplyWorker,
     MakeApply,
@@ -59,7 +59,7 @@ async def test_only_approved_proposals_of_the_tenant_are_applied(jobs: ApplyWork
 
 
 async def test_existing_terms_and_documents_are_kept(jobs: ApplyWorker) -> None:
-    await jobs.apply(TWO, SOURCES)
+    await jobs.apply(TWO, TEXTS)
     before = await content(jobs)
     second, about = await jobs.apply([DLQ], [SAYS_IT, "More of it."])
     assert (about["documents"], about["documents_known"], about["terms"]) == (1, 1, 0)
@@ -93,7 +93,7 @@ async def test_an_existing_document_id_fails_that_source(jobs: ApplyWorker) -> N
         }
     )  # fmt: skip
     await jobs.client.hset(jobs.notes().documents, id_of(SAYS_IT), raw)
-    job_id, about = await jobs.apply([], SOURCES)
+    job_id, about = await jobs.apply([], TEXTS)
     assert (about["failed"], about["document_ids"]) == (1, [id_of(GLOSSARY)])
     [error] = (await jobs.step(job_id, "apply")).errors
     assert (error["code"], error["source"]) == ("source_failed", "s_001")
@@ -101,7 +101,7 @@ async def test_an_existing_document_id_fails_that_source(jobs: ApplyWorker) -> N
 
 
 async def test_a_dry_run_and_an_undo_that_is_refused(jobs: ApplyWorker) -> None:
-    job_id = await jobs.reviewed(TWO, SOURCES)
+    job_id = await jobs.reviewed(TWO, TEXTS)
     about = await jobs.applied(job_id, dry_run=True)
     assert (about["dry_run"], about["undo_token"]) == (True, None)
     assert (about["applied"], about["terms"], about["documents"]) == (2, 2, 2)
@@ -190,7 +190,7 @@ async def test_another_attempt_continues(jobs: ApplyWorker, around: Around, stop
     """As after a crash: the changes are made, and only Redis knows of them."""
     owner = Ingest if stops == "add_new" else EffectStore
     around(owner, stops, after=die, call=2 if stops == "for_execution" else 1)
-    job_id, about = await jobs.apply(TWO, SOURCES)
+    job_id, about = await jobs.apply(TWO, TEXTS)
     assert (about["documents"], about["documents_known"], about["terms"]) == (2, 0, 2)
     assert await jobs.found("DLQ") == [id_of(GLOSSARY), id_of(SAYS_IT)]
     await jobs.undone(job_id, about)
@@ -205,7 +205,7 @@ async def test_a_full_namespace_fails_the_step_and_leaves_nothing(
     terms = {f"t{number}": b"x" for number in range(MOST_TERMS)} if full == "terms" else {}
     if terms:
         await jobs.client.hset(jobs.notes().ontology, mapping=terms)
-    job_id = await jobs.reviewed(TWO, SOURCES)
+    job_id = await jobs.reviewed(TWO, TEXTS)
     failed = await jobs.run(job_id, "apply")
     assert failed.status.value == "failed"
     assert failed.errors[0]["code"] == "namespace_full"
@@ -220,7 +220,7 @@ async def test_a_full_namespace_fails_the_step_and_leaves_nothing(
 async def test_a_decision_meanwhile_fails_the_step_and_leaves_nothing(
     jobs: ApplyWorker, around: Around
 ) -> None:
-    job_id = await jobs.reviewed(TWO, SOURCES)
+    job_id = await jobs.reviewed(TWO, TEXTS)
 
     async def decide() -> None:
         states = jobs.workflows.keys.states(job_id)
@@ -233,7 +233,7 @@ async def test_a_decision_meanwhile_fails_the_step_and_leaves_nothing(
 
 
 async def test_a_cancelled_job_leaves_nothing(jobs: ApplyWorker, around: Around) -> None:
-    job_id = await jobs.reviewed(TWO, SOURCES)
+    job_id = await jobs.reviewed(TWO, TEXTS)
 
     async def cancel() -> None:
         assert await jobs.documents()
@@ -249,7 +249,7 @@ async def test_changes_of_a_crashed_worker_are_reverted(
     jobs: ApplyWorker, around: Around, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The crashed worker cannot clean up; the next reconcile round does."""
-    job_id = await jobs.reviewed(TWO, SOURCES)
+    job_id = await jobs.reviewed(TWO, TEXTS)
 
     async def dead(*args: Any) -> list[str]:
         return []
@@ -300,7 +300,7 @@ async def test_an_intent_overtaken_by_another_job_is_dropped(
         await die()
 
     around(Ingest, "add_new", before=overtake_and_die)
-    job_id, about = await jobs.apply([DLQ], SOURCES)
+    job_id, about = await jobs.apply([DLQ], TEXTS)
     assert (about["documents"], about["documents_known"]) == (1, 1)
     await jobs.undone(job_id, about)
     assert await jobs.documents() == {id_of(GLOSSARY)}

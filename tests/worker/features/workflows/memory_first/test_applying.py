@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tests.support.worker.memory_first_apply import (
+from tests.support.worker.memory_first import (
     DLQ,
     GLOSSARY,
     SAYS_IT,
-    SOURCES,
+    TEXTS,
     TWO,
     ApplyWorker,
     MakeApply,
@@ -16,7 +16,7 @@ from tests.support.worker.rag import WordEmbedder
 
 
 async def test_apply_changes_search_results_and_undo_reverts_them(jobs: ApplyWorker) -> None:
-    job_id = await jobs.reviewed(TWO, SOURCES)
+    job_id = await jobs.reviewed(TWO, TEXTS)
     assert await jobs.found("DLQ") == []
     about = await jobs.applied(job_id)
     assert await jobs.found("DLQ") == [id_of(GLOSSARY), id_of(SAYS_IT)]

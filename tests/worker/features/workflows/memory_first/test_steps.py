@@ -13,19 +13,17 @@ from common.features.rag.ontology import TermEntry, term_key
 from common.features.workflows.memory_first import INDEX_EXTRACT, PROPOSALS, SOURCES, SUMMARIZE
 from common.features.workflows.types import DecideCommand, Decision
 from tests.support.worker.memory_first import (
+    DLQ,
+    GLOSSARY,
     NOTES,
     RUNBOOK,
+    SAYS_IT,
+    ApplyWorker,
     found_in,
     job_with,
     read,
     text,
     text_worker,
-)
-from tests.support.worker.memory_first_apply import (
-    DLQ,
-    GLOSSARY,
-    SAYS_IT,
-    ApplyWorker,
 )
 from tests.support.worker.model_tasks import ScriptedModel
 from tests.support.worker.workflows import FlowMaker
