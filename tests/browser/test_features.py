@@ -14,7 +14,7 @@ from tests.browser.support.dashboard_page import DashboardPage, wait_for
 from tests.browser.support.live_server import HANDLERS, QUEUE, LiveServer, run_server
 from tests.browser.support.sample_data import COMMIT_LOG
 from tests.support.files import photos
-from tests.support.processes.webhooks import ReceiverProcess
+from tests.support.processes.features import ReceiverProcess
 
 BIG = 12345678901234567890
 

@@ -26,8 +26,7 @@ from tests.support.deploy.acl import PASSWORDS, InstalledRedis
 from tests.support.gateway.harness import make_gateway
 from tests.support.processes.base import Processes, Spawn
 from tests.support.processes.commands import run
-from tests.support.processes.rag import SOURCES, RagProcesses
-from tests.support.processes.webhooks import ReceiverProcess
+from tests.support.processes.features import SOURCES, RagProcesses, ReceiverProcess
 from tests.support.processes.worker import Process, wait_until
 from tests.support.servers import Backend
 from tests.support.worker.harness import WorkerHarness

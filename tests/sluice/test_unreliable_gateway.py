@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -33,6 +32,7 @@ from tests.support.client.scripted_gateway import (
     ScriptedGateway,
     answer,
     event,
+    json_lines,
     problem,
     stream,
 )
@@ -469,18 +469,13 @@ def test_wait_timeout_limits_retries(connect: Connect) -> None:
 # -- audits --------------------------------------------------------------------------------
 
 
-def lines(*objects: object) -> Reply:
-    body = b"".join(json.dumps(each).encode() + b"\n" for each in objects)
-    return Reply(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + body)
-
-
 REPORT = {"type": "report", "jobs_checked": 2, "violations_total": 1, "duration_ms": 3}
 VIOLATION = {"type": "violation", "job_id": "j1", "rule": "no_ttl", "detail": "d"}
 
 
 def test_audit_lines_are_reported(client: Any, script: ScriptedGateway) -> None:
     script.respond(
-        lines({"type": "progress", "jobs_checked": 1}, VIOLATION, {"type": "new"}, REPORT)
+        json_lines({"type": "progress", "jobs_checked": 1}, VIOLATION, {"type": "new"}, REPORT)
     )
     received: list[str] = []
     report = client.audit(lambda line: received.append(line["type"]))
@@ -492,11 +487,11 @@ def test_audit_lines_are_reported(client: Any, script: ScriptedGateway) -> None:
 @pytest.mark.parametrize(
     "reply",
     [
-        lines({"type": "progress", "jobs_checked": 1}),
-        lines({"type": "failed", "detail": "Redis is away"}),
-        lines([]),
-        lines({"type": "violation"}),
-        lines({**REPORT, "jobs_checked": "two"}),
+        json_lines({"type": "progress", "jobs_checked": 1}),
+        json_lines({"type": "failed", "detail": "Redis is away"}),
+        json_lines([]),
+        json_lines({"type": "violation"}),
+        json_lines({**REPORT, "jobs_checked": "two"}),
         Reply(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n<html>"),
         Reply(),
     ],

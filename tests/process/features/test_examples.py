@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.support.processes.features import WorkflowProcesses
 from tests.support.processes.gateway import GatewayProcess, gateway_starter
 from tests.support.processes.jobs import events, field, post, types, wait_for
 from tests.support.processes.worker import ROOT, Process
-from tests.support.processes.workflows import WorkflowProcesses
 from tests.support.servers import RealServer, missing
 
 pytestmark = pytest.mark.process

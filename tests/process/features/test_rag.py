@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.support.processes.features import MANUAL, RagProcesses
 from tests.support.processes.gateway import StartGateway
-from tests.support.processes.rag import MANUAL, RagProcesses
 from tests.support.processes.worker import Process, wait_until
 from tests.support.servers import RealServer
 

@@ -12,9 +12,9 @@ import httpx
 import pytest
 
 from common.process.crashpoints import CRASH_VARIABLE, CrashPoint
+from tests.support.processes.features import WorkflowProcesses
 from tests.support.processes.gateway import GatewayProcess, StartGateway
 from tests.support.processes.worker import TIMEOUT_S, Process, wait_until
-from tests.support.processes.workflows import WorkflowProcesses
 from tests.support.servers import RealServer
 
 pytestmark = [pytest.mark.process, pytest.mark.slow("starts a gateway and workers")]

@@ -19,9 +19,8 @@ import pytest
 import redis
 
 from common.contracts.jobs import JobKeys
+from tests.support.processes.features import MANUAL, OTHER, RagProcesses, unreachable_url
 from tests.support.processes.gateway import gateway_starter
-from tests.support.processes.rag import MANUAL, OTHER, RagProcesses
-from tests.support.processes.webhooks import unreachable_url
 from tests.support.processes.worker import spawner, wait_until
 from tests.support.servers import SYSTEM, RealServer, require_binary
 from tests.support.topologies import cluster

@@ -53,6 +53,11 @@ def answer(status: int = 200, body: object = None, *, keep: bool = False, **head
     return Reply("\r\n".join(lines).encode() + _HEAD + raw, keep=keep)
 
 
+def json_lines(*objects: object) -> Reply:
+    body = b"".join(json.dumps(each).encode() + b"\n" for each in objects)
+    return Reply(b"HTTP/1.1 200 OK\r\nConnection: close" + _HEAD + body)
+
+
 def problem(status: int, code: str, detail: str = "it says", **headers: str) -> Reply:
     body = {"code": code, "detail": detail, "status": status}
     return answer(status, body, keep=False, **headers)

@@ -51,11 +51,6 @@ class NotifySocket:
                 return message
         raise AssertionError(f"no such message within {TIMEOUT_S} s")
 
-    def forget(self) -> None:
-        """Discards the messages received so far."""
-        while self.receive(0.01) is not None:
-            pass
-
     def close(self) -> None:
         self._socket.close()
 

@@ -1,4 +1,4 @@
-"""The reader and its slots: never more messages than can run, and errors are retried."""
+"""The reader and its slots: never more messages than can run; with Redis 8.4, reads also claim."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from redis import exceptions
-from redis.exceptions import ResponseError
+from redis.exceptions import NoPermissionError, ResponseError
 
 import worker.queue.reader
 from tests.support.waiting import eventually
@@ -199,3 +199,200 @@ async def test_a_slot_is_free_while_its_job_is_being_reported() -> None:
     reported.set()
     assert await slots.wait_idle(2)
     assert slots.free == 1
+
+
+# -- Redis 8.4 can read and claim in one command -----------------------------------------------
+
+
+class NewerServer:
+    """The reader's connection to a server that reports a given version.
+
+    From 8.4 on its reads accept the CLAIM option, and entries have their idle time and the number
+    of deliveries.
+    """
+
+    def __init__(self, connection: Any, info: bytes | Exception) -> None:
+        self._connection = connection
+        self.info = info
+        self.reads: list[tuple[Any, ...]] = []
+        self.asked = 0
+        #: Entries with an expired lease that the next read claims.
+        self.claimable: list[list[Any]] = []
+
+    async def execute_command(self, *args: Any) -> Any:
+        if args[0] == "INFO":
+            self.asked += 1
+            if isinstance(self.info, Exception):
+                raise self.info
+            return self.info
+        if args[0] != "XREADGROUP":
+            return await self._connection.execute_command(*args)
+        self.reads.append(args)
+        if "CLAIM" not in args:
+            return await self._connection.execute_command(*args)
+        at = args.index("CLAIM")
+        reply = await self._connection.execute_command(*args[:at], *args[at + 2 :])
+        fresh = [[*entry, 0, 0] for entry in reply[0][1]] if reply else []
+        claimed, self.claimable = self.claimable, []
+        entries = claimed + fresh
+        return [[args[-2].encode(), entries]] if entries else None
+
+    async def aclose(self) -> None:
+        await self._connection.aclose()
+
+
+def connect_reader(worker: WorkerHarness, info: bytes | Exception) -> NewerServer:
+    server = NewerServer(worker.reader._connection, info)
+    worker.reader._connection = server
+    return server
+
+
+def version(text: str) -> bytes:
+    return f"# Server\r\nredis_version:{text}\r\nredis_mode:standalone\r\n".encode()
+
+
+@pytest.mark.fakeredis_only
+@pytest.mark.parametrize("number", ["8.4.0", "8.4.1", "8.10.0", "9.0.0", "10.0.255"])
+async def test_a_newer_server_claims_with_a_read(make_worker: MakeWorker, number: str) -> None:
+    """Claimed messages run; a claimed entry that was deleted is skipped."""
+    worker = make_worker()
+    server = connect_reader(worker, version(number))
+    await worker.group()
+    left = await worker.post(2)
+    server.claimable = [[b"1-1", None, 31_000, 7]]
+    for delivery, message in enumerate(await worker.messages(), 1):  # of a worker that died
+        fields = [item for pair in message.fields.items() for item in pair]
+        server.claimable.append([message.id.encode(), fields, 31_000, delivery])
+    jobs = left + await worker.post(2)
+    worker.start()
+    assert await worker.ended(jobs) == {b"done"}
+    await worker.all_acked()
+    read = server.reads[0]
+    assert read[read.index("CLAIM") + 1] == worker.worker.lease_ms
+    assert read.index("BLOCK") < read.index("CLAIM") < read.index("STREAMS")
+    for job_id in jobs:
+        assert await worker.types(job_id) == [b"queued", b"running", b"message", b"done"]
+
+
+@pytest.mark.fakeredis_only
+@pytest.mark.parametrize(
+    "info",
+    [
+        version("7.0.15"),
+        version("8.3.9"),
+        version("7.2.4") + b"server_name:valkey\r\nvalkey_version:9.0.0\r\n",
+        version("unknown"),
+        b"",
+        b"\xff\xfe",
+        NoPermissionError("this user has no permissions to run the 'info' command"),
+        ResponseError("unknown command 'INFO'"),
+    ],
+    ids=["7.0", "8.3", "valkey", "odd", "empty", "junk", "forbidden", "unknown"],
+)
+async def test_an_older_server_does_not(make_worker: MakeWorker, info: bytes | Exception) -> None:
+    worker = make_worker()
+    server = connect_reader(worker, info)
+    await worker.run_job()
+    await eventually(lambda: len(server.reads) > 2)
+    assert not any("CLAIM" in read for read in server.reads)
+    assert server.asked == 1
+
+
+async def reads_can_claim(worker: WorkerHarness) -> bool:
+    """Tries the option, on a stream of its own."""
+    client, stream = worker.client, f"{worker.keys.queue}:try"
+    await client.xgroup_create(stream, "group", mkstream=True)
+    command = ("XREADGROUP", "GROUP", "group", "me", "CLAIM", 1, "STREAMS", stream, ">")
+    try:
+        await client.execute_command(*command)
+    except ResponseError:
+        return False
+    return True
+
+
+async def expire_messages(worker: WorkerHarness, ids: list[str], consumer: str = "dead") -> None:
+    idle_ms = worker.worker.lease_ms * 2
+    await worker.client.xclaim(
+        *(worker.keys.queue, worker.worker.group, consumer, 0, ids), idle=idle_ms, justid=True
+    )
+
+
+@pytest.mark.real_redis
+async def test_expired_messages_are_claimed_on_every_server(make_worker: MakeWorker) -> None:
+    """By a read if the server can do that, as Redis 8.4, else by the scan for expired leases."""
+    worker = make_worker()
+    await worker.group()
+    left = await worker.post(3)
+    await expire_messages(worker, await worker.take(3, "dead"))
+    busy = await worker.post(1)
+    await worker.take(1, "busy")  # its lease has not expired
+    fresh = await worker.post(2)
+    worker.start()
+    assert await worker.ended(fresh) == {b"done"}
+    can_claim = await reads_can_claim(worker)
+    assert bool(worker.reader._claim) == can_claim
+    if not can_claim:
+        assert {(await worker.job(job_id))[b"status"] for job_id in left} == {b"queued"}
+        assert await worker.consumer.recovery.run_once() == 3
+    assert await worker.ended(left) == {b"done"}
+    assert worker.consumer.counters.for_task("chat").reclaimed == 3
+    assert (await worker.job(busy[0]))[b"status"] == b"queued"
+    for job_id in left:
+        assert await worker.types(job_id) == [b"queued", b"running", b"message", b"done"]
+
+
+@pytest.mark.real_redis
+async def test_a_deleted_message_does_not_stop_reads(make_worker: MakeWorker) -> None:
+    """Redis 8.6 leaves it in the pending list; the scan for expired leases removes it."""
+    worker = make_worker()
+    await worker.group()
+    [lost, left] = await worker.post(2)
+    ids = await worker.take(2, "dead")
+    await expire_messages(worker, ids)
+    await worker.client.xdel(worker.keys.queue, ids[0])
+    worker.start(recover=True)
+    fresh = await worker.post(2)
+    assert await worker.ended([left, *fresh]) == {b"done"}
+    assert (await worker.job(lost))[b"status"] == b"queued"
+
+    async def only_the_deleted() -> bool:
+        return await worker.pending() <= 1  # Redis 6.2 keeps a deleted entry pending
+
+    await eventually(only_the_deleted)
+
+
+@pytest.mark.fakeredis_only
+async def test_the_version_is_read_again_after_an_error(
+    make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an error the server may be another one, such as an older replica."""
+    monkeypatch.setattr("worker.queue.reader._FIRST_BACKOFF_S", 0.01)
+    worker = make_worker()
+    server = connect_reader(worker, version("8.4.0"))
+    worker.start()
+    await eventually(lambda: any("CLAIM" in read for read in server.reads))
+    server.info = version("7.0.15")
+    execute = server.execute_command
+
+    async def refuse(*args: Any) -> Any:
+        if "CLAIM" in args:
+            raise ResponseError("ERR syntax error")
+        return await execute(*args)
+
+    server.execute_command = refuse  # type: ignore[method-assign]
+    await worker.run_job()
+
+
+@pytest.mark.fakeredis_only
+async def test_an_error_while_reading_the_version_is_retried(
+    make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.queue.reader._FIRST_BACKOFF_S", 0.01)
+    worker = make_worker()
+    server = connect_reader(worker, exceptions.ConnectionError("away"))
+    worker.start()
+    [job_id] = await worker.post()
+    await eventually(lambda: server.asked > 1)
+    server.info = version("8.4.0")
+    assert await worker.settled(job_id) == b"done"
+    assert "CLAIM" in server.reads[0]
