@@ -67,8 +67,7 @@ async def test_only_new_jobs_wait_for_memory(harness: StoreHarness, repeating: o
         assert await harness.finish(ending, first=2, events=[note("b")]) is Answer.OK
         assert await harness.store.retry(retried, harness.worker, 0, b"{}", b"{}") is Answer.OK
         assert await harness.store.release(released, harness.worker, b"{}") is Answer.OK
-        reply = await harness.begin(released.job_id, released.message_id, "t9")
-        assert reply.answer is Answer.RUN
+        assert (await harness.begin_next(released, "t9")).answer is Answer.RUN
         reply = await harness.store.cancel(canceled.job_id, "workers", b"{}", 60)
         assert reply.answer is Answer.CANCELING
     assert await asyncio.wait_for(posting, 10) == (job.job_id, False)

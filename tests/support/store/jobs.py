@@ -96,6 +96,10 @@ class StoreHarness(RedisHarness):
         [outcome] = await self.store.begin([Claim(job_id, message_id, token)], self.worker)
         return outcome
 
+    async def begin_next(self, lease: Lease, token: str) -> Any:
+        """Begin the next attempt of a job."""
+        return await self.begin(lease.job_id, lease.message_id, token)
+
     async def begin_limited(self, job_id: str, message_id: str, token: str, slots: int) -> Any:
         """Begin a job of a task with a limit of running jobs."""
         claim = Claim(job_id, message_id, token, max_running=slots)
@@ -120,14 +124,14 @@ class StoreHarness(RedisHarness):
     async def again(self, lease: Lease, token: str) -> Lease:
         """Begin the next attempt of a released job that is due."""
         await self.client.hset(self.keys.lease(lease.job_id), "not_before_ms", "1")
-        reply = await self.begin(lease.job_id, lease.message_id, token)
+        reply = await self.begin_next(lease, token)
         assert reply.answer.value == "run"
         return lease._replace(attempt=int(reply.value), token=token)
 
     async def take_over(self, lease: Lease, token: str = "t2") -> Lease:
         """Let the lease expire and another attempt begin."""
         await self.expire(lease)
-        reply = await self.begin(lease.job_id, lease.message_id, token)
+        reply = await self.begin_next(lease, token)
         return Lease(lease.job_id, lease.message_id, int(reply.value), token)
 
     async def expire(self, lease: Lease) -> None:

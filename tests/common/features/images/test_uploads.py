@@ -320,8 +320,7 @@ async def test_a_stored_image_is_deleted_by_its_own_key(images: ImageHarness) ->
     stored = await images.processing()
     await images.succeed(stored)
     await images.client.hset(images.keys.record(stored.image_id), "storage_key", "elsewhere/x")
-    outcome = await images.store.delete(stored.image_id)
-    assert outcome.facts["storage_key"] == "elsewhere/x"
+    assert (await images.store.delete(stored.image_id)).facts["storage_key"] == "elsewhere/x"
     image_id = await images.create()
     facts = {"status": "queued", "storage_key": f"images/{image_id}.webp"}
     assert await images.store.delete(image_id) == (OK, facts)

@@ -91,8 +91,7 @@ async def test_an_auto_advance_job_runs_to_its_end(workflow: WorkflowHarness) ->
     assert await workflow.statuses(job_id) == ["complete"] * 5
     last = (await workflow.outbox(job_id))[-1]
     assert (last["type"], last["status"]) == ("job.completed", "completed")
-    refused = await workflow.execute(job_id, "first")
-    assert refused.facts == {"code": "job_terminal"}
+    assert (await workflow.execute(job_id, "first")).facts == {"code": "job_terminal"}
 
 
 async def test_an_execution_completes_once(workflow: WorkflowHarness) -> None:
@@ -244,8 +243,7 @@ async def test_parts_are_core_jobs_with_their_number(workflow: WorkflowHarness) 
         assert (again.answer, again.facts) == (ALREADY, {"parts": 3})  # a step is split once
         # The progress of a part is not that of the step.
         assert (await workflow.store.progress(running, 9, 10)).answer is OK
-    outcome = await workflow.store.cancel(running.job_id, once())
-    assert outcome.facts == {"core_jobs": jobs}
+    assert (await workflow.store.cancel(running.job_id, once())).facts == {"core_jobs": jobs}
     # An existing job id prevents a split.
     running = await workflow.start(await workflow.create(), "first")
     more = [fresh_ids().core_job for _ in range(2)]

@@ -142,8 +142,7 @@ async def test_a_full_queue_refuses_only_jobs_that_start_at_once(workflow: Workf
     async with workflow.unchanged():
         full = await workflow.make(once("k"), admission=none, auto_advance=True)
         assert (full.answer, full.facts) == (FULL, {"backlog": 0})
-    made = await workflow.make(admission=none)
-    assert made.answer is OK
+    assert (await workflow.make(admission=none)).answer is OK
     # A refusal is not stored.
     again = await workflow.make(once("k"), auto_advance=True)
     assert (again.answer, again.replayed) == (OK, False)

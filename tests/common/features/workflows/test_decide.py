@@ -211,8 +211,7 @@ async def test_a_decision_through_the_review_step_opens_it(workflow: WorkflowHar
         "item.changed",
         "job.waiting_input",
     ]
-    outcome = await workflow.decide(job_id, [], reviewing=True, finalize=True)
-    assert outcome.facts["completed"]
+    assert (await workflow.decide(job_id, [], reviewing=True, finalize=True)).facts["completed"]
     assert (await workflow.record(job_id))["last_operation"] == "reject_filtered"
 
 
@@ -222,8 +221,7 @@ async def test_a_full_queue_refuses_decisions_that_start_a_step(workflow: Workfl
     outcome = await workflow.decide(job_id, [approve("p_001")], admission=full)
     assert outcome.answer is OK
     async with workflow.unchanged():
-        outcome = await workflow.decide(job_id, [approve("p_002")], admission=full)
-        assert outcome.answer is FULL
+        assert (await workflow.decide(job_id, [approve("p_002")], admission=full)).answer is FULL
     limits = KeyLimits(*limit_keys(workflow), 1_000_000, 1, 1)
     limited = ADMISSION._replace(limits=limits)
     outcome = await workflow.decide(job_id, [approve("p_002")], admission=limited)

@@ -136,8 +136,7 @@ async def test_a_running_step_is_cancelled_with_the_job(workflow: WorkflowHarnes
 async def test_a_waiting_review_is_cancelled(workflow: WorkflowHarness) -> None:
     job_id = await workflow.in_review(0.5)
     assert await workflow.client.zcard(workflow.keys.reviews) == 1
-    outcome = await workflow.store.cancel(job_id, once())
-    assert outcome.facts == {"core_jobs": []}
+    assert (await workflow.store.cancel(job_id, once())).facts == {"core_jobs": []}
     assert (await workflow.statuses(job_id))[2] == "cancelled"
     assert await workflow.client.zcard(workflow.keys.reviews) == 0
     assert await workflow.store.expired_reviews() == []

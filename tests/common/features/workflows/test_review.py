@@ -106,8 +106,7 @@ async def test_confident_items_are_approved_automatically(workflow: WorkflowHarn
 
 async def test_a_review_opened_by_a_decision_approves_the_rest(workflow: WorkflowHarness) -> None:
     job_id = await workflow.with_proposals(0.2, 0.95, review=AUTO)
-    outcome = await workflow.decide(job_id, [approve("p_001")], reviewing=True)
-    assert outcome.facts["completed"]
+    assert (await workflow.decide(job_id, [approve("p_001")], reviewing=True)).facts["completed"]
     assert len(await workflow.stack(job_id)) == 2
 
 
@@ -200,8 +199,7 @@ async def test_an_expired_review_fails_the_job_for_now(workflow: WorkflowHarness
     assert await workflow.client.zcard(workflow.keys.reviews) == 0
     assert (await time_out(workflow, job_id)).answer is ALREADY
     # Later a decision is made after all.
-    outcome = await workflow.decide(job_id, action=Action.APPROVE, reviewing=True)
-    assert outcome.facts["completed"]
+    assert (await workflow.decide(job_id, action=Action.APPROVE, reviewing=True)).facts["completed"]
     await workflow.has(job_id, status="running", draft_state="dirty", completed_ms="")
 
 

@@ -144,8 +144,7 @@ async def test_an_undo_after_the_review_reopens_it(workflow: WorkflowHarness) ->
     ]
     assert (await workflow.events(job_id))[-1][2] == {"step": "review", "pending": 1}
     assert await workflow.client.zcard(workflow.keys.reviews) == 1
-    outcome = await workflow.decide(job_id, [reject("p_002")])
-    assert outcome.facts["completed"]
+    assert (await workflow.decide(job_id, [reject("p_002")])).facts["completed"]
     # It stays closed if no item is undecided.
     job_id = await workflow.with_proposals(0.5)
     await workflow.decide(job_id, [approve("p_001")])

@@ -236,8 +236,7 @@ async def test_a_job_without_a_message(harness: StoreHarness) -> None:
     entries = await harness.client.xrange(harness.keys.queue)
     await harness.client.xdel(harness.keys.queue, *[entry_id for entry_id, _ in entries])
     expected = {Rule.NOT_QUEUED}
-    found = await rules(harness)
-    assert found == {running.job_id: expected, waiting: expected, pending: expected}
+    assert await rules(harness) == {running.job_id: expected, waiting: expected, pending: expected}
 
 
 async def test_a_schedule_lease_or_queue_of_the_wrong_type(harness: StoreHarness) -> None:
@@ -460,8 +459,7 @@ async def test_only_violations_that_stay_are_reported(
     await breaker(harness, job_id)
     steps = [partial(change, harness, job_id) for change in changes]
     meanwhile = Meanwhile(monkeypatch, *steps)
-    found = await rules(harness, recheck_delay_s=0.125)
-    assert found == ({job_id: expected} if expected else {})
+    assert await rules(harness, recheck_delay_s=0.125) == ({job_id: expected} if expected else {})
     assert meanwhile.steps == []
 
 

@@ -114,8 +114,7 @@ async def test_retry_and_release(
 ) -> None:
     lease = await harness.running_limited()
     operate = partial(getattr(harness, operation), lease, **UNSENT)
-    answer = await all_or_nothing(harness, other, part, lease.job_id, operate)
-    assert answer is Answer.OK
+    assert await all_or_nothing(harness, other, part, lease.job_id, operate) is Answer.OK
     last = b"retry" if operation == "retry" else b"released"
     assert await harness.types(lease.job_id) == [b"queued", b"running", b"message", last]
     assert await harness.status(lease.job_id) == b"queued"
@@ -152,8 +151,7 @@ async def test_a_retry_that_ends_canceled(harness: StoreHarness, other: Lease, p
     lease = await harness.running_limited()
     await harness.cancel(lease.job_id)
     operate = partial(harness.retry, lease, **UNSENT)
-    answer = await all_or_nothing(harness, other, part, lease.job_id, operate)
-    assert answer is Answer.CANCELED
+    assert await all_or_nothing(harness, other, part, lease.job_id, operate) is Answer.CANCELED
     assert (await harness.types(lease.job_id))[2:] == [b"canceling", b"message", b"canceled"]
     assert await harness.pending() == 1
     assert await harness.held(lease.job_id) == {}
@@ -167,8 +165,7 @@ async def test_finish(
 ) -> None:
     lease = await harness.running_limited()
     operate = partial(harness.finish, lease, ending, **(UNSENT if events else {}))
-    answer = await all_or_nothing(harness, other, part, lease.job_id, operate)
-    assert answer is Answer.OK
+    assert await all_or_nothing(harness, other, part, lease.job_id, operate) is Answer.OK
     unsent = [b"message"] if events else []
     assert (await harness.types(lease.job_id))[2:] == [*unsent, ending.status.encode()]
     assert await harness.held(lease.job_id) == {}
@@ -183,8 +180,7 @@ async def test_finish(
 async def test_emit(harness: StoreHarness, other: Lease, part: str) -> None:
     lease = await harness.running()
     operate = partial(harness.emit, lease, 1, [note("b")])
-    answer = await all_or_nothing(harness, other, part, lease.job_id, operate, part)
-    assert answer is Answer.OK
+    assert await all_or_nothing(harness, other, part, lease.job_id, operate, part) is Answer.OK
     assert (await harness.types(lease.job_id))[2:] == [b"message"]
 
 
@@ -195,8 +191,7 @@ async def test_renew(harness: StoreHarness, other: Lease, part: str) -> None:
     await harness.claim_for("c9", lease.message_id, 90_000)
     operate = partial(harness.renew, lease)
     needed = ("job", "lease")  # it does not touch the contents of the events
-    answer = await all_or_nothing(harness, other, part, lease.job_id, operate, *needed)
-    assert answer is Answer.OK
+    assert await all_or_nothing(harness, other, part, lease.job_id, operate, *needed) is Answer.OK
     if part != "queue":
         [entry] = await harness.client.xpending_range(
             harness.keys.queue, "workers", lease.message_id, lease.message_id, 1
@@ -239,8 +234,7 @@ async def test_begin_of_a_limited_task(harness: StoreHarness, other: Lease, part
     first = await harness.running_limited("t1", slots=9)
     job_id, message_id = await harness.waiting(max_attempts=3)
     operate = partial(harness.begin_limited, job_id, message_id, "t2", 9)
-    answer = await all_or_nothing(harness, other, part, job_id, operate, part)
-    assert answer is Answer.RUN
+    assert await all_or_nothing(harness, other, part, job_id, operate, part) is Answer.RUN
     assert {name.decode() for name, _ in await slots(harness)} == {first.job_id, job_id}
 
 
@@ -365,8 +359,7 @@ async def test_promote(harness: StoreHarness, other: Lease, part: str) -> None:
         failed = [outcome for outcome in outcomes if isinstance(outcome, CorruptKey)]
         return failed[0] if failed else {outcome.answer for outcome in outcomes}
 
-    answers = await all_or_nothing(harness, other, part, jobs[0], operate, part)
-    assert answers == {Answer.OK}
+    assert await all_or_nothing(harness, other, part, jobs[0], operate, part) == {Answer.OK}
     assert await harness.client.xlen(harness.keys.queue) == length + 3
 
 
@@ -392,8 +385,7 @@ async def test_redrive(harness: StoreHarness, other: Lease, delay_ms: int, part:
     length = await harness.client.xlen(harness.keys.queue)
     needed = ("job", "events", "letters", "scheduled" if delay_ms else "queue")
     operate = partial(harness.queue.redrive, wanted, 9)
-    answer = await all_or_nothing(harness, other, part, job_id, operate, *needed)
-    assert answer is Answer.CREATED
+    assert await all_or_nothing(harness, other, part, job_id, operate, *needed) is Answer.CREATED
     assert await harness.letters() == []
     assert len(await harness.job(job_id)) == 9
     if delay_ms:

@@ -39,12 +39,12 @@ async def test_run_sets_the_status_and_writes_an_event(harness: StoreHarness) ->
 async def test_a_live_attempt_excludes_others_but_not_its_repeat(harness: StoreHarness) -> None:
     lease = await harness.running()
     async with harness.unchanged():
-        reply = await harness.begin(lease.job_id, lease.message_id, "t2")
+        reply = await harness.begin_next(lease, "t2")
     assert reply.answer is Answer.BUSY
     assert 0 < int(reply.value) <= harness.worker.lease_ms
     await harness.client.hset(harness.keys.lease(lease.job_id), "event_seq", "4")
     for _ in range(2):
-        reply = await harness.begin(lease.job_id, lease.message_id, "t1")
+        reply = await harness.begin_next(lease, "t1")
         assert (reply.answer, int(reply.value)) == (Answer.RUN, 1)
     assert await harness.types(lease.job_id) == [b"queued", b"running"]
     # The numbering of its events is not reset.
@@ -69,7 +69,7 @@ async def test_the_message_of_an_ended_job_is_acked(harness: StoreHarness) -> No
     await harness.client.xgroup_destroy(harness.keys.queue, "workers")
     await harness.client.xgroup_create(harness.keys.queue, "workers", id="0")
     assert await harness.take() == [lease.message_id]
-    assert (await harness.begin(lease.job_id, lease.message_id, "t2")).answer is Answer.TERMINAL
+    assert (await harness.begin_next(lease, "t2")).answer is Answer.TERMINAL
     assert await harness.pending() == 0
     assert await harness.events(lease.job_id) == events
     assert await harness.job(lease.job_id) == job
@@ -145,7 +145,7 @@ async def test_a_job_without_attempts_left_ends_in_error(harness: StoreHarness) 
     for number in range(2, harness.worker.max_attempts + 1):
         lease = await harness.take_over(lease, f"t{number}")
     await harness.expire(lease)
-    reply = await harness.begin(lease.job_id, lease.message_id, "one-too-many")
+    reply = await harness.begin_next(lease, "one-too-many")
     assert (reply.answer, int(reply.value)) == (Answer.EXHAUSTED, harness.worker.max_attempts)
     job = await harness.job(lease.job_id)
     assert job[b"status"] == b"error"
@@ -154,8 +154,7 @@ async def test_a_job_without_attempts_left_ends_in_error(harness: StoreHarness) 
     assert await harness.pending() == 0
     [letter] = await harness.letters()
     assert letter.message_fields()["job_id"] == lease.job_id
-    again = await harness.begin(lease.job_id, lease.message_id, "again")
-    assert again.answer is Answer.TERMINAL
+    assert (await harness.begin_next(lease, "again")).answer is Answer.TERMINAL
     assert len(await harness.letters()) == 1
 
 

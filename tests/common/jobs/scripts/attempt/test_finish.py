@@ -133,8 +133,7 @@ async def test_repeats_change_nothing_and_events_come_first(
     lease = await harness.running("u1")
     await harness.emit(lease, 1, [note("a")])
     await call(harness, operation, lease, first=1, events=[note("a"), note("b")])
-    data = await harness.data(lease.job_id)
-    assert data[2:] == [b'{"text":"a"}', b'{"text":"b"}', WHY]
+    assert (await harness.data(lease.job_id))[2:] == [b'{"text":"a"}', b'{"text":"b"}', WHY]
     second = await harness.again(lease, "u2")
     await harness.finish(second, first=1, events=[note("c")])
     assert (await harness.data(lease.job_id))[-2:] == [b'{"text":"c"}', DONE.data]
@@ -175,7 +174,7 @@ async def test_the_next_attempt_waits_for_the_delay(harness: StoreHarness) -> No
     lease = await harness.running()
     await harness.retry(lease, 60_000)
     async with harness.unchanged():
-        reply = await harness.begin(lease.job_id, lease.message_id, "t2")
+        reply = await harness.begin_next(lease, "t2")
     assert reply.answer is Answer.WAIT
     assert 50_000 < int(reply.value) <= 60_000
     assert await harness.pending() == 1
@@ -184,7 +183,7 @@ async def test_the_next_attempt_waits_for_the_delay(harness: StoreHarness) -> No
     assert await harness.types(lease.job_id) == [b"queued", b"running", b"retry", b"running"]
     assert await harness.status(lease.job_id) == b"running"
     await harness.retry(second, 0)  # without a delay at once
-    reply = await harness.begin(lease.job_id, lease.message_id, "t3")
+    reply = await harness.begin_next(lease, "t3")
     assert (reply.answer, int(reply.value)) == (Answer.RUN, 3)
 
 
@@ -194,7 +193,7 @@ async def test_keys_outlive_the_delay(harness: StoreHarness, delay_ms: int, seco
     await harness.retry(lease, delay_ms)
     await harness.check_ttls(lease.job_id, 90 + seconds)
     # Calls in between do not shorten it.
-    await harness.begin(lease.job_id, lease.message_id, "t2")
+    await harness.begin_next(lease, "t2")
     await harness.renew(lease)
     await harness.emit(lease, 1, [note("late")])
     if delay_ms > 1000:
@@ -262,8 +261,7 @@ async def test_a_dead_letter_has_the_first_and_the_last_error(harness: StoreHarn
     # Also if the last attempt ended with an expired lease.
     third = await failed_twice(harness, max_attempts=3)
     await harness.expire(third)
-    reply = await harness.begin(third.job_id, third.message_id, "t4")
-    assert reply.answer is Answer.EXHAUSTED
+    assert (await harness.begin_next(third, "t4")).answer is Answer.EXHAUSTED
     letter = (await harness.letters())[0]
     assert (letter.first_error, letter.attempts) == (b'{"kind":"first"}', 3)
     assert json.loads(letter.last_error)["kind"] == "attempts_exhausted"
@@ -302,7 +300,7 @@ async def test_anyone_may_claim_a_released_message(harness: StoreHarness, lease_
     entry = await harness.pending_entry()
     assert entry["consumer"] == b"c2"
     assert entry["time_since_delivered"] < 60_000
-    reply = await harness.begin(lease.job_id, lease.message_id, "t2")
+    reply = await harness.begin_next(lease, "t2")
     assert (reply.answer, int(reply.value), int(reply.more[1])) == (Answer.RUN, 2, 1)
 
 
@@ -316,7 +314,7 @@ async def test_retries_and_expired_leases_count_and_releases_do_not(harness: Sto
     await harness.retry(lease)
     second = await harness.again(lease, "t12")
     await harness.retry(second)
-    reply = await harness.begin(lease.job_id, lease.message_id, "t13")
+    reply = await harness.begin_next(lease, "t13")
     assert (reply.answer, int(reply.value)) == (Answer.EXHAUSTED, 12)
     assert (await harness.types(lease.job_id))[-1] == b"error"
     assert await harness.pending() == 0
@@ -324,7 +322,7 @@ async def test_retries_and_expired_leases_count_and_releases_do_not(harness: Sto
     assert await harness.release(lease) is Answer.OK
     second = await harness.again(lease, "t2")
     await harness.expire(second)
-    reply = await harness.begin(lease.job_id, lease.message_id, "last")
+    reply = await harness.begin_next(lease, "last")
     assert (reply.answer, int(reply.value)) == (Answer.EXHAUSTED, 2)
     assert await harness.pending() == 0
 
@@ -334,8 +332,7 @@ async def test_a_release_clears_a_delay_but_restores_no_message(harness: StoreHa
     await harness.retry(first, 60_000)
     second = await harness.again(first, "t2")
     await harness.release(second)
-    reply = await harness.begin(first.job_id, first.message_id, "t3")
-    assert reply.answer is Answer.RUN
+    assert (await harness.begin_next(first, "t3")).answer is Answer.RUN
     lease = await harness.running("u1")
     await harness.client.xack(harness.keys.queue, "workers", lease.message_id)
     assert await harness.release(lease) is Answer.OK

@@ -23,7 +23,7 @@ async def test_renew_extends_the_lease(harness: StoreHarness) -> None:
     await renewed(harness, lease)
     deadline = int((await harness.held(lease.job_id))[b"deadline_ms"])
     assert 0 <= await harness.now_ms() + harness.worker.lease_ms - deadline < 5000
-    assert (await harness.begin(lease.job_id, lease.message_id, "t2")).answer is Answer.BUSY
+    assert (await harness.begin_next(lease, "t2")).answer is Answer.BUSY
     assert await harness.types(lease.job_id) == [b"queued", b"running"]
 
 

@@ -128,7 +128,7 @@ async def test_renewals_keep_the_slot(harness: StoreHarness) -> None:
 async def test_a_finished_attempt_takes_no_slot(harness: StoreHarness) -> None:
     zombie = await harness.running_limited()
     await let_the_lease_run_out(harness, zombie)
-    reply = await harness.begin(zombie.job_id, zombie.message_id, "t2")
+    reply = await harness.begin_next(zombie, "t2")
     heir = Lease(zombie.job_id, zombie.message_id, int(reply.value), "t2")
     await harness.finish(heir)
     await harness.client.delete(running_key(harness))

@@ -138,9 +138,9 @@ async def test_a_renewal_reports_the_request_too(harness: StoreHarness) -> None:
         assert (await harness.renew(lease)).answer is Answer.CANCELING
     # It was renewed nevertheless.
     assert int((await harness.held(lease.job_id))[b"deadline_ms"]) > await harness.now_ms()
-    assert (await harness.begin(lease.job_id, lease.message_id, "t2")).answer is Answer.BUSY
+    assert (await harness.begin_next(lease, "t2")).answer is Answer.BUSY
     # A repeated BEGIN whose reply was lost still runs the attempt.
-    reply = await harness.begin(lease.job_id, lease.message_id, lease.token)
+    reply = await harness.begin_next(lease, lease.token)
     assert (reply.answer, int(reply.value)) == (Answer.RUN, 1)
     assert (await harness.renew(lease)).answer is Answer.CANCELING
 
@@ -170,12 +170,12 @@ async def test_an_expired_attempt_ends_when_claimed(harness: StoreHarness, first
     await harness.expire(lease)
     assert await harness.types(lease.job_id) == [b"queued", b"running", b"canceling"]
     assert await harness.pending() == 1
-    assert (await harness.begin(lease.job_id, lease.message_id, "t2")).answer is Answer.TERMINAL
+    assert (await harness.begin_next(lease, "t2")).answer is Answer.TERMINAL
     await has_ended(harness, lease.job_id, b"worker.cancel")
     assert (await harness.data(lease.job_id))[-1] == b'{"attempt":1}'
     assert await harness.pending() == 0
     async with harness.unchanged():
-        assert (await harness.begin(lease.job_id, lease.message_id, "t2")).answer is Answer.TERMINAL
+        assert (await harness.begin_next(lease, "t2")).answer is Answer.TERMINAL
     await harness.writes_nothing(lease)
 
 
@@ -265,7 +265,7 @@ async def test_concurrent_retry_or_release(
     ask = harness.cancel(lease.job_id)
     await asyncio.gather(*((ask, give) if first == "cancel" else (give, ask)))
     if await harness.status(lease.job_id) == b"queued":  # released with the request stored
-        await harness.begin(lease.job_id, lease.message_id, "t2")
+        await harness.begin_next(lease, "t2")
     assert await harness.status(lease.job_id) == b"canceled"
     types = await harness.types(lease.job_id)
     assert types[-1] == b"canceled"

@@ -134,7 +134,7 @@ async def test_a_dead_letter_has_the_options_of_its_job(harness: StoreHarness) -
     assert (await dead_letter_of(harness, options=RIGHTS)).options == RIGHTS
     lease = await harness.running(options=RIGHTS, max_attempts=1)
     await harness.expire(lease)
-    assert (await harness.begin(lease.job_id, lease.message_id, "t2")).answer is Answer.EXHAUSTED
+    assert (await harness.begin_next(lease, "t2")).answer is Answer.EXHAUSTED
     letter = (await harness.letters())[0]
     assert (letter.job_id, letter.options) == (lease.job_id, RIGHTS)
 
