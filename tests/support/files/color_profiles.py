@@ -26,12 +26,9 @@ D50 = (0.9642, 1.0, 0.8249)
 ADOBE_GAMMA = 563 / 256
 #: Approximate CIE Lab of inks on coated paper: white, cyan, magenta, yellow, black.
 INKS: dict[str, Triple] = {
-    "white": (95.0, 0.0, -2.0),
-    "cyan": (55.0, -37.0, -50.0),
-    "magenta": (48.0, 74.0, -3.0),
-    "yellow": (89.0, -5.0, 93.0),
-    "black": (16.0, 0.0, 0.0),
-}
+    "white": (95.0, 0.0, -2.0), "cyan": (55.0, -37.0, -50.0), "magenta": (48.0, 74.0, -3.0),
+    "yellow": (89.0, -5.0, 93.0), "black": (16.0, 0.0, 0.0),
+}  # fmt: skip
 
 
 # -- profiles ------------------------------------------------------------------------------

@@ -67,17 +67,12 @@ def _draw_things(image: Image.Image, seed: int) -> None:
 
 def turned(image: Image.Image, orientation: int) -> Image.Image:
     """Rotates an image so that the given EXIF orientation makes it upright."""
-    undone_by = {
-        1: None,
-        2: Image.Transpose.FLIP_LEFT_RIGHT,
-        3: Image.Transpose.ROTATE_180,
-        4: Image.Transpose.FLIP_TOP_BOTTOM,
-        5: Image.Transpose.TRANSPOSE,
-        6: Image.Transpose.ROTATE_90,
-        7: Image.Transpose.TRANSVERSE,
-        8: Image.Transpose.ROTATE_270,
-    }[orientation]
-    return image.copy() if undone_by is None else image.transpose(undone_by)
+    turn = Image.Transpose
+    undone_by = (
+        *(turn.FLIP_LEFT_RIGHT, turn.ROTATE_180, turn.FLIP_TOP_BOTTOM, turn.TRANSPOSE),
+        *(turn.ROTATE_90, turn.TRANSVERSE, turn.ROTATE_270),
+    )
+    return image.copy() if orientation == 1 else image.transpose(undone_by[orientation - 2])
 
 
 # -- photographs with metadata ---------------------------------------------------------------
@@ -173,12 +168,12 @@ def _inverse(value: int) -> int:
     return 255 - value
 
 
-def png_16_bit(width: int = 256, height: int = 64, colour: bool = False) -> bytes:
+def png_16_bit(colour: bool = False) -> bytes:
     """A ramp from black to white with more than 256 shades; in color, green is reversed."""
-    ramp = np.linspace(0, 65535, width).round().astype(">u2")
+    ramp = np.linspace(0, 65535, 256).round().astype(">u2")
     row = np.stack([ramp, ramp[::-1], ramp], -1) if colour else ramp
-    lines = b"".join(b"\0" + row.tobytes() for _ in range(height))
-    return png(width, height, 16, 2 if colour else 0, zlib.compress(lines))
+    lines = (b"\0" + row.tobytes()) * 64
+    return png(256, 64, 16, 2 if colour else 0, zlib.compress(lines))
 
 
 def png(width: int, height: int, bits: int, colour_type: int, data: bytes) -> bytes:

@@ -12,7 +12,7 @@ from tests.support.files import bad_photos
 from tests.support.waiting import eventually
 from tests.support.worker import image_processes
 from tests.support.worker.images import STAGES, ImageMaker, photo
-from worker.features.images import processor
+from worker.features.images import processor, service
 from worker.features.images.pixels import process
 
 pytestmark = pytest.mark.fakeredis_only
@@ -76,12 +76,14 @@ async def test_one_that_is_canceled(imagers: ImageMaker, monkeypatch: pytest.Mon
     await eventually(lambda: worker.service.pool.pids == [])
 
 
-async def test_without_pillow_the_error_names_the_extra(
-    imagers: ImageMaker, monkeypatch: pytest.MonkeyPatch
+async def test_without_pillow_log_and_error_name_the_extra(
+    imagers: ImageMaker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     words = "images need the package Pillow; install sluice[images]"
-    monkeypatch.setattr(processor, "missing_package", lambda formats: words)
+    for module in (processor, service):
+        monkeypatch.setattr(module, "missing_package", lambda formats: words)
     worker = await imagers()
+    assert words in caplog.text
     record = await worker.failed(await worker.upload(), "INTERNAL_ERROR")
     assert record.failure.error_message == words
 

@@ -15,7 +15,6 @@ from tests.support.waiting import eventually
 from tests.support.worker import image_processes
 from tests.support.worker.images import ImageMaker, ImageWorker, image_settings, registry_of
 from worker.features.images import job_failure, processor
-from worker.features.images import service as image_service
 from worker.handlers import echo
 from worker.queue.messages import Message
 from worker.registry import Registry
@@ -44,15 +43,6 @@ async def test_detections_are_recorded_unless_unwanted(imagers: ImageMaker, tmp_
     [found] = details["detections"]
     assert (found["kind"], found["x"], found["y"], found["width"]) == ("plate", 20, 20, 40)
     assert (await worker.process(detect=Detect.NONE)).detail()["detector"] == "none"
-
-
-@pytest.mark.fakeredis_only
-async def test_without_pillow_the_worker_starts_with_a_warning(
-    imagers: ImageMaker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(image_service, "missing_package", lambda formats: "install sluice[images]")
-    await imagers(read=False)
-    assert "install sluice[images]" in caplog.text
 
 
 @pytest.mark.fakeredis_only

@@ -211,22 +211,18 @@ def yunet(path: Path) -> Path:
     return write_net(path, SIZE, outputs)
 
 
-def test_yunet(tmp_path: Path) -> None:
-    path = yunet(tmp_path / "yunet.onnx")
-    choice = DetectorChoice(Detector.YUNET, str(path), size=SIZE)
-    [found] = detect(choice, Image.new("RGB", (64, 64)))
+def test_yunet_alone_and_with_plates(tmp_path: Path) -> None:
+    faces = yunet(tmp_path / "yunet.onnx")
+    choice = DetectorChoice(Detector.YUNET, str(faces), size=SIZE)
+    [found] = detect(choice, image := Image.new("RGB", (64, 64)))
     # Centre at (2.5, 0.5) cells of 16 pixels, 16 wide and 24 high: clipped at the top.
     assert found[:5] == (DetectionKind.FACE, 32, 0, 16, 20)
     assert found.score == pytest.approx(0.9, abs=0.01)
     assert choice.name == "yunet"
-
-
-def test_faces_and_plates_together(tmp_path: Path) -> None:
-    faces = yunet(tmp_path / "faces.onnx")
     rows = [8, 40, 24, 48, 0.9, 0]
     plates = write_net(tmp_path / "plates.onnx", SIZE, {"finds": ((1, 1, 6), rows)})
     choice = DetectorChoice(Detector.YUNET, str(faces), str(plates), SIZE, Blur.GAUSSIAN)
-    name, reported = find_and_blur(choice, Image.new("RGB", (64, 64)))
+    name, reported = find_and_blur(choice, image)
     assert name == "yunet+plates"
     assert [each["kind"] for each in reported] == ["face", "plate"]
 
@@ -292,32 +288,30 @@ def test_auto_uses_the_installed_model_if_any(models: Path) -> None:
 
 
 def test_auto_without_the_package_names_the_extra(models: Path, monkeypatch: Any) -> None:
-    (models / "centerface.onnx").touch()
+    model = models / "centerface.onnx"
+    model.touch()
     monkeypatch.setattr(choice_module, "_PACKAGES", ("no_such_package",))
     assert "sluice[faces]" in chosen().unavailable_reason
-    for given in (
-        {"image_detector": "centerface"},
-        {"image_model_path": str(models / "centerface.onnx")},
-        {"image_plate_model": str(models / "centerface.onnx")},
-    ):
+    named = {"image_model_path": str(model)}, {"image_plate_model": str(model)}
+    for given in ({"image_detector": "centerface"}, *named):
         with pytest.raises(SettingsError, match=r"sluice\[faces\]"):
             chosen(**given)
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("setting", "value", "words"),
     [
-        ({"image_detector": "centerface"}, "sluice model install --only faces"),
-        ({"image_detector": "yunet"}, "IMAGE_MODEL_PATH"),
-        ({"image_model_path": "/no/such.onnx"}, "IMAGE_MODEL_PATH='/no/such.onnx'"),
-        ({"image_plate_model": "/no/such.onnx"}, "IMAGE_PLATE_MODEL='/no/such.onnx'"),
+        ("image_detector", "centerface", "sluice model install --only faces"),
+        ("image_detector", "yunet", "IMAGE_MODEL_PATH"),
+        ("image_model_path", "/no/such.onnx", "IMAGE_MODEL_PATH='/no/such.onnx'"),
+        ("image_plate_model", "/no/such.onnx", "IMAGE_PLATE_MODEL='/no/such.onnx'"),
     ],
 )
 def test_a_configured_detector_must_be_available(
-    models: Path, given: dict[str, str], words: str
+    models: Path, setting: str, value: str, words: str
 ) -> None:
     with pytest.raises(SettingsError, match=words):
-        chosen(**given)
+        chosen(**{setting: value})
 
 
 def test_a_model_file_of_the_operator(models: Path) -> None:
