@@ -12,9 +12,10 @@ from tests.support.gateway.harness import CHAT, Gateway
 pytestmark = pytest.mark.fakeredis_only
 
 KEYED = {"idempotency-key": "k"}
+BODIES = [CHAT, {**CHAT, "delay_s": 60, "max_attempts": 2}]
 
 
-@pytest.mark.parametrize("body", [CHAT, {**CHAT, "delay_s": 60, "max_attempts": 2}])
+@pytest.mark.parametrize("body", BODIES)
 async def test_a_crash_before_the_enqueue_leaves_nothing(
     gateway: Gateway, crash_at: Crash, body: object
 ) -> None:
@@ -25,7 +26,7 @@ async def test_a_crash_before_the_enqueue_leaves_nothing(
     assert (await gateway.client.post(body, KEYED)).header("idempotent-replayed") is None
 
 
-@pytest.mark.parametrize("body", [CHAT, {**CHAT, "delay_s": 60, "max_attempts": 2}])
+@pytest.mark.parametrize("body", BODIES)
 async def test_after_a_crash_past_the_enqueue_a_retry_is_replayed(
     gateway: Gateway, crash_at: Crash, body: object
 ) -> None:

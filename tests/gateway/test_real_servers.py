@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -63,6 +65,15 @@ async def test_an_audit_with_missing_permissions_is_refused(backend: Backend, la
         await admin.execute_command("ACL", "DELUSER", "half")
 
 
+@asynccontextmanager
+async def without_memory(redis: Any) -> AsyncIterator[None]:
+    await redis.config_set("maxmemory", "1")
+    try:
+        yield
+    finally:
+        await redis.config_set("maxmemory", "0")
+
+
 async def test_actions_that_free_memory_work_when_redis_is_full(make: Make) -> None:
     """Otherwise a key that fills Redis could not be revoked, nor its jobs be removed."""
     gateway = make(auth="required")
@@ -70,19 +81,12 @@ async def test_actions_that_free_memory_work_when_redis_is_full(make: Make) -> N
     flooding_key = await key_for(gateway, tenant="shop")
     job_id = (await post(gateway, flooding_key)).json()["job_id"]
     dead_letter = await dead(gateway)
-    await gateway.redis.config_set("maxmemory", "1")
-    try:
+    async with without_memory(gateway.redis):
         with short_retries(*gateway.batchers):
             check_problem(await post(gateway, flooding_key), 503, "store_unavailable")
-        for path in (
-            f"/v1/keys/{id_of(flooding_key)}",
-            f"/v1/dlq/{dead_letter}",
-            f"/v1/jobs/{job_id}",
-        ):
-            answer = await call(gateway, "DELETE", path, admin)
+        for path in (f"keys/{id_of(flooding_key)}", f"dlq/{dead_letter}", f"jobs/{job_id}"):
+            answer = await call(gateway, "DELETE", f"/v1/{path}", admin)
             assert answer.status in (200, 204), answer
-    finally:
-        await gateway.redis.config_set("maxmemory", "0")
     assert [action for action, _ in await actions(gateway, admin)] == [
         *("key.revoke", "dlq.purge", "job.cancel")
     ]
@@ -127,11 +131,8 @@ async def test_samples_are_written_when_redis_is_full(backend: Backend) -> None:
     """Operators need them in that situation, and their size is bounded."""
     history = History(backend)
     await history.rings.acquire(LEASE)
-    await history.redis.config_set("maxmemory", "1")
-    try:
+    async with without_memory(history.redis):
         assert await history.rings.append(ONE_SECOND, sample(START), LEASE, "{}") is WriteOutcome.OK
-    finally:
-        await history.redis.config_set("maxmemory", "0")
 
 
 async def test_a_frozen_redis_is_reported_until_it_recovers(

@@ -11,28 +11,27 @@ from tests.gateway.features.images.test_results import success
 from tests.gateway.features.rag.test_documents import DOCUMENTS, NOTE, add, store
 from tests.support.gateway.harness import Make
 from tests.support.gateway.images import IMAGES, KEYS, STAGES, STORED, Images
-from tests.support.gateway.workflow_actions import event_types, execute, reviewing, statuses
 from tests.support.gateway.workflows import Workflows
 from tests.support.servers import Backend
 
 
 async def test_a_workflow_is_executed_reviewed_and_undone(make: Make) -> None:
     workflows = Workflows(make())
-    job_id = await reviewing(workflows, idempotency_key="k")
+    job_id = await workflows.reviewing(idempotency_key="k")
     assert await workflows.create_job({"idempotency_key": "k"}) == job_id
     body = {"action": "approve", "proposal_ids": [1, 2]}
     token = (await workflows.post(f"/{job_id}/proposals/bulk", body)).json()["undo_token"]
     answer = await workflows.post(f"/{job_id}/undo", {"undo_token": token})
     assert answer.json()["undone"] == ["p_001", "p_002"]
     decisions = {"decisions": [{"id": 1, "action": "approve"}], "finalize": True}
-    answer = await execute(workflows, job_id, "review", {"payload": decisions})
+    answer = await workflows.execute(job_id, "review", {"payload": decisions})
     assert answer.json()["result"]["summary"] == "1 approved, 2 rejected"
-    assert await statuses(workflows, job_id) == ["approved", "rejected", "rejected"]
-    answer = await execute(workflows, job_id, "apply")
+    assert await workflows.statuses(job_id) == ["approved", "rejected", "rejected"]
+    answer = await workflows.execute(job_id, "apply")
     assert answer.status == 202
     assert (await workflows.post(f"/{job_id}/cancel")).json()["job"]["status"] == "cancelled"
     events = (await workflows.read(f"/{job_id}/events"))["events"]
-    assert [event["type"] for event in events] == await event_types(workflows, job_id)
+    assert [event["type"] for event in events] == await workflows.event_types(job_id)
     assert [job["job_id"] for job in (await workflows.read(""))["jobs"]] == [job_id]
 
 

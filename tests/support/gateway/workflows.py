@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import uuid
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ from common.features.workflows.types import (
     WorkflowOutcome,
 )
 from common.jobs.limits import AdmissionLimits
-from tests.support.gateway.asgi import JSON, Answer
+from tests.support.gateway.asgi import JSON, Answer, Exchange
 from tests.support.gateway.harness import Gateway
 
 JOBS = "/api/workflow/jobs"
@@ -66,6 +67,24 @@ def proposals(count: int) -> list[NewItem]:
     ]
 
 
+#: By name: method, path and body of requests that change a job with at least two proposals.
+CHANGES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "bulk": ("POST", "proposals/bulk", {"action": "approve", "proposal_ids": [1]}),
+    "edit": ("PATCH", "proposals/1/ontology", {"to": "x", "version": 1}),
+    "decide": (
+        *("POST", "steps/review/execute"),
+        {"wait_s": 0, "payload": {"decisions": [{"id": 1, "action": "approve"}]}},
+    ),
+    "cancel": ("POST", "cancel", {}),
+    "undo": ("POST", "undo", {"undo_token": "undo_p_002"}),
+    "execute": ("POST", "steps/proposals/execute", {"wait_s": 0, "discard_decisions": True}),
+}
+
+
+def execute_path(job_id: str, step: str) -> str:
+    return f"/{job_id}/steps/{step}/execute"
+
+
 class Workflows:
     """The workflow API for clients, and its store for workers."""
 
@@ -80,9 +99,7 @@ class Workflows:
     # -- over HTTP -------------------------------------------------------------------------
 
     async def post(self, path: str, body: object = None, **headers: str) -> Answer:
-        """Any POST below the jobs; without a body, it is an empty object."""
-        sent = {} if body is None else body
-        return await self.gateway.client.send("POST", JOBS + path, {**JSON, **headers}, sent)
+        return await self.send(path, body, **headers)
 
     async def create(self, body: object = None, **headers: str) -> Answer:
         return await self.post("", body, **headers)
@@ -114,6 +131,45 @@ class Workflows:
 
     async def status(self, job_id: str) -> Any:
         return (await self.read(f"/{job_id}/status"))["job"]
+
+    def begin(
+        self, path: str, body: object = None, method: str = "POST", **headers: str
+    ) -> Exchange:
+        """A request under way, below the jobs; without a body, it is an empty object."""
+        sent = {} if body is None else body
+        return self.gateway.client.request(method, JOBS + path, {**JSON, **headers}, sent)
+
+    async def send(
+        self, path: str, body: object = None, method: str = "POST", **headers: str
+    ) -> Answer:
+        return await self.begin(path, body, method, **headers).answer()
+
+    async def change(self, job_id: str, name: str, **headers: str) -> Answer:
+        """One of the requests above."""
+        method, path, body = CHANGES[name]
+        return await self.send(f"/{job_id}/{path}", body, method, **headers)
+
+    async def execute(self, job_id: str, step: str, body: object = None, **headers: str) -> Answer:
+        """An execute request that does not wait unless the body says so."""
+        request = {"wait_s": 0, **(body if isinstance(body, dict) else {})}
+        return await self.send(execute_path(job_id, step), request, **headers)
+
+    async def items(self, job_id: str) -> dict[str, Any]:
+        """The proposals by their ids."""
+        found = await self.read(f"/{job_id}/results?step=proposals&limit=500")
+        return {item["id"]: item for item in found["result"]["items"]}
+
+    async def statuses(self, job_id: str) -> list[str]:
+        return [item["status"] for item in (await self.items(job_id)).values()]
+
+    async def event_types(self, job_id: str) -> list[str]:
+        entries = await self.redis.xrange(f"workflow:job:{job_id}:events")
+        return [fields[b"type"].decode() for _, fields in entries]
+
+    async def queued(self) -> list[dict[str, Any]]:
+        """Payloads on the core's queue."""
+        entries = await self.redis.xrange(self.gateway.keys.queue)
+        return [json.loads(fields[b"payload"]) for _, fields in entries]
 
     # -- as a worker -----------------------------------------------------------------------
 
@@ -149,6 +205,40 @@ class Workflows:
     async def declare(self, definition: WorkflowDefinition = PLAIN) -> None:
         """As a worker does at its start."""
         await self.redis.hset(KEYS.definitions, definition.name, definition.to_json())
+
+    async def running(self, job_id: str) -> StepExecution:
+        """The execution that is running."""
+        job = await self.status(job_id)
+        [step] = [step for step in job["stepper"] if step["status"] == "running"]
+        return StepExecution(job_id, step["name"], step["execution_id"])
+
+    async def work(self, job_id: str, items: Sequence[NewItem] = ()) -> str:
+        """Complete the running step as a worker does; returns its name."""
+        what = await self.running(job_id)
+        await self.complete(what, items or things(2))
+        return what.step
+
+    async def work_up_to(self, job_id: str, step: str, count: int = 3) -> None:
+        """Complete steps as a worker does, up to and including `step`."""
+        while True:
+            what = await self.running(job_id)
+            results = proposals(count) if what.step == "proposals" else things(2)
+            await self.complete(what, results, f"Did {what.step}")
+            if what.step == step:
+                return
+
+    async def fail(self, job_id: str, **error: Any) -> None:
+        """Fail the running step as a worker does."""
+        errors = json.dumps([{"code": "boom", "message": "it broke", **error}]).encode()
+        await self.store.fail(await self.running(job_id), errors)
+
+    async def reviewing(self, count: int = 3, **body: Any) -> str:
+        """A new job that waits for decisions on `count` proposals."""
+        job_id = await self.create_job(body)
+        await self.until_proposals(job_id, count)
+        answer = await self.execute(job_id, "review")
+        assert answer.status == 202, answer
+        return job_id
 
 
 def check_envelope(

@@ -174,13 +174,11 @@ async def test_retry_is_rejected_unless_the_image_has_failed(images: Images) -> 
 # -- delete ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("state", ["queued", "processing", "processed", "failed"])
+@pytest.mark.parametrize("state", ["queued", "processing", "succeed", "fail"])
 async def test_delete_removes_everything(images: Images, state: str) -> None:
     image_id = await (images.create() if state == "queued" else images.uploaded())
-    if state == "processed":
-        await images.succeed(image_id)
-    elif state == "failed":
-        await images.fail(image_id)
+    if state in ("succeed", "fail"):
+        await getattr(images, state)(image_id)
     job_id = (await images.view(image_id)).get("job_id")
     answer = await delete(images, image_id)
     assert (answer.status, answer.body) == (204, b"")

@@ -17,7 +17,7 @@ from gateway.features.images.upload import sink
 from gateway.features.images.upload import upload as uploading
 from tests.gateway.features.images.conftest import MakeImages
 from tests.support.gateway.faults import raising
-from tests.support.gateway.harness import check_problem
+from tests.support.gateway.harness import check_problem, settle
 from tests.support.gateway.images import BYTES, IMAGES, KEYS, Images
 from tests.support.waiting import eventually
 
@@ -104,50 +104,47 @@ async def test_a_full_disk_gets_503_and_leaves_nothing(
     assert not await images.redis.exists(KEYS.upload(image_id))
 
 
+class SlowDisk:
+    """Writes of the spool wait until the test permits them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.writing, self.may_write = threading.Event(), threading.Event()
+        write = SpoolFile.write
+
+        def slowly(file: SpoolFile, data: bytes) -> None:
+            self.writing.set()
+            assert self.may_write.wait(20)
+            write(file, data)
+
+        monkeypatch.setattr(sink, "BLOCK_BYTES", 1000)
+        monkeypatch.setattr(SpoolFile, "write", slowly)
+
+
 async def test_a_slow_disk_delays_only_its_own_client(images: Images, monkeypatch: Any) -> None:
     """At most two blocks are in memory, and the event loop is not blocked."""
-    monkeypatch.setattr(sink, "BLOCK_BYTES", 1000)
-    may_write = threading.Event()
-    write = SpoolFile.write
-
-    def slowly(self: SpoolFile, data: bytes) -> None:
-        assert may_write.wait(20)
-        write(self, data)
-
-    monkeypatch.setattr(SpoolFile, "write", slowly)
+    disk = SlowDisk(monkeypatch)
     image_id = await images.create()
     upload = images.begin(image_id, [b"x" * 1000] * 50)
     await eventually(lambda: len(upload._chunks) == 48)
     assert (await images.client.get("/healthz")).status == 200
-    for _ in range(50):
-        await asyncio.sleep(0)
+    await settle()
     assert len(upload._chunks) == 48
-    may_write.set()
+    disk.may_write.set()
     assert (await upload.answer()).status == 202
     assert images.spooled()[0].stat().st_size == 50_000
 
 
 async def test_a_canceled_upload_waits_for_its_write(images: Images, monkeypatch: Any) -> None:
     """The file is closed when the thread is done with it, and not before."""
-    monkeypatch.setattr(sink, "BLOCK_BYTES", 1000)
-    may_write, writing = threading.Event(), threading.Event()
-    write = SpoolFile.write
-
-    def slowly(self: SpoolFile, data: bytes) -> None:
-        writing.set()
-        assert may_write.wait(20)
-        write(self, data)
-
-    monkeypatch.setattr(SpoolFile, "write", slowly)
+    disk = SlowDisk(monkeypatch)
     image_id = await images.create()
     upload = images.begin_unfinished(image_id, [b"x" * 1000])
-    await eventually(writing.is_set)
+    await eventually(disk.writing.is_set)
     upload.task.cancel()
     await asyncio.sleep(0.01)
     assert not upload.task.done()
-    may_write.set()
+    disk.may_write.set()
     check_problem(await upload.answer(), 503)
-    monkeypatch.undo()
     await images.check_free(image_id)
 
 
@@ -182,17 +179,13 @@ async def test_a_long_upload_renews_its_claim(images: Images, monkeypatch: Any) 
     image_id = await images.create()
     upload = images.begin_unfinished(image_id, [])
 
-    async def deadline() -> int:
-        raw: Any = await images.redis.hget(KEYS.record(image_id), "upload_deadline_ms")
-        return int(raw or 0)
+    async def renewed() -> bool:
+        deadline_ms = await images.redis.hget(KEYS.record(image_id), "upload_deadline_ms")
+        return int(deadline_ms or 0) > 1
 
-    await eventually(deadline)
+    await eventually(renewed)
     await images.redis.hset(KEYS.record(image_id), "upload_deadline_ms", "1")
     upload.send(b"x")
-
-    async def renewed() -> bool:
-        return await deadline() > 1
-
     await eventually(renewed)
     check_problem(await images.upload(image_id), 409, "already_uploaded")
     upload.hang_up_soon()

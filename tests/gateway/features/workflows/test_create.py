@@ -17,7 +17,6 @@ from gateway.http.problems import MOST_FAULTS
 from tests.support.gateway.access import bearer, key_for
 from tests.support.gateway.asgi import Answer
 from tests.support.gateway.harness import Make
-from tests.support.gateway.workflow_actions import execute, reviewing
 from tests.support.gateway.workflows import KEYS, PLAIN, Workflows, check_envelope
 
 pytestmark = pytest.mark.fakeredis_only
@@ -233,7 +232,7 @@ MANY = {f"m{number}": "x" for number in range(5_000)}
 
 
 async def test_too_many_members_are_one_error(workflows: Workflows) -> None:
-    job_id = await reviewing(workflows)
+    job_id = await workflows.reviewing()
     bulk = f"/{job_id}/proposals/bulk"
     for path, body, field in (
         ("", MANY, None),
@@ -248,7 +247,7 @@ async def test_too_many_members_are_one_error(workflows: Workflows) -> None:
         assert error["field"] == field
         assert "5000" in error["message"]
     payload = {"decisions": [{"id": 1, "action": "approve", **MANY}]}
-    answer = await execute(workflows, job_id, "review", {"payload": payload})
+    answer = await workflows.execute(job_id, "review", {"payload": payload})
     [error] = check_envelope(answer, 422, "validation_error")["errors"]
     assert error["field"] == "payload.decisions[0]"
     name = "n" * 50_000
@@ -269,7 +268,7 @@ async def test_a_response_lists_a_limited_number_of_errors(workflows: Workflows)
 
 
 async def test_invalid_proposal_numbers_are_rejected(workflows: Workflows) -> None:
-    path = f"/{await reviewing(workflows)}/proposals/bulk"
+    path = f"/{await workflows.reviewing()}/proposals/bulk"
     for name in ("9" * 64, "9" * 11, "\u0663" * 3):
         body: dict[str, Any] = {"action": "approve", "proposal_ids": [name]}
         envelope = (await workflows.post(path, body)).json()

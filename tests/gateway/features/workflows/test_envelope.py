@@ -15,8 +15,7 @@ from tests.support.gateway.access import bearer, key_for
 from tests.support.gateway.asgi import JSON
 from tests.support.gateway.faults import raising
 from tests.support.gateway.harness import Make, check_problem, short_retries
-from tests.support.gateway.workflow_actions import CHANGES, change, execute, running, send, work
-from tests.support.gateway.workflows import JOBS, Workflows, check_envelope
+from tests.support.gateway.workflows import CHANGES, JOBS, Workflows, check_envelope
 
 pytestmark = pytest.mark.fakeredis_only
 
@@ -145,12 +144,12 @@ async def test_changes_need_both_scopes_and_the_task(workflows: Workflows) -> No
     for name in CHANGES:
         job_id = await workflows.create_job(None, **writes)
         await workflows.until_proposals(job_id, 2)
-        check_envelope(await change(workflows, job_id, name, **reads), 403, "insufficient_scope")
-        answer = await change(workflows, job_id, name, **chats)
+        check_envelope(await workflows.change(job_id, name, **reads), 403, "insufficient_scope")
+        answer = await workflows.change(job_id, name, **chats)
         check_envelope(answer, 403, "task_not_allowed")
-        missing = await change(workflows, "wf_20200101_001", name, **chats)
+        missing = await workflows.change("wf_20200101_001", name, **chats)
         check_envelope(missing, 404, "job_not_found")
-        answer = await change(workflows, job_id, name, **writes)
+        answer = await workflows.change(job_id, name, **writes)
         if name in ("execute", "decide", "cancel"):
             assert answer.status in (200, 202)
         else:  # its response has items
@@ -169,7 +168,7 @@ async def test_jobs_of_other_tenants_look_like_missing_ones(workflows: Workflows
     reads = [("GET", path, None) for path in ("status", "results", "events", "events/stream")]
     for method, path, body in (*reads, *CHANGES.values()):
         answer, absent = [
-            await send(workflows, f"/{name}/{path}", body, method, **other)
+            await workflows.send(f"/{name}/{path}", body, method, **other)
             for name in (job_id, missing)
         ]
         check_envelope(answer, 404, "job_not_found")
@@ -178,7 +177,7 @@ async def test_jobs_of_other_tenants_look_like_missing_ones(workflows: Workflows
     for path in ("status", "results", "events"):
         assert (await workflows.get(f"/{job_id}/{path}", **own)).status == 200
     # Whichever caller executes it, the job belongs to the tenant.
-    assert (await execute(workflows, job_id, "sources", **admin)).status == 202
+    assert (await workflows.execute(job_id, "sources", **admin)).status == 202
     [(_, message)] = await workflows.redis.xrange(gateway.keys.queue)
     core_job = f"/v1/jobs/{message[b'job_id'].decode()}"
     assert (await gateway.client.get(core_job, own)).status == 200
@@ -191,19 +190,19 @@ async def test_jobs_of_other_tenants_look_like_missing_ones(workflows: Workflows
 async def test_a_caller_without_read_scope_gets_no_result(workflows: Workflows) -> None:
     writes, both = await key_of(workflows, "jobs:write"), await key_of(workflows, *BOTH)
     job_id = await workflows.create_job(None, **writes)
-    first = await execute(workflows, job_id, "sources", {"wait_s": 30}, **writes, **ONCE)
+    first = await workflows.execute(job_id, "sources", {"wait_s": 30}, **writes, **ONCE)
     assert first.status == 202, "it does not wait"
-    what = (await running(workflows, job_id)).execution
-    await work(workflows, job_id)
+    what = (await workflows.running(job_id)).execution
+    await workflows.work(job_id)
     # Again, before and after an authorised caller got the result with the same key.
-    hidden = await execute(workflows, job_id, "sources", **writes, **ONCE)
+    hidden = await workflows.execute(job_id, "sources", **writes, **ONCE)
     assert (hidden.status, hidden.body) == (202, first.body)
-    shown = await execute(workflows, job_id, "sources", **both, **ONCE)
+    shown = await workflows.execute(job_id, "sources", **both, **ONCE)
     assert (shown.status, len(shown.json()["result"]["items"])) == (200, 2)
-    hidden = await execute(workflows, job_id, "sources", **writes, **ONCE)
+    hidden = await workflows.execute(job_id, "sources", **writes, **ONCE)
     assert (hidden.status, hidden.json()["result"]["items"]) == (202, [])
     assert hidden.json()["execution_id"] == what
-    again = await execute(workflows, job_id, "sources", **both, **ONCE)
+    again = await workflows.execute(job_id, "sources", **both, **ONCE)
     assert again.body == shown.body  # and it is still kept
 
 
@@ -212,19 +211,19 @@ async def test_a_caller_without_read_scope_may_decide(workflows: Workflows) -> N
     job_id = await workflows.create_job(None, **writes)
     await workflows.until_proposals(job_id, 1)
     stale = {"decisions": [{"id": 1, "action": "approve", "version": 7}]}
-    limited = await execute(workflows, job_id, "review", {"payload": stale}, **writes)
+    limited = await workflows.execute(job_id, "review", {"payload": stale}, **writes)
     assert (limited.status, limited.json()["items"]) == (409, [])
     decision = {"payload": {"decisions": [{"id": 1, "action": "approve"}]}}
-    shown = await execute(workflows, job_id, "review", decision, **both, **ONCE)
+    shown = await workflows.execute(job_id, "review", decision, **both, **ONCE)
     assert (shown.status, len(shown.json()["result"]["items"])) == (200, 1)
-    limited = await execute(workflows, job_id, "review", decision, **writes, **ONCE)
+    limited = await workflows.execute(job_id, "review", decision, **writes, **ONCE)
     body = limited.json()
     assert (limited.status, body["result"]["items"], body["completed"]) == (202, [], True)
-    again = await execute(workflows, job_id, "review", decision, **both, **ONCE)
+    again = await workflows.execute(job_id, "review", decision, **both, **ONCE)
     assert again.body == shown.body
     empty = await workflows.create_job(None, **writes)
     await workflows.until_proposals(empty, 0)
-    limited = await execute(workflows, empty, "review", **writes)
+    limited = await workflows.execute(empty, "review", **writes)
     assert (limited.status, limited.json()["result"]["items"]) == (202, []), "an ended review"
 
 

@@ -10,17 +10,7 @@ from common.errors import StoreUnavailable
 from tests.support.gateway.asgi import Exchange
 from tests.support.gateway.faults import raising, record_calls
 from tests.support.gateway.harness import Make
-from tests.support.gateway.workflow_actions import (
-    begin,
-    event_types,
-    execute,
-    execute_path,
-    fail,
-    queued,
-    running,
-    work,
-)
-from tests.support.gateway.workflows import Workflows, check_envelope, proposals
+from tests.support.gateway.workflows import Workflows, check_envelope, execute_path, proposals
 from tests.support.worker.harness import eventually
 
 pytestmark = pytest.mark.fakeredis_only
@@ -46,17 +36,17 @@ async def start(workflows: Workflows, step: str, **headers: str) -> tuple[str, E
 
 
 async def wait_for(workflows: Workflows, job_id: str, step: str, **headers: str) -> Exchange:
-    request = begin(workflows, execute_path(job_id, step), LONG, **headers)
+    request = workflows.begin(execute_path(job_id, step), LONG, **headers)
     await eventually(lambda: workflows.gateway.hub._topics)
     return request
 
 
 async def test_a_request_waits_for_its_step(workflows: Workflows) -> None:
     job_id, request = await start(workflows, "sources")
-    what = await running(workflows, job_id)
+    what = await workflows.running(job_id)
     args = {"workflow_job_id": job_id, "step": "sources", "execution_id": what.execution}
-    assert await queued(workflows) == [{"tool": "workflow.step", "args": args}]
-    await work(workflows, job_id)
+    assert await workflows.queued() == [{"tool": "workflow.step", "args": args}]
+    await workflows.work(job_id)
     answer = await request.answer()
     body = answer.json()
     assert answer.status == 200
@@ -74,9 +64,9 @@ async def test_a_request_waits_for_its_step(workflows: Workflows) -> None:
 async def test_earlier_steps_run_first(workflows: Workflows) -> None:
     job_id, request = await start(workflows, "proposals")
     for step in ("sources", "index_extract", "summarize"):
-        assert await work(workflows, job_id) == step
+        assert await workflows.work(job_id) == step
         assert not request.task.done()
-    what = await running(workflows, job_id)
+    what = await workflows.running(job_id)
     await workflows.complete(what, proposals(128), "Generated 128 proposals")
     body = (await request.answer()).json()
     assert (body["step"], body["execution_id"]) == ("proposals", what.execution)
@@ -89,7 +79,7 @@ async def test_at_the_timeout_and_at_shutdown_the_response_is_202(workflows: Wor
     for how in ({"wait_s": 0.05}, LONG, {}):
         job_id = await workflows.create_job()
         prefer = {} if how else {"prefer": "respond-async, wait=0"}
-        request = begin(workflows, execute_path(job_id, "proposals"), how, **prefer)
+        request = workflows.begin(execute_path(job_id, "proposals"), how, **prefer)
         if how is LONG:
             await eventually(lambda: workflows.gateway.hub._topics)
             workflows.gateway.hub.close_streams()
@@ -101,14 +91,14 @@ async def test_at_the_timeout_and_at_shutdown_the_response_is_202(workflows: Wor
         assert body["success"] is True
         assert body["result"]["summary"] == "Execution accepted for step 'proposals'"
         assert body["result"]["items"] == []
-        assert body["execution_id"] == (await running(workflows, job_id)).execution
+        assert body["execution_id"] == (await workflows.running(job_id)).execution
         assert workflows.gateway.hub.clients == 0
 
 
 async def test_failed_and_cancelled_steps_are_reported(workflows: Workflows) -> None:
     job_id, request = await start(workflows, "proposals")
-    await work(workflows, job_id)
-    await fail(workflows, job_id)
+    await workflows.work(job_id)
+    await workflows.fail(job_id)
     answer = await request.answer()
     body = answer.json()
     assert (answer.status, body["success"], body["step"]) == (200, False, "proposals")
@@ -116,11 +106,11 @@ async def test_failed_and_cancelled_steps_are_reported(workflows: Workflows) -> 
     assert "'index_extract' failed: it broke" in body["errors"][0]["message"]
     assert body["result"]["items"] == []
     request = await wait_for(workflows, job_id, "proposals")
-    assert (await running(workflows, job_id)).step == "index_extract", "continues where it failed"
+    assert (await workflows.running(job_id)).step == "index_extract", "continues where it failed"
     assert (await workflows.post(f"/{job_id}/cancel")).status == 200
     body = (await request.answer()).json()
     assert (body["success"], body["errors"][0]["code"]) == (False, "step_cancelled")
-    answer = await execute(workflows, job_id, "sources")
+    answer = await workflows.execute(job_id, "sources")
     check_envelope(answer, 409, "job_terminal")
 
 
@@ -128,7 +118,7 @@ async def test_the_job_is_read_only_after_relevant_events(
     workflows: Workflows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_id, request = await start(workflows, "sources")
-    what = await running(workflows, job_id)
+    what = await workflows.running(job_id)
     reads = record_calls(monkeypatch, workflows.gateway.workflows.reader, "snapshot")
     for done in range(1, 20):
         await workflows.store.progress(what, done, 20)
@@ -141,17 +131,17 @@ async def test_a_client_that_disconnects_does_not_cancel_the_step(workflows: Wor
     job_id, request = await start(workflows, "sources", idempotency_key="k")
     await request.hang_up()
     assert workflows.gateway.hub.clients == 0
-    what = await running(workflows, job_id)  # nothing was cancelled
-    again = await execute(workflows, job_id, "sources", LONG, idempotency_key="k")
+    what = await workflows.running(job_id)  # nothing was cancelled
+    again = await workflows.execute(job_id, "sources", LONG, idempotency_key="k")
     assert (again.status, again.json()["execution_id"]) == (202, what.execution)
-    assert "step.progress" not in await event_types(workflows, job_id)
+    assert "step.progress" not in await workflows.event_types(job_id)
 
 
 async def test_redis_failing_while_waiting_gets_202(
     workflows: Workflows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_id, request = await start(workflows, "sources")
-    what, reader = await running(workflows, job_id), workflows.gateway.workflows.reader
+    what, reader = await workflows.running(job_id), workflows.gateway.workflows.reader
     monkeypatch.setattr(reader, "snapshot", raising(StoreUnavailable("away")))
     await workflows.complete(what)
     assert (await request.answer()).status == 202
@@ -159,23 +149,23 @@ async def test_redis_failing_while_waiting_gets_202(
 
 async def test_steps_that_cannot_start_are_rejected(workflows: Workflows) -> None:
     job_id = await workflows.create_job()
-    answer = await execute(workflows, job_id, "proposals", {"strict": True})
+    answer = await workflows.execute(job_id, "proposals", {"strict": True})
     assert check_envelope(answer, 409, "step_out_of_order")["step"] == "sources"
-    await execute(workflows, job_id, "sources")
-    what = await running(workflows, job_id)
-    envelope = check_envelope(await execute(workflows, job_id, "sources"), 409, "step_in_progress")
+    await workflows.execute(job_id, "sources")
+    what = await workflows.running(job_id)
+    envelope = check_envelope(await workflows.execute(job_id, "sources"), 409, "step_in_progress")
     assert (envelope["execution_id"], envelope["step"]) == (what.execution, "sources")
     assert what.execution in envelope["detail"]
     reviewed = await workflows.create_job()
     await workflows.until_proposals(reviewed, 2)
-    check_envelope(await execute(workflows, reviewed, "apply"), 409, "review_required")
+    check_envelope(await workflows.execute(reviewed, "apply"), 409, "review_required")
     decision = {"action": "approve", "proposal_ids": [2]}
     await workflows.post(f"/{reviewed}/proposals/bulk", decision)
-    answer = await execute(workflows, reviewed, "proposals")
+    answer = await workflows.execute(reviewed, "proposals")
     envelope = check_envelope(answer, 409, "would_discard_decisions")
     assert envelope["items"] == ["p_002"]
     assert [error["item_id"] for error in envelope["errors"]] == [None, "p_002"]
-    again = await execute(workflows, reviewed, "proposals", {"discard_decisions": True})
+    again = await workflows.execute(reviewed, "proposals", {"discard_decisions": True})
     assert again.status == 202
 
 
@@ -183,33 +173,33 @@ async def test_invalid_requests_are_rejected(workflows: Workflows) -> None:
     job_id = await workflows.create_job()
     before = await workflows.gateway.snapshot()
     for body, field in MISFITS:
-        answer = await execute(workflows, job_id, "sources", body)
+        answer = await workflows.execute(job_id, "sources", body)
         envelope = check_envelope(answer, 422, "validation_error")
         assert envelope["errors"][0]["field"].startswith(field)
-    answer = await execute(workflows, job_id, "sauces")
+    answer = await workflows.execute(job_id, "sauces")
     envelope = check_envelope(answer, 422, "unknown_step", "step_name")
     assert "index_extract" in envelope["detail"]
     for unknown in ("wf_20200101_001", "x", "wf_1_1"):
-        check_envelope(await execute(workflows, unknown, "sources"), 404, "job_not_found")
+        check_envelope(await workflows.execute(unknown, "sources"), 404, "job_not_found")
     assert await workflows.gateway.snapshot() == before
 
 
 async def test_a_full_queue_and_pressure_reject_new_executions(make: Make) -> None:
     workflows = Workflows(make(backpressure_max_backlog=1))
     first, second = await workflows.create_job(), await workflows.create_job()
-    assert (await execute(workflows, first, "sources", idempotency_key="a")).status == 202
-    answer = await execute(workflows, second, "sources", idempotency_key="b")
+    assert (await workflows.execute(first, "sources", idempotency_key="a")).status == 202
+    answer = await workflows.execute(second, "sources", idempotency_key="b")
     check_envelope(answer, 429, "queue_full")
     assert answer.header("retry-after")
     workflows.gateway.state.pressure.refusing = True
-    check_envelope(await execute(workflows, second, "sources"), 503, "under_pressure")
-    repeated = await execute(workflows, first, "sources", idempotency_key="a")
+    check_envelope(await workflows.execute(second, "sources"), 503, "under_pressure")
+    repeated = await workflows.execute(first, "sources", idempotency_key="a")
     assert repeated.status == 202  # the first request was accepted
 
 
 async def test_canceling_ends_the_running_step(workflows: Workflows) -> None:
     job_id = await workflows.create_job()
-    await execute(workflows, job_id, "sources")
+    await workflows.execute(job_id, "sources")
     answer = await workflows.post(f"/{job_id}/cancel", {"reason": "not needed"})
     body = answer.json()
     assert answer.status == 200
@@ -231,6 +221,6 @@ async def test_invalid_cancels_are_rejected(workflows: Workflows) -> None:
         check_envelope(await workflows.post(f"/{job_id}/cancel", body), 422)
     check_envelope(await workflows.post("/wf_20200101_001/cancel"), 404, "job_not_found")
     assert (await workflows.status(job_id))["status"] == "queued"
-    await execute(workflows, job_id, "sources")
-    await workflows.store.fail(await running(workflows, job_id), b"[]")
+    await workflows.execute(job_id, "sources")
+    await workflows.store.fail(await workflows.running(job_id), b"[]")
     check_envelope(await workflows.post(f"/{job_id}/cancel"), 409, "job_terminal")

@@ -17,22 +17,7 @@ from tests.gateway.conftest import Crash, Died
 from tests.support.gateway.access import bearer, key_for
 from tests.support.gateway.faults import raising
 from tests.support.gateway.harness import Make
-from tests.support.gateway.workflow_actions import (
-    CHANGES,
-    begin,
-    change,
-    event_types,
-    execute,
-    execute_path,
-    fail,
-    queued,
-    reviewing,
-    running,
-    send,
-    statuses,
-    work,
-)
-from tests.support.gateway.workflows import KEYS, Workflows, check_envelope
+from tests.support.gateway.workflows import CHANGES, KEYS, Workflows, check_envelope, execute_path
 from tests.support.worker.harness import eventually
 
 pytestmark = pytest.mark.fakeredis_only
@@ -133,7 +118,7 @@ KEY = {"idempotency_key": "k-17"}
 
 async def ready(workflows: Workflows) -> str:
     """A job with a decision on p_002, but none on p_001 and p_003."""
-    job_id = await reviewing(workflows)
+    job_id = await workflows.reviewing()
     body = {"action": "reject", "proposal_ids": [2]}
     assert (await workflows.post(f"/{job_id}/proposals/bulk", body)).status == 200
     return job_id
@@ -142,11 +127,11 @@ async def ready(workflows: Workflows) -> str:
 @pytest.mark.parametrize("name", CHANGES)
 async def test_a_repeated_action_gets_the_same_response(workflows: Workflows, name: str) -> None:
     job_id = await ready(workflows)
-    first = await change(workflows, job_id, name, **KEY)
+    first = await workflows.change(job_id, name, **KEY)
     assert first.status in (200, 202)
     assert first.header("idempotency-replayed") is None
     before = await workflows.gateway.snapshot()
-    repeated = await change(workflows, job_id, name, **KEY)
+    repeated = await workflows.change(job_id, name, **KEY)
     assert (repeated.status, repeated.body) == (first.status, first.body)
     assert repeated.header("idempotency-replayed") == "true"
     assert repeated.header("location") == first.header("location")
@@ -163,19 +148,19 @@ async def test_after_a_crash_the_response_is_rebuilt(
     job_id = await ready(workflows)
     crash_at(CrashPoint.BEFORE_WORKFLOW_ANSWER)
     with pytest.raises(Died):
-        await change(workflows, job_id, name, **KEY)
-    before = await event_types(workflows, job_id)
-    response = await change(workflows, job_id, name, **KEY)
+        await workflows.change(job_id, name, **KEY)
+    before = await workflows.event_types(job_id)
+    response = await workflows.change(job_id, name, **KEY)
     check_envelope(response, 409, "request_in_progress")  # the first request may still be running
     assert response.header("retry-after") == "1"
     [answer] = await workflows.redis.keys("idempotency.wf:*k-17")
     await workflows.redis.hset(answer, "claimed_until_ms", "1")
-    response = await change(workflows, job_id, name, **KEY)
+    response = await workflows.change(job_id, name, **KEY)
     assert response.status in (200, 202)
     assert response.json()["success"] is True
     assert response.header("idempotency-replayed") == "true"
-    assert await event_types(workflows, job_id) == before
-    assert (await change(workflows, job_id, name, **KEY)).body == response.body
+    assert await workflows.event_types(job_id) == before
+    assert (await workflows.change(job_id, name, **KEY)).body == response.body
 
 
 async def test_a_response_that_cannot_be_stored_is_still_sent(
@@ -185,80 +170,80 @@ async def test_a_response_that_cannot_be_stored_is_still_sent(
     monkeypatch.setattr(workflows.store, "store_answer", away)
     for name in CHANGES:
         job_id = await ready(workflows)
-        answer = await change(workflows, job_id, name, idempotency_key=name)
+        answer = await workflows.change(job_id, name, idempotency_key=name)
         assert answer.status in (200, 202), name
 
 
 async def test_another_request_with_the_same_key_is_rejected(workflows: Workflows) -> None:
     job_id = await ready(workflows)
-    await change(workflows, job_id, "bulk", **KEY)
+    await workflows.change(job_id, "bulk", **KEY)
     body = {"action": "approve", "proposal_ids": [3]}
     answer = await workflows.post(f"/{job_id}/proposals/bulk", body, **KEY)
     check_envelope(answer, 422, "idempotency_key_reused")
-    assert await statuses(workflows, job_id) == ["approved", "rejected", "proposed"]
+    assert await workflows.statuses(job_id) == ["approved", "rejected", "proposed"]
     # For another route it is another key.
-    assert (await change(workflows, job_id, "edit", **KEY)).status in (200, 409)
-    assert (await change(workflows, job_id, "cancel", **KEY)).status == 200
+    assert (await workflows.change(job_id, "edit", **KEY)).status in (200, 409)
+    assert (await workflows.change(job_id, "cancel", **KEY)).status == 200
 
 
 async def test_the_key_may_be_in_the_body(workflows: Workflows) -> None:
     job_id = await workflows.create_job()
-    first = await execute(workflows, job_id, "sources", {"idempotency_key": "k"})
-    repeated = await execute(workflows, job_id, "sources", idempotency_key="k")
+    first = await workflows.execute(job_id, "sources", {"idempotency_key": "k"})
+    repeated = await workflows.execute(job_id, "sources", idempotency_key="k")
     assert repeated.body == first.body
     both = {"idempotency_key": "other"}
-    answer = await execute(workflows, job_id, "sources", both, idempotency_key="k")
+    answer = await workflows.execute(job_id, "sources", both, idempotency_key="k")
     check_envelope(answer, 400, "idempotency_key_mismatch")
-    answer = await execute(workflows, job_id, "sources", idempotency_key="é")
+    answer = await workflows.execute(job_id, "sources", idempotency_key="é")
     check_envelope(answer, 400, "invalid_idempotency_key")
-    assert len(await queued(workflows)) == 1
+    assert len(await workflows.queued()) == 1
 
 
 async def test_a_repetition_is_rejected_while_the_first_one_waits(workflows: Workflows) -> None:
     job_id = await workflows.create_job()
-    request = begin(workflows, execute_path(job_id, "sources"), {"wait_s": 30}, **KEY)
+    request = workflows.begin(execute_path(job_id, "sources"), {"wait_s": 30}, **KEY)
     await eventually(lambda: workflows.gateway.hub._topics)
-    response = await execute(workflows, job_id, "sources", {"wait_s": 30}, **KEY)
+    response = await workflows.execute(job_id, "sources", {"wait_s": 30}, **KEY)
     check_envelope(response, 409, "request_in_progress")
-    await work(workflows, job_id)
+    await workflows.work(job_id)
     first = await request.answer()
-    repeated = await execute(workflows, job_id, "sources", **KEY)
+    repeated = await workflows.execute(job_id, "sources", **KEY)
     assert (repeated.status, repeated.body) == (200, first.body)
 
 
 async def test_a_stored_202_becomes_the_result(workflows: Workflows) -> None:
     job_id = await workflows.create_job()
-    first = await execute(workflows, job_id, "sources", **KEY)
-    again = await execute(workflows, job_id, "sources", {"wait_s": 0.01}, **KEY)
+    first = await workflows.execute(job_id, "sources", **KEY)
+    again = await workflows.execute(job_id, "sources", {"wait_s": 0.01}, **KEY)
     assert (first.status, again.body) == (202, first.body), "the timeout is not part of the request"
-    what = await running(workflows, job_id)
-    refused = await execute(workflows, job_id, "index_extract", idempotency_key="next")
+    what = await workflows.running(job_id)
+    refused = await workflows.execute(job_id, "index_extract", idempotency_key="next")
     check_envelope(refused, 409, "step_in_progress")
-    await work(workflows, job_id)
-    repeated = await execute(workflows, job_id, "sources", **KEY)
+    await workflows.work(job_id)
+    repeated = await workflows.execute(job_id, "sources", **KEY)
     body = repeated.json()
     assert (repeated.status, repeated.header("idempotency-replayed")) == (200, "true")
     assert (body["execution_id"], len(body["result"]["items"])) == (what.execution, 2)
     assert repeated.header("location") is None
     # A rejection is not stored. Later executions do not change the stored result.
-    answer = await execute(workflows, job_id, "index_extract", idempotency_key="next")
+    answer = await workflows.execute(job_id, "index_extract", idempotency_key="next")
     assert answer.status == 202
-    await fail(workflows, job_id)
-    answer = await execute(workflows, job_id, "index_extract", idempotency_key="next")
+    await workflows.fail(job_id)
+    answer = await workflows.execute(job_id, "index_extract", idempotency_key="next")
     assert (answer.status, answer.json()["success"]) == (200, False)
     await workflows.run(job_id, "sources")
-    assert (await execute(workflows, job_id, "sources", **KEY)).body == repeated.body
+    assert (await workflows.execute(job_id, "sources", **KEY)).body == repeated.body
 
 
 async def test_a_superseded_execution_is_reported_as_lost(workflows: Workflows) -> None:
     """The items of the newer execution are not returned."""
     job_id = await workflows.create_job()
-    first = (await execute(workflows, job_id, "sources", **KEY)).json()
-    await work(workflows, job_id)
-    await execute(workflows, job_id, "index_extract", idempotency_key="later step")
-    await work(workflows, job_id)
+    first = (await workflows.execute(job_id, "sources", **KEY)).json()
+    await workflows.work(job_id)
+    await workflows.execute(job_id, "index_extract", idempotency_key="later step")
+    await workflows.work(job_id)
     newer = await workflows.start(job_id, "sources")
-    repeated = await execute(workflows, job_id, "sources", **KEY)
+    repeated = await workflows.execute(job_id, "sources", **KEY)
     body = repeated.json()
     assert (repeated.status, body["success"], body["result"]["items"]) == (200, False, [])
     assert body["execution_id"] == first["execution_id"]
@@ -266,25 +251,25 @@ async def test_a_superseded_execution_is_reported_as_lost(workflows: Workflows) 
     assert error["code"] == "step_lost"
     assert f"superseded by {newer.execution}" in error["message"]
     await workflows.complete(newer)
-    assert (await execute(workflows, job_id, "sources", **KEY)).body == repeated.body
-    later = await execute(workflows, job_id, "index_extract", idempotency_key="later step")
+    assert (await workflows.execute(job_id, "sources", **KEY)).body == repeated.body
+    later = await workflows.execute(job_id, "index_extract", idempotency_key="later step")
     assert later.json()["errors"][0]["code"] == "step_lost"
     for answer in await workflows.redis.keys("idempotency.wf:*k-17"):
         await workflows.redis.hdel(answer, "status_code", "body")
-    repeated = await execute(workflows, job_id, "sources", **KEY)
+    repeated = await workflows.execute(job_id, "sources", **KEY)
     assert repeated.json()["errors"][0]["code"] == "step_lost", "also without a stored response"
 
 
 async def test_the_response_of_an_edit_outlives_its_item(workflows: Workflows) -> None:
     job_id = await ready(workflows)
-    first = await change(workflows, job_id, "edit", **KEY)
-    assert (await change(workflows, job_id, "execute")).status == 202
-    assert await statuses(workflows, job_id) == []
-    repeated = await change(workflows, job_id, "edit", **KEY)
+    first = await workflows.change(job_id, "edit", **KEY)
+    assert (await workflows.change(job_id, "execute")).status == 202
+    assert await workflows.statuses(job_id) == []
+    repeated = await workflows.change(job_id, "edit", **KEY)
     assert (repeated.status, repeated.body) == (200, first.body)
     assert repeated.header("etag") == first.header("etag") == '"2"'
-    check_envelope(await change(workflows, job_id, "edit"), 404, "item_not_found")
+    check_envelope(await workflows.change(job_id, "edit"), 404, "item_not_found")
     body = {"to": "y", "version": 1}
     path = f"/{job_id}/proposals/1/ontology"
-    other = await send(workflows, path, body, method="PATCH", **KEY)
+    other = await workflows.send(path, body, method="PATCH", **KEY)
     assert other.status in (404, 422)  # another request does not get the stored response

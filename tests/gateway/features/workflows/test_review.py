@@ -11,18 +11,7 @@ import pytest
 from common.features.workflows.types import NewItem
 from tests.support.gateway.access import bearer, key_for
 from tests.support.gateway.asgi import Answer
-from tests.support.gateway.workflow_actions import (
-    begin,
-    execute,
-    execute_path,
-    items,
-    reviewing,
-    running,
-    send,
-    statuses,
-    work_up_to,
-)
-from tests.support.gateway.workflows import PLAIN, Workflows, check_envelope, things
+from tests.support.gateway.workflows import PLAIN, Workflows, check_envelope, execute_path, things
 from tests.support.worker.harness import eventually
 
 pytestmark = pytest.mark.fakeredis_only
@@ -31,7 +20,7 @@ pytestmark = pytest.mark.fakeredis_only
 async def decide(workflows: Workflows, job_id: str, *decisions: dict[str, Any], **more: Any) -> Any:
     """Send decisions to the review step; returns the response."""
     payload = {"decisions": list(decisions), **more}
-    return await execute(workflows, job_id, "review", {"payload": payload})
+    return await workflows.execute(job_id, "review", {"payload": payload})
 
 
 def approve(item: str | int, **more: Any) -> dict[str, Any]:
@@ -45,7 +34,7 @@ def reject(item: str | int, **more: Any) -> dict[str, Any]:
 async def test_a_review_waits_for_decisions(workflows: Workflows) -> None:
     job_id = await workflows.create_job()
     await workflows.until_proposals(job_id, 3)
-    answer = await execute(workflows, job_id, "review")
+    answer = await workflows.execute(job_id, "review")
     body = answer.json()
     assert answer.status == 202
     assert answer.header("location") == f"/api/workflow/jobs/{job_id}/status"
@@ -53,22 +42,22 @@ async def test_a_review_waits_for_decisions(workflows: Workflows) -> None:
     assert body["execution_id"].startswith("ex_")
     job = await workflows.status(job_id)
     assert (job["status"], job["current_step"]) == ("waiting_input", "review")
-    again = await execute(workflows, job_id, "review")
+    again = await workflows.execute(job_id, "review")
     assert (again.status, again.json()["execution_id"]) == (202, body["execution_id"])
     empty = await workflows.create_job()
     await workflows.until_proposals(empty, 0)
-    answer = await execute(workflows, empty, "review")
+    answer = await workflows.execute(empty, "review")
     assert (answer.status, answer.json()["result"]["summary"]) == (200, "Nothing to decide")
 
 
 async def test_the_last_decision_completes_the_review(workflows: Workflows) -> None:
-    job_id = await reviewing(workflows)
+    job_id = await workflows.reviewing()
     answer = await decide(workflows, job_id, approve("p_001"), reject(2, note="no"))
     body = answer.json()
     assert (answer.status, body["success"]) == (202, True)
     assert (body["applied"], body["failed"], body["pending"]) == (2, 0, 1)
     assert body["undo_token"].startswith("undo_")
-    assert await statuses(workflows, job_id) == ["approved", "rejected", "proposed"]
+    assert await workflows.statuses(job_id) == ["approved", "rejected", "proposed"]
 
     answer = await decide(workflows, job_id, approve(3))
     body = answer.json()
@@ -81,16 +70,16 @@ async def test_the_last_decision_completes_the_review(workflows: Workflows) -> N
 
 async def test_a_waiting_request_ends_at_the_review(workflows: Workflows) -> None:
     job_id = await workflows.create_job()
-    request = begin(workflows, execute_path(job_id, "review"), {"wait_s": 30})
+    request = workflows.begin(execute_path(job_id, "review"), {"wait_s": 30})
     await eventually(lambda: workflows.gateway.hub._topics)
-    await work_up_to(workflows, job_id, "proposals")
+    await workflows.work_up_to(job_id, "proposals")
     answer = await request.answer()
     assert answer.status == 202
     assert (await workflows.status(job_id))["status"] == "waiting_input"
 
 
 async def test_some_decisions_fail(workflows: Workflows) -> None:
-    job_id = await reviewing(workflows)
+    job_id = await workflows.reviewing()
     failing = (approve(1, version=7), approve("p_009"), approve("s_001"), approve(2, version=1))
     answer = await decide(workflows, job_id, *failing)
     body = answer.json()
@@ -105,7 +94,7 @@ async def test_some_decisions_fail(workflows: Workflows) -> None:
     assert (answer.status, body["success"], body["step"]) == (409, False, "review")
     assert body["detail"] == body["errors"][0]["message"]
     assert [(item["id"], item["version"]) for item in body["items"]] == [("p_001", 1)]
-    assert await statuses(workflows, job_id) == ["proposed", "approved", "proposed"]
+    assert await workflows.statuses(job_id) == ["proposed", "approved", "proposed"]
     answer = await decide(workflows, job_id, finalize=True)
     assert (answer.status, answer.json()["applied"]) == (200, 2)
 
@@ -124,16 +113,16 @@ MISFITS: list[tuple[Any, str]] = [
 
 
 async def test_invalid_decisions_are_rejected(workflows: Workflows) -> None:
-    job_id = await reviewing(workflows)
+    job_id = await workflows.reviewing()
     for payload, field in MISFITS:
-        answer = await execute(workflows, job_id, "review", {"payload": payload})
+        answer = await workflows.execute(job_id, "review", {"payload": payload})
         envelope = check_envelope(answer, 422, "validation_error")
         assert envelope["errors"][0]["field"].startswith(f"payload.{field}")
     for body in INVALID_BULK:
         check_envelope(await bulk(workflows, job_id, body), 422, "validation_error")
     for raw in (b"{", b""):
         check_envelope(await bulk(workflows, job_id, raw), 400, "invalid_json")
-    assert await statuses(workflows, job_id) == ["proposed"] * 3
+    assert await workflows.statuses(job_id) == ["proposed"] * 3
 
 
 INVALID_BULK: list[Any] = [
@@ -165,7 +154,7 @@ async def bulk(workflows: Workflows, job_id: str, body: object, **headers: str) 
 
 async def test_named_and_filtered_proposals_are_approved(workflows: Workflows) -> None:
     job_id = await workflows.create_job({"auto_advance": True})
-    await work_up_to(workflows, job_id, "proposals", 4)  # of confidence 0.001 to 0.004
+    await workflows.work_up_to(job_id, "proposals", 4)  # of confidence 0.001 to 0.004
     answer = await bulk(workflows, job_id, {"action": "approve", "proposal_ids": ["p_001", 3, "3"]})
     body = answer.json()
     assert answer.status == 200
@@ -189,12 +178,12 @@ async def test_named_and_filtered_proposals_are_approved(workflows: Workflows) -
     assert found["result"]["bulk"]["last_operation"] == "approve_filtered"
     body = (await bulk(workflows, job_id, {"action": "reject", "all": True})).json()
     assert (body["completed"], body["pending"]) == (True, 0)
-    what = await running(workflows, job_id)
+    what = await workflows.running(job_id)
     assert body["started"] == {"step": "apply", "execution_id": what.execution}
 
 
 async def test_some_bulk_decisions_fail(workflows: Workflows) -> None:
-    job_id = await reviewing(workflows)
+    job_id = await workflows.reviewing()
     await bulk(workflows, job_id, {"action": "reject", "proposal_ids": [1]})
     stale = {"action": "approve", "proposal_ids": [1], "versions": {"p_001": 1}}
     answer = await bulk(workflows, job_id, stale)
@@ -268,7 +257,7 @@ async def edit(
     workflows: Workflows, job_id: str, item: Any, body: object, **headers: str
 ) -> Answer:
     path = f"/{job_id}/proposals/{item}/ontology"
-    return await send(workflows, path, body, method="PATCH", **headers)
+    return await workflows.send(path, body, method="PATCH", **headers)
 
 
 async def with_proposal(workflows: Workflows, payload: dict[str, Any]) -> str:
@@ -282,14 +271,14 @@ async def with_proposal(workflows: Workflows, payload: dict[str, Any]) -> str:
 
 
 async def test_an_edit_changes_and_approves_the_proposal(workflows: Workflows) -> None:
-    job_id = await reviewing(workflows)
+    job_id = await workflows.reviewing()
     body = {"to": "dead letter queue", "confidence": 0.9, "rationale": "as written", "note": "n"}
     answer = await edit(workflows, job_id, "p_002", body)
     response = answer.json()
     assert (answer.status, answer.header("etag")) == (200, '"2"')
     assert (response["success"], response["job_id"]) == (True, job_id)
     assert response["step"] == "proposals"
-    assert response["item"] == (await items(workflows, job_id))["p_002"]
+    assert response["item"] == (await workflows.items(job_id))["p_002"]
     assert response["item"]["payload"] == {"from": "t2", **body}
     assert (response["item"]["status"], response["item"]["version"]) == ("approved", 2)
     assert response["item"]["undo_token"] == "undo_p_002"
@@ -298,7 +287,7 @@ async def test_an_edit_changes_and_approves_the_proposal(workflows: Workflows) -
 
 
 async def test_an_edit_of_an_old_version_is_rejected(workflows: Workflows) -> None:
-    job_id = await reviewing(workflows, 5)
+    job_id = await workflows.reviewing(5)
 
     async def on(item: int, by: str, version: int, to: str) -> Answer:
         if by == "body":
@@ -315,35 +304,35 @@ async def test_an_edit_of_an_old_version_is_rejected(workflows: Workflows) -> No
 
 async def test_concurrent_edits_are_all_kept(workflows: Workflows) -> None:
     """Without a version, each edit applies to the newest one."""
-    job_id = await reviewing(workflows, 2)
+    job_id = await workflows.reviewing(2)
     changed = {"to": "t", "from": "f", "rationale": "r", "note": "n"}
     answers = await asyncio.gather(
         *(edit(workflows, job_id, 1, {name: value}) for name, value in changed.items())
     )
     assert [answer.status for answer in answers] == [200] * 4
-    item = (await items(workflows, job_id))["p_001"]
+    item = (await workflows.items(job_id))["p_001"]
     assert (item["payload"], item["version"]) == (changed, 5)
 
 
 async def test_folder_and_filename_change_the_target(workflows: Workflows) -> None:
     job_id = await with_proposal(workflows, MOVE)
-    before = (await items(workflows, job_id))["p_001"]
+    before = (await workflows.items(job_id))["p_001"]
     for number, (body, to) in enumerate(MOVES):
         answer = await edit(workflows, job_id, 1, body)
         assert answer.json()["item"]["payload"] == {**MOVE, "to": to}
         token = answer.json()["undo_token"]
         await workflows.post(f"/{job_id}/undo", {"undo_token": token})
-        undone = (await items(workflows, job_id))["p_001"]
+        undone = (await workflows.items(job_id))["p_001"]
         assert undone == {**before, "version": 3 + 2 * number}
     for body in NOWHERE:
         check_envelope(await edit(workflows, job_id, 1, body), 422, "validation_error")
-    other = await reviewing(workflows)
+    other = await workflows.reviewing()
     answer = await edit(workflows, other, 1, {"proposed_folder": "x"})
     check_envelope(answer, 422, "validation_error", "proposed_folder")
 
 
 async def test_invalid_edits_are_rejected(workflows: Workflows) -> None:
-    job_id = await reviewing(workflows)
+    job_id = await workflows.reviewing()
     for body in INVALID_EDITS:
         check_envelope(await edit(workflows, job_id, 1, body), 422, "validation_error")
     for header in ('"x"', "0", "-1", '"1", "2"'):
@@ -356,7 +345,7 @@ async def test_invalid_edits_are_rejected(workflows: Workflows) -> None:
         check_envelope(await edit(workflows, job_id, item, {"to": "x"}), 404, "item_not_found")
     check_envelope(await edit(workflows, "wf_20200101_001", 1, {"to": "x"}), 404)
     check_envelope(await edit(workflows, job_id, "s_001", {"to": "x"}), 409, "not_reviewable")
-    assert await statuses(workflows, job_id) == ["proposed"] * 3
+    assert await workflows.statuses(job_id) == ["proposed"] * 3
     assert (await edit(workflows, job_id, 1, body, if_match="*")).status == 200
 
 
@@ -367,6 +356,6 @@ async def test_an_edited_item_may_not_exceed_its_limit(workflows: Workflows) -> 
         answer = await edit(workflows, job_id, 1, body)
         assert answer.status == status
     assert "65536 at most" in check_envelope(answer, 422, "validation_error")["detail"]
-    item = (await items(workflows, job_id))["p_001"]
+    item = (await workflows.items(job_id))["p_001"]
     assert (item["version"], item["status"]) == (2, "proposed"), "it was not approved"
     assert len(item["payload"]["to"]) == 16

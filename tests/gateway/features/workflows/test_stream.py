@@ -12,7 +12,6 @@ from tests.support.gateway.access import bearer, key_for
 from tests.support.gateway.asgi import Exchange
 from tests.support.gateway.harness import Make
 from tests.support.gateway.sse import Block
-from tests.support.gateway.workflow_actions import execute, fail, reviewing, work
 from tests.support.gateway.workflows import JOBS, KEYS, PLAIN, Workflows, check_envelope, things
 from tests.support.worker.harness import eventually
 
@@ -41,7 +40,7 @@ async def live(workflows: Workflows) -> None:
 async def ended(workflows: Workflows) -> str:
     """A job that was cancelled after its first step had begun."""
     job_id = await workflows.create_job()
-    await execute(workflows, job_id, "sources")
+    await workflows.execute(job_id, "sources")
     await workflows.post(f"/{job_id}/cancel")
     return job_id
 
@@ -58,7 +57,7 @@ async def test_events_are_sent_from_the_first_to_the_last(workflows: Workflows) 
     assert (created.id, created.event) == ("1-0", "job.created")
     assert created.json()["data"] == {"metadata": {"a": 1}}
     await live(workflows)
-    await execute(workflows, job_id, "sources")
+    await workflows.execute(job_id, "sources")
     started = await stream.block()
     assert (started.id, started.event) == ("2-0", "step.started")
     body = started.json()
@@ -86,19 +85,19 @@ async def test_a_resumed_stream_has_no_gap_and_no_repeats(workflows: Workflows) 
 
 async def test_a_stream_continues_if_the_job_is_restarted(workflows: Workflows) -> None:
     job_id = await workflows.create_job()
-    await execute(workflows, job_id, "sources")
+    await workflows.execute(job_id, "sources")
     stream = await watch(workflows, job_id)
     await live(workflows)
-    await fail(workflows, job_id)
+    await workflows.fail(job_id)
     first = await stream.rest()
     assert first[-1].event == "job.failed"  # the stream ends
     after = {"last_event_id": str(first[-1].id)}
     assert (await workflows.get(f"/{job_id}/events/stream", **after)).status == 204
 
-    await execute(workflows, job_id, "sources")
+    await workflows.execute(job_id, "sources")
     resumed, whole = await watch(workflows, job_id, **after), await watch(workflows, job_id)
     await live(workflows)
-    await work(workflows, job_id)
+    await workflows.work(job_id)
     await workflows.post(f"/{job_id}/cancel")
     later = ["step.started", "step.completed", "job.cancelled"]
     assert [block.event for block in await resumed.rest()][1:] == later
@@ -133,7 +132,7 @@ async def test_trimmed_events_are_reported_as_a_gap(workflows: Workflows) -> Non
 
 async def test_unknown_and_deleted_jobs_have_no_stream(make: Make) -> None:
     workflows = Workflows(make(sse_heartbeat_s=0.05))
-    job_id = await reviewing(workflows)  # waits without a task, job or timer
+    job_id = await workflows.reviewing()  # waits without a task, job or timer
     check_envelope(await workflows.get("/wf_20200101_001/events/stream"), 404, "job_not_found")
     bad = await workflows.get(f"/{job_id}/events/stream", last_event_id="evt_3")
     check_envelope(bad, 400, "invalid_last_event_id")
@@ -153,7 +152,7 @@ async def test_a_core_job_with_the_same_id_has_its_own_stream(workflows: Workflo
     core, stream = await gateway.client.watch(job_id), await watch(workflows, job_id)
     await live(workflows)
     await gateway.finish(job_id)
-    await execute(workflows, job_id, "sources")
+    await workflows.execute(job_id, "sources")
     await workflows.post(f"/{job_id}/cancel")
     assert [block.event for block in await core.rest()] == ["hello", "queued", "done"]
     kinds = [block.event for block in await stream.rest()]

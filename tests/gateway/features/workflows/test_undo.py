@@ -11,14 +11,6 @@ from common.contracts.workflow.statuses import WorkflowError
 from common.features.workflows.types import WorkflowAnswer, WorkflowOutcome
 from tests.support.gateway.access import bearer, key_for
 from tests.support.gateway.asgi import Answer, Exchange
-from tests.support.gateway.workflow_actions import (
-    begin,
-    event_types,
-    items,
-    queued,
-    reviewing,
-    statuses,
-)
 from tests.support.gateway.workflows import KEYS, Workflows, check_envelope
 from tests.support.worker.harness import eventually
 
@@ -39,7 +31,7 @@ async def approved(workflows: Workflows, job_id: str) -> str:
 
 
 async def test_an_operation_is_undone_once(workflows: Workflows) -> None:
-    job_id = await reviewing(workflows)
+    job_id = await workflows.reviewing()
     token = await approved(workflows, job_id)
     answer = await undo(workflows, job_id, token)
     body = answer.json()
@@ -49,26 +41,26 @@ async def test_an_operation_is_undone_once(workflows: Workflows) -> None:
     assert [(item["status"], item["version"]) for item in body["items"]] == [("proposed", 3)] * 2
     assert body["undo"] == {"depth": 0, "last_undo_token": None}
     assert (body["status"], body["draft_state"]) == ("waiting_input", "dirty")
-    assert (await event_types(workflows, job_id))[-1] == "undo.applied"
+    assert (await workflows.event_types(job_id))[-1] == "undo.applied"
     check_envelope(await undo(workflows, job_id, token), 404, "unknown_undo_token")
     token = await approved(workflows, job_id)
     assert (await undo(workflows, job_id, "undo_p_001")).json()["undone"] == ["p_001"]
-    assert (await items(workflows, job_id))["p_001"]["undo_token"] is None
+    assert (await workflows.items(job_id))["p_001"]["undo_token"] is None
     assert (await undo(workflows, job_id, token)).json()["undone"] == ["p_002"]
 
 
 async def test_items_that_have_changed_are_a_conflict(workflows: Workflows) -> None:
-    job_id = await reviewing(workflows)
+    job_id = await workflows.reviewing()
     token = await approved(workflows, job_id)
     await workflows.post(f"/{job_id}/proposals/bulk", {"action": "reject", "proposal_ids": [2]})
     envelope = check_envelope(await undo(workflows, job_id, token), 409, "undo_conflict")
     assert envelope["items"] == ["p_002"]
     assert [error["item_id"] for error in envelope["errors"]] == [None, "p_002"]
-    assert await statuses(workflows, job_id) == ["approved", "rejected", "proposed"]
+    assert await workflows.statuses(job_id) == ["approved", "rejected", "proposed"]
 
 
 async def test_unknown_and_invalid_tokens_are_rejected(workflows: Workflows) -> None:
-    job_id = await reviewing(workflows)
+    job_id = await workflows.reviewing()
     for token in ("undo_00000000", "undo_p_001", "undo_p_404"):
         check_envelope(await undo(workflows, job_id, token), 404, "unknown_undo_token")
     for token in ("", "p_001", "undo_", "undo_*", "undo_p 001", "undo_" + "x" * 65):
@@ -90,7 +82,7 @@ class Beyond:
 
     def ask(self, **more: Any) -> Exchange:
         body = {"undo_token": TOKEN, "wait_s": 30, **more}
-        return begin(self.workflows, f"/{self.job_id}/undo", body)
+        return self.workflows.begin(f"/{self.job_id}/undo", body)
 
     async def cores(self) -> list[str]:
         """Ids of core jobs, in the order in which they were accepted."""
@@ -113,7 +105,7 @@ class Beyond:
 @pytest.fixture
 async def beyond(workflows: Workflows, monkeypatch: pytest.MonkeyPatch) -> Beyond:
     """A job whose undo needs a worker."""
-    job_id = await reviewing(workflows)
+    job_id = await workflows.reviewing()
     undo_by_script = workflows.store.undo
 
     async def by_worker(name: str, token: str, once: Any) -> WorkflowOutcome:
@@ -130,7 +122,7 @@ async def test_effects_are_undone_by_a_worker_once(beyond: Beyond) -> None:
     await eventually(lambda: len(beyond.gateway.hub._subscribers) == 2)
     core_id = await beyond.core()
     args = {"workflow_job_id": beyond.job_id, "undo_token": TOKEN}
-    assert (await queued(beyond.workflows))[-1] == {"tool": "workflow.undo", "args": args}
+    assert (await beyond.workflows.queued())[-1] == {"tool": "workflow.undo", "args": args}
     await beyond.end(core_id, OK)
     for request in (first, second):
         answer = await request.answer()
@@ -168,7 +160,7 @@ async def test_after_a_failure_the_same_key_tries_again(
     workflows: Workflows, wait_s: float
 ) -> None:
     """An operation with effects, through the real scripts."""
-    job_id = await reviewing(workflows)
+    job_id = await workflows.reviewing()
     beyond = Beyond(workflows, job_id)
     operation = json.dumps({"kind": "step", "items": {}, "effects": {"a": "b"}})
     await workflows.redis.hset(KEYS.operations(job_id), TOKEN, operation)
