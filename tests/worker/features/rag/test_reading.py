@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.files.pdfs import assemble, bomb, encrypted, pdf
 from tests.support.waiting import eventually
-from tests.support.worker.rag import RagMaker
+from tests.support.worker.rag import RagWorker
 from worker.errors import JobError
 from worker.execution.process_pool import confine
 from worker.features.rag.errors import DocumentTooLong, UnreadableDocument, UnsupportedMedia
@@ -184,6 +184,14 @@ async def test_a_document_that_takes_too_long_is_abandoned(monkeypatch: pytest.M
     assert time.monotonic() - started < 10
 
 
+LIMITED = """
+import json, sys; sys.path[:] = json.loads(sys.argv[1])
+from worker.features.rag.parsing import child
+child.CPU_S = 1
+child._limit()
+"""
+
+
 @pytest.mark.parametrize(
     "evil",
     ["while 1: pass", "x = b'x' * (1 << 33)", "open('f', 'wb', 0).write(b'x'); print('{{}}')"],
@@ -216,16 +224,14 @@ async def test_a_cancellation_kills_the_process(monkeypatch: Any, tmp_path: Path
 
 
 @pytest.mark.fakeredis_only
-async def test_a_broken_document_fails_only_its_job(rag: RagMaker) -> None:
-    worker = await rag()
+async def test_a_broken_document_fails_only_its_job(lexical: RagWorker) -> None:
     payload = {"op": "ingest", "upload": True, "document": {"media_type": PDF_TYPE}}
-    ended = await worker.end(await worker.submit(payload, upload=b"%PDF-1.4 nonsense"))
+    ended = await lexical.do(payload, upload=b"%PDF-1.4 nonsense")
     assert ended.kind == "unreadable_document"
     assert ended.value["attempt"] == 1
-    assert await worker.client.keys("rag*") == []  # not even the upload
-    good = await worker.end(await worker.submit(payload, upload=pdf("Good news.")))
-    assert good.result["chunks"] == 1
-    assert (await worker.ask("news"))["hits"][0]["quote"] == "Good news."
+    assert await lexical.client.keys("rag*") == []  # not even the upload
+    assert (await lexical.do(payload, upload=pdf("Good news."))).result["chunks"] == 1
+    assert (await lexical.ask("news"))["hits"][0]["quote"] == "Good news."
 
 
 async def test_html_names_its_encoding_and_title_itself() -> None:
@@ -242,14 +248,6 @@ async def test_html_names_its_encoding_and_title_itself() -> None:
         assert (await read(page, media_type)).media_type == "text/html"
         assert (await read(b"Hello <b>", media_type)).media_type == "text/plain"
     assert (await read("<html>", "")).media_type == "text/plain"  # text that was sent as text
-
-
-LIMITED = """
-import json, sys; sys.path[:] = json.loads(sys.argv[1])
-from worker.features.rag.parsing import child
-child.CPU_S = 1
-child._limit()
-"""
 
 
 @pytest.mark.parametrize("piece", ["<!", "<a ", "<", "&", "<div>"])

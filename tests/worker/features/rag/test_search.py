@@ -57,11 +57,16 @@ async def test_missing_vectors_are_backfilled(rag: RagMaker) -> None:
     embedder.fault = ConnectionError("the server is down")
     worker = await rag(embedder, consumer="c2")
     worker.library._backfill._pause_s = 0.01
+
+    async def backfilled() -> bool:
+        await worker.search("x", SearchMode.LEXICAL)
+        return (await worker.record("cars")).embedder == "words-64"
+
     assert (await worker.add(CARS, "cars"))["embedder"] == ""
     answer = await worker.ask("car")
     assert (answer["mode"], answer["hits"][0]["document_id"]) == ("lexical", "cars")
     embedder.fault = None
-    await caught_up(worker, "cars", "words-64")
+    await eventually(backfilled)
     assert await worker.found("automobile", mode="vector") == ["cars"]
     embedder.fault = ConnectionError("the server is down")
     assert (await worker.ask("car"))["mode"] == "lexical"
@@ -70,16 +75,6 @@ async def test_missing_vectors_are_backfilled(rag: RagMaker) -> None:
     assert vector_name(record).startswith("cars@")
     await worker.delete("cars")
     assert not await worker.client.exists(worker.ns.vector_set, worker.ns.vectors("cars"))
-
-
-async def caught_up(worker: RagWorker, document_id: str, embedder: str) -> None:
-    """Search until the document has its vectors."""
-
-    async def has_them() -> bool:
-        await worker.search("x", SearchMode.LEXICAL)
-        return (await worker.record(document_id)).embedder == embedder
-
-    await eventually(has_them)
 
 
 @pytest.mark.parametrize("dimensions", [64, 96])
