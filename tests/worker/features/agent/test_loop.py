@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from tests.support.worker.harness import MakeWorker
+from tests.support.worker.model import RecordingSink
 from tests.support.worker.model_tasks import Hang, calls
 from tests.support.worker.tools import AgentHarness, raising, returning, sleep_long
 from tests.worker.features.agent.conftest import Run
 from worker.features.agent.answer import ToolCallSink
 from worker.features.agent.types import AgentLimits
-from worker.features.model.types import NullSink
 from worker.features.tools.errors import ToolUnavailable
 
 pytestmark = pytest.mark.fakeredis_only
@@ -254,24 +254,15 @@ async def test_a_forced_call_is_forced_once(run: Run, name: str | None) -> None:
 CALL = '<tool_call>\n{"name": "effect", "arguments": {"a": [1, "}"]}}\n</tool_call>'
 
 
-class TextSink(NullSink):
-    def __init__(self) -> None:
-        self.heard: list[str] = []
-
-    async def text(self, delta: str) -> None:
-        self.heard.append(delta)
-
-
 async def listen(text: str, size: int, names: Any = ("effect",)) -> tuple[str, list[Any]]:
-    ear = TextSink()
-    listening = ToolCallSink(ear, names)
+    sink = RecordingSink()
+    listening = ToolCallSink(sink, names)
     for start in range(0, len(text), size):
         await listening.text(text[start : start + size])
-    found = await listening.end(2)
-    assert "".join(ear.heard) == listening.emitted_text
-    return listening.emitted_text, [
-        (call.id, call.name, json.loads(call.arguments)) for call in found
-    ]
+    ended = await listening.end(2)
+    assert sink.received == listening.emitted_text
+    found = [(call.id, call.name, json.loads(call.arguments)) for call in ended]
+    return listening.emitted_text, found
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 1000])

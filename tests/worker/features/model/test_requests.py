@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -141,9 +140,11 @@ async def test_loading_is_no_failure(model: ModelHarness) -> None:
     with pytest.raises(ModelUnavailable, match="Loading model"):
         await model.ask()
     assert len(model.server.requests) == 1
-    assert model.state is ModelState.LOADING
+    assert (model.state, model.limits.slots) == (ModelState.LOADING, 0)
+    assert "Loading model" in model.limits.reason
     model.server.state = READY
     await model.is_in(ModelState.READY)
+    assert model.limits.slots == 2
     assert (await model.ask("count to 2")).text == "1 2"
 
 
@@ -280,19 +281,12 @@ async def test_a_sink_that_fails_closes_the_stream(model: ModelHarness) -> None:
     assert model.client.reading().busy == 0
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        lambda: error_answer(500, "oops"),
-        lambda: Answer([*tokens("a"), Cut()]),
-        lambda: body_answer(b"<html>"),
-    ],
-    ids=["500", "breaks off", "invalid"],
-)
-async def test_repeated_failures_open_the_circuit(
-    model: ModelHarness, answer: Callable[[], Answer]
-) -> None:
-    model.server.set_default(answer())
+FAILURES = [error_answer(500, "oops"), Answer([*tokens("a"), Cut()]), body_answer(b"<html>")]
+
+
+@pytest.mark.parametrize("answer", FAILURES, ids=["500", "breaks off", "invalid"])
+async def test_repeated_failures_open_the_circuit(model: ModelHarness, answer: Answer) -> None:
+    model.server.set_default(answer)
     for _ in range(3):
         with pytest.raises(JobError):
             await model.ask()

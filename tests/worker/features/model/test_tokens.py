@@ -125,13 +125,9 @@ async def test_reasoning_and_answer_keep_their_order(harness: TokenHarness, neve
         await tokens.reasoning(" or no")
         await tokens.text(" No")
     assert [(type, data["delta"], data["n"]) for type, data in await harness.seen()] == [
-        ("reasoning", "hm", 1),
-        ("reasoning", "m", 2),
-        ("message", "Yes", 1),
-        ("message", ".", 2),
-        ("reasoning", " or no", 3),
-        ("message", " No", 3),
-    ]
+        ("reasoning", "hm", 1), ("reasoning", "m", 2), ("message", "Yes", 1), ("message", ".", 2),
+        ("reasoning", " or no", 3), ("message", " No", 3),
+    ]  # fmt: skip
 
 
 async def test_progress_is_throttled(harness: TokenHarness) -> None:
@@ -231,11 +227,8 @@ async def test_a_timer_waits_too_and_tries_again(harness: TokenHarness, monkeypa
     assert len(harness.timers) == 1
     harness.store.open.set()
     await eventually(lambda: len(harness.store.events) == 3)
-    assert [json.loads(event.data).get("delta") for event in harness.store.events] == [
-        "a",
-        None,
-        "b",
-    ]
+    deltas = [json.loads(event.data).get("delta") for event in harness.store.events]
+    assert deltas == ["a", None, "b"]
     assert harness.timers == []
 
 

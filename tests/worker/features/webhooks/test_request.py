@@ -25,7 +25,6 @@ from common.features.workflows.webhooks.hosts import (
 )
 from common.settings.base import load_settings
 from common.settings.worker import WorkerSettings
-from tests.support.worker.webhooks import WebhookHarness
 from worker.features.webhooks import dead_letter_file
 from worker.features.webhooks import service as origins_module
 from worker.features.webhooks.dead_letter_file import ROTATED_FILES, DeadLetterFile
@@ -187,23 +186,6 @@ def test_the_body_follows_the_contract() -> None:
 def test_invalid_entries_are_refused(raw: bytes) -> None:
     with pytest.raises(ValueError):
         build_callback(JOB, "w", raw)
-
-
-@pytest.mark.fakeredis_only
-async def test_a_callback_is_built_from_an_entry_of_the_script(hooks: WebhookHarness) -> None:
-    job_id = await hooks.job("http://127.0.0.1:9/")
-    taken = await hooks.claimed(job_id)
-    event = json.loads(build_callback(job_id, taken.workflow, taken.content).body)
-    assert event.pop("emitted_at").endswith("Z")
-    assert event == {
-        "event_id": make_event_id(job_id, "job.created", 1),
-        "event_type": "job.created",
-        "job_id": job_id,
-        "workflow": "memory_first_v2",
-        "status": "queued",
-        "current_step": "sources",
-        "payload": {"metadata": {}},
-    }
 
 
 def test_headers_with_and_without_a_secret() -> None:

@@ -29,6 +29,12 @@ async def test_events_of_a_job_arrive_in_order(hooks: WebhookHarness) -> None:
     events = [got.event for got in server.got]
     assert [event["event_type"] for event in events] == ["job.created", *["step.completed"] * 5]
     assert [event["payload"].get("count") for event in events] == [None, 2, 3, 4, 5, 6]
+    assert events[0].pop("emitted_at").endswith("Z")
+    assert events[0] == {
+        "event_id": make_event_id(job_id, "job.created", 1), "event_type": "job.created",
+        "job_id": job_id, "workflow": "memory_first_v2", "status": "queued",
+        "current_step": "sources", "payload": {"metadata": {}},
+    }  # fmt: skip
     assert len({got.event_id for got in server.got}) == 6
     assert await hooks.webhook_state(job_id) == "ok"
     assert all(is_signed(got) for got in server.got)
