@@ -92,14 +92,6 @@ def test_suppressed_lines_are_reported_after_the_window(lines: Lines) -> None:
     assert lines.texts == ["alike", "alike … 2 more like this in 0 s"]
 
 
-def test_suppressed_lines_are_reported_at_the_end(lines: Lines) -> None:
-    log, guard = guarded(lines, most=1)
-    log.warning("alike")
-    log.warning("alike")
-    guard.close()
-    assert lines.texts[-1] == "alike … 1 more like this in 60 s"
-
-
 @pytest.mark.parametrize("name", ["gateway.access", "common.access.audit_log"])
 def test_access_and_audit_log_are_not_throttled(lines: Lines, name: str) -> None:
     """Frequent actions must not be able to hide a later one."""

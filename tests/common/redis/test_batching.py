@@ -93,18 +93,6 @@ async def test_concurrent_callers_share_calls(
         assert max(wire.calls) <= calls
 
 
-async def test_a_later_caller_is_served_by_the_next_call(counted: Any) -> None:
-    """Callers that arrive while all calls are in progress are sent with the next one."""
-    batcher, wire = counted
-
-    async def one_after_another() -> None:
-        for _ in range(20):
-            await batcher.call(trim())
-
-    await asyncio.wait_for(asyncio.gather(*(one_after_another() for _ in range(20))), 30)
-    assert sum(wire.calls) == 400
-
-
 @pytest.mark.real_redis
 async def test_cancellations_do_not_mix_up_replies(harness: StoreHarness) -> None:
     random.seed(7)

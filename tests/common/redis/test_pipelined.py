@@ -57,12 +57,6 @@ async def wire(backend: Backend) -> PipelinedConnection:
 
 
 @pytest.mark.real_redis
-async def test_replies_are_in_the_order_of_the_commands(wire: PipelinedConnection) -> None:
-    replies = await asyncio.gather(*(wire.execute_command("ECHO", n) for n in range(2000)))
-    assert replies == [str(n).encode() for n in range(2000)]
-
-
-@pytest.mark.real_redis
 async def test_send_passes_replies_and_errors_to_callbacks(wire: PipelinedConnection) -> None:
     assert not wire.ready
     await wire.execute_command("SET", "{0}a", "x")

@@ -190,9 +190,10 @@ class StoreHarness(RedisHarness):
         )
         return [entry_id.decode() for entry_id, _ in reply[1]]
 
-    async def pending_entry(self) -> dict[str, Any]:
-        """The one pending message."""
-        [entry] = await self.client.xpending_range(self.keys.queue, self.worker.group, "-", "+", 9)
+    async def pending_entry(self, message_id: str = "") -> dict[str, Any]:
+        """This pending message, or the only one."""
+        ends = (message_id or "-", message_id or "+")
+        [entry] = await self.client.xpending_range(self.keys.queue, self.worker.group, *ends, 9)
         return entry  # type: ignore[no-any-return]
 
     async def letters(self) -> list[DeadLetter]:

@@ -194,11 +194,6 @@ class WorkflowHarness(RedisHarness):
         decided = await self.decide(job_id, action=Action.APPROVE)
         assert decided.answer is OK, decided
 
-    async def spoil(self, key: str) -> None:
-        """Replace a key with one of another type."""
-        await self.client.delete(key)
-        await self.client.set(key, "spoilt")
-
     def started(self, job_id: str, outcome: WorkflowOutcome) -> StepExecution:
         """The execution that a completion has started."""
         went_on = outcome.facts["started"]

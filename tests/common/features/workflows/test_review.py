@@ -274,7 +274,8 @@ async def test_a_review_without_a_timeout_is_checked_again_later(workflow: Workf
 async def test_a_queue_of_the_wrong_type_fails_before_any_write(workflow: WorkflowHarness) -> None:
     job_id = await workflow.in_review_by_itself(options(OnTimeout.APPROVE))
     await run_out(workflow, job_id)
-    await workflow.spoil(workflow.jobs.queue)
+    await workflow.client.delete(workflow.jobs.queue)
+    await workflow.client.set(workflow.jobs.queue, "spoilt")
     async with workflow.unchanged():
         with pytest.raises(CorruptKey):
             await time_out(workflow, job_id)

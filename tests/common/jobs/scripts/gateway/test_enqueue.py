@@ -93,7 +93,7 @@ async def test_an_idempotency_key_creates_one_job(harness: StoreHarness) -> None
 async def refused(harness: StoreHarness, limit: int) -> int:
     """The backlog with which a request is refused; checks that nothing was written (I9)."""
     async with harness.refuses(QueueFull) as caught:
-        await harness.store.enqueue(keyed(idempotency_key="r"), "workers", limit)
+        await harness.store.enqueue(keyed(idempotency_key="r", max_attempts=2), "workers", limit)
     return caught.value.backlog
 
 
@@ -233,8 +233,6 @@ async def test_the_state_is_the_next_time(harness: StoreHarness, rate_us: int, b
     await harness.client.delete(rate(harness))
     await post(harness, limits(harness, 5_000_000, burst=2))
     assert 4_000 < await harness.client.pttl(rate(harness)) <= 6_001
-    await harness.client.delete(rate(harness))
-    await post(harness, limits(harness, 5_000_000, burst=2))
 
 
 @pytest.mark.parametrize("state", ["", "soon", "-5", "nan", "inf", "9" * 30])

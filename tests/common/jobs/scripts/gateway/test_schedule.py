@@ -8,7 +8,7 @@ import contextlib
 import pytest
 
 from common.contracts.queue import Answer
-from common.errors import CorruptKey, IdempotencyConflict, QueueFull, ScheduleFull, SluiceError
+from common.errors import CorruptKey, IdempotencyConflict, ScheduleFull, SluiceError
 from common.jobs.queue import Promoter, QueueStore
 from common.jobs.scripts import CORE_SCRIPT
 from common.jobs.store import Claim, NewJob
@@ -80,24 +80,6 @@ async def test_which_limit_of_attempts_counts(
         [reply] = await harness.store.begin([claim], harness.worker)
         assert reply.answer is (Answer.RUN if number < expected else Answer.EXHAUSTED)
         await harness.client.hset(harness.keys.lease(job_id), "deadline_ms", "1")
-
-
-async def test_options_and_an_idempotency_key_use_separate_keys(harness: StoreHarness) -> None:
-    with pytest.raises(QueueFull):
-        await harness.store.enqueue(new_job(max_attempts=7, options=b"{}"), "workers", 0)
-    assert await harness.snapshot() == {}
-    first = keyed(delay_ms=0, max_attempts=3)
-    plain = new_job(idempotency_key="p", idempotency_ttl_s=500, fingerprint="f2")
-    await asyncio.gather(
-        *(harness.store.enqueue(job, "workers", 200) for job in (first, plain, later(), new_job()))
-    )
-    assert await harness.client.get(harness.keys.idempotency("k")) == first.job_id.encode()
-    assert await harness.client.get(harness.keys.fingerprint("k")) == b"f1"
-    assert await harness.client.get(harness.keys.idempotency("p")) == plain.job_id.encode()
-    assert (await harness.held(first.job_id))[b"max_attempts"] == b"3"
-    assert await harness.client.zcard(harness.keys.scheduled) == 1
-    assert await harness.client.xlen(harness.keys.queue) == 3
-    assert await harness.without_ttl() == []
 
 
 async def test_a_delayed_job_is_accepted_but_not_queued(harness: StoreHarness) -> None:
