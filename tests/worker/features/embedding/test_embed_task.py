@@ -32,9 +32,6 @@ class Lengths:
         self.begun = asyncio.Event()
         self.stopped = asyncio.Event()
 
-    async def embed(self, texts: Sequence[str]) -> list[list[float]]:
-        return (await self.embed_all(texts)).vectors
-
     async def embed_all(
         self, texts: Sequence[str], dimensions: int | None = None, on_done: OnDone | None = None
     ) -> EmbeddingResult:
