@@ -32,13 +32,22 @@ async def seq_of(hooks: WebhookHarness, name: str) -> int:
     return int(json.loads(taken.content)["seq"])
 
 
-async def dead(hooks: WebhookHarness, event_id: str = "") -> str:
-    """Create a dead letter; returns its event id."""
+async def dead_ones(hooks: WebhookHarness, *names: str) -> tuple[str, list[str]]:
+    """Dead letters of one job in this order; returns the job's id and the event ids."""
     job_id = await hooks.job(URL)
-    taken = await hooks.claimed(job_id)
-    letter = dead_letter_of(taken, event_id)
-    await hooks.store.settle(taken, DeliveryOutcome.DEAD, letter=letter)
-    return letter.event_id
+    await hooks.add_events(job_id, len(names) - 1)
+    events = [f"{job_id}:{name}" for name in names]
+    for event_id in events:
+        taken = await hooks.claimed(job_id)
+        letter = dead_letter_of(taken, event_id)
+        await hooks.store.settle(taken, DeliveryOutcome.DEAD, letter=letter)
+    return job_id, events
+
+
+async def dead(hooks: WebhookHarness) -> str:
+    """Create a dead letter; returns its event id."""
+    _, [event_id] = await dead_ones(hooks, "step.completed:0a1b2c3d")
+    return event_id
 
 
 async def test_a_new_job_is_due_at_once_with_a_complete_entry(hooks: WebhookHarness) -> None:
@@ -235,19 +244,6 @@ async def test_a_redrive_sends_the_same_bytes_once(hooks: WebhookHarness) -> Non
     assert await hooks.nothing_due()
 
 
-async def dead_ones(hooks: WebhookHarness, *names: str) -> tuple[str, list[str]]:
-    """Dead letters of one job in this order; returns the job's id and the event ids."""
-    job_id = await hooks.job(URL)
-    await hooks.add_events(job_id, len(names) - 1)
-    events = [f"{job_id}:{name}" for name in names]
-    for event_id in events:
-        taken = await hooks.claimed(job_id)
-        await hooks.store.settle(
-            taken, DeliveryOutcome.DEAD, letter=dead_letter_of(taken, event_id)
-        )
-    return job_id, events
-
-
 async def due(hooks: WebhookHarness) -> list[str]:
     return [each.name for each in (await hooks.store.next_due(10)).entries]
 
@@ -264,13 +260,9 @@ async def test_dead_letters_of_a_job_are_redriven_in_order(hooks: WebhookHarness
     await hooks.store.settle(taken, DeliveryOutcome.RETRY, delay_ms=60_000, detail=b"{}")
     assert sorted(await due(hooks)) == sorted([other, first])
     await hooks.due_now(first)
-    for name, becomes in (
-        (first, DeliveryOutcome.OK),
-        (second, DeliveryOutcome.DEAD),
-        (third, DeliveryOutcome.OK),
-    ):
-        taken = await hooks.claimed(name)
-        await hooks.store.settle(taken, becomes)
+    for name in (first, second, third):
+        becomes = DeliveryOutcome.DEAD if name == second else DeliveryOutcome.OK
+        await hooks.store.settle(await hooks.claimed(name), becomes)
     assert await due(hooks) == [other]
     assert await hooks.client.exists(hooks.keys.redrives(job_id)) == 0
     assert (await hooks.redrive(first, second)).facts["redriven"] == [second]
@@ -283,33 +275,26 @@ async def test_a_deleted_dead_letter_lets_the_next_proceed(hooks: WebhookHarness
     assert await hooks.claim(first) is None
     assert await due(hooks) == [second]
     assert await hooks.claim(second) is not None
+    # If all are deleted, nothing is due.
+    await hooks.due_now(second)
+    await hooks.client.delete(hooks.keys.dead_letters)
+    assert await hooks.claim(second) is None
+    assert await hooks.nothing_due()
+    assert await hooks.letters.event_ids() == []
 
 
-async def test_a_redrive_of_named_dead_letters_is_atomic(hooks: WebhookHarness) -> None:
+async def test_a_redrive_is_atomic_and_its_answer_repeated(hooks: WebhookHarness) -> None:
     event_id = await dead(hooks)
     outcome = await hooks.redrive(event_id, "wf_20260214_001:nope:00000000")
     assert outcome.answer is WorkflowAnswer.MISSING
     assert outcome.facts["items"] == ["wf_20260214_001:nope:00000000"]
     assert await hooks.nothing_due()
-
-
-async def test_the_same_request_is_answered_the_same(hooks: WebhookHarness) -> None:
-    event_id = await dead(hooks)
     first = await hooks.redrive(event_id, key="k")
     again = await hooks.redrive(event_id, key="k")
     assert again.replayed
     assert again.facts == first.facts
     other = await hooks.redrive("other", key="k")
     assert other.answer is WorkflowAnswer.REUSED
-
-
-async def test_a_dead_letter_deleted_while_waiting_is_not_due(hooks: WebhookHarness) -> None:
-    event_id = await dead(hooks)
-    await hooks.redrive(event_id)
-    await hooks.client.delete(hooks.keys.dead_letters)
-    assert await hooks.claim(event_id) is None
-    assert await hooks.nothing_due()
-    assert await hooks.letters.event_ids() == []
 
 
 @pytest.mark.parametrize("key", ["outbox", "delivery", "job"])

@@ -75,9 +75,8 @@ def test_proposals_are_always_consistent(edges: list[tuple[str, str, float]]) ->
 
 
 def test_known_terms_are_not_proposed() -> None:
-    known = KnownTerms(
-        [TermEntry("dead letter queue", ("DLQ",)), TermEntry("tls"), TermEntry("ttl")]
-    )
+    terms = TermEntry("dead letter queue", ("DLQ",)), TermEntry("tls"), TermEntry("ttl")
+    known = KnownTerms(list(terms))
     assert proposals_for(candidate("dlq", "Dead Letter Queue"), known=known) == []
     assert proposals_for(candidate("tls", "ttl"), known=known) == []  # known as two different terms
     assert proposals_for(candidate("DLQs", "DLQ"), known=known) == [("DLQs", "DLQ")]
@@ -152,19 +151,13 @@ def test_a_name_has_one_target_without_cycles() -> None:
 def test_files_with_a_common_topic_get_a_folder() -> None:
     files = [source(n, f"in/{n}.md") for n in range(1, 5)] + [source(5, "dead-letters/5.md")]
     files += [source(6, "")]
-    about = {
-        "s_001": ["dead letters"],
-        "s_002": ["retries", "dead letters"],
-        "s_003": ["retries"],
-        "s_004": ["something else"],
-        "s_005": ["dead letters"],
-    }
+    letters, retries = "dead letters", "retries"
+    topics = [[letters], [retries, letters], [retries], ["something else"], [letters]]
+    about = {f"s_{number:03d}": each for number, each in enumerate(topics, 1)}
     found = propose_moves(files, ExtractionResult(about=about))
-    assert [(each.source, each.target) for each in found] == [
-        ("in/1.md", "dead-letters/1.md"),
-        ("in/2.md", "retries/2.md"),
-        ("in/3.md", "retries/3.md"),
-    ]
+    moves = {each.source: each.target for each in found}
+    targets = "dead-letters/1.md", "retries/2.md", "retries/3.md"
+    assert moves == dict(zip(("in/1.md", "in/2.md", "in/3.md"), targets))
     assert {each.kind for each in found} == {MOVE}
     # A move never overwrites a file.
     files = [source(1, "a/x.md"), source(2, "b/x.md"), source(3, "c.md")]
@@ -194,14 +187,10 @@ def results() -> list[Any]:
 
 def test_proposals_are_the_same_in_every_process() -> None:
     program = f"import json; from {__name__} import results; print(json.dumps(results()))"
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONHASHSEED": "4242"},
-        capture_output=True,
-        check=True,
-        timeout=120,
-    )
-    assert json.loads(done.stdout) == json.loads(json.dumps(results()))
+    environment = {**os.environ, "PYTHONHASHSEED": "4242"}
+    command = [sys.executable, "-c", program]
+    said = subprocess.check_output(command, env=environment, timeout=120)
+    assert json.loads(said) == json.loads(json.dumps(results()))
     assert len(results()[1]) > 10
 
 
@@ -253,12 +242,8 @@ def test_each_kind() -> None:
 
 def test_known_terms_change_nothing() -> None:
     there = stored(TermEntry("Redis", ("rds",)))
-    found = planned(
-        there,
-        ("term_add", None, "redis"),
-        ("term_alias", "RDS", "redis"),
-        ("term_case", "x", "Redis"),
-    )
+    alias, case = ("term_alias", "RDS", "redis"), ("term_case", "x", "Redis")
+    found = planned(there, ("term_add", None, "redis"), alias, case)
     assert found.changes == []
     assert [status for _, status, _ in found.changed()] == ["applied"] * 3
 

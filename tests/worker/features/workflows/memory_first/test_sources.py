@@ -63,13 +63,9 @@ async def test_files_of_all_types_are_read(flows: FlowMaker, tmp_path: Path) -> 
     job_id = await job_with(worker, [{"type": "dir", "path": "."}])
     found = await worker.payloads(job_id, SOURCES)
     assert [(each["path"], each["title"], each["lang"]) for each in found] == [
-        ("a.md", "A title", "en"),
-        ("b.txt", "b.txt", "de"),
-        ("c.html", "Page", "en"),
-        ("d.json", "d.json", "en"),
-        ("e.csv", "e.csv", "en"),
-        ("f.pdf", "Paper", "en"),
-    ]
+        ("a.md", "A title", "en"), ("b.txt", "b.txt", "de"), ("c.html", "Page", "en"),
+        ("d.json", "d.json", "en"), ("e.csv", "e.csv", "en"), ("f.pdf", "Paper", "en"),
+    ]  # fmt: skip
     assert all(each["bytes"] == (tmp_path / each["path"]).stat().st_size for each in found)
     assert found[1]["chars"] == len("Ein Café für die Gäste und das Haus.")
     # Repeated files and duplicate texts.

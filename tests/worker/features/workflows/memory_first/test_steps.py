@@ -26,7 +26,7 @@ from tests.support.worker.memory_first import (
     text_worker,
 )
 from tests.support.worker.model_tasks import ScriptedModel
-from tests.support.worker.workflows import FlowMaker
+from tests.support.worker.workflows import FlowMaker, WorkflowWorker
 from worker.features.model.errors import ModelUnavailable, NoModel
 from worker.features.model.types import Completion
 from worker.features.workflows.memory_first.steps.analytics import Coverage, measure_coverage
@@ -41,6 +41,15 @@ from worker.features.workflows.memory_first.text.extractive_summary import (
 pytestmark = pytest.mark.fakeredis_only
 
 
+async def completed(
+    worker: WorkflowWorker, job_id: str, step: str, **options: Any
+) -> list[dict[str, Any]]:
+    """Run a step that succeeds; returns the payloads of its items."""
+    record = await worker.run(job_id, step, options)
+    assert record.status.value == "complete", record
+    return await worker.payloads(job_id, step)
+
+
 async def test_from_sources_to_proposals(flows: FlowMaker) -> None:
     worker = await text_worker(flows)
     job_id = await job_with(worker, [text(RUNBOOK), text(NOTES, "notes"), text(RUNBOOK, "again")])
@@ -49,12 +58,10 @@ async def test_from_sources_to_proposals(flows: FlowMaker) -> None:
     assert [each["title"] for each in sources] == ["Dead letters", "notes", "again"]
     assert [each["duplicate_of"] for each in sources] == [None, None, "s_001"]
     for step in (INDEX_EXTRACT, SUMMARIZE, PROPOSALS):
-        record = await worker.run(job_id, step)
-        assert record.status.value == "complete", record
+        await completed(worker, job_id, step)
     terms = await worker.payloads(job_id, INDEX_EXTRACT)
-    assert {"dead letter queue", "worker", "2026-02-14", "GitHub"} <= {
-        each["term"] for each in terms
-    }
+    names = {each["term"] for each in terms}
+    assert names >= {"dead letter queue", "worker", "2026-02-14", "GitHub"}
     for term in terms:
         for place in term["evidence"]:
             source = {"s_001": RUNBOOK, "s_002": NOTES}[place["source"]]
@@ -73,9 +80,7 @@ async def test_from_sources_to_proposals(flows: FlowMaker) -> None:
     # A job without sources.
     job_id = await job_with(worker, [])
     for step in (INDEX_EXTRACT, SUMMARIZE, PROPOSALS):
-        record = await worker.run(job_id, step)
-        assert record.status.value == "complete", record
-        assert await worker.payloads(job_id, step) == []
+        assert await completed(worker, job_id, step) == []
     assert (await worker.step(job_id, PROPOSALS)).summary == "Generated 0 proposals"
 
 
@@ -83,41 +88,31 @@ async def test_split_and_whole_extraction_are_equal(flows: FlowMaker) -> None:
     bodies = [f"# Page {n}\n\n{RUNBOOK}\n\n{NOTES}\n\nPage {n} ends." for n in range(20)]
     worker = await text_worker(flows)
     job_id = await job_with(worker, [text(each) for each in bodies])
-    record = await worker.run(job_id, INDEX_EXTRACT, {"max_terms": 10})
-    assert record.status.value == "complete", record
-    assert record.parts == 3
-    expected = [term.payload() for term in found_in(*bodies, most=10).terms[:10]]
-    assert await worker.payloads(job_id, INDEX_EXTRACT) == expected
-    assert len(expected) == 10
+    found = await completed(worker, job_id, INDEX_EXTRACT, max_terms=10)
+    assert found == [term.payload() for term in found_in(*bodies, most=10).terms[:10]]
+    assert len(found) == 10
+    assert (await worker.step(job_id, INDEX_EXTRACT)).parts == 3
 
 
 async def test_options_of_the_steps_without_a_model(flows: FlowMaker) -> None:
     worker = await text_worker(flows)
     job_id = await job_with(worker, [text(RUNBOOK), text(NOTES)])
-    await worker.run(job_id, SUMMARIZE, {"sentences": 2})
-    found = await worker.payloads(job_id, SUMMARIZE)
-    assert [(each["scope"], each["source"], each["method"]) for each in found] == [
-        ("overall", None, "extractive"),
-        ("source", "s_001", "extractive"),
-        ("source", "s_002", "extractive"),
-    ]
+    found = await completed(worker, job_id, SUMMARIZE, sentences=2)
+    scopes = [(each["scope"], each["source"]) for each in found]
+    assert scopes == [("overall", None), ("source", "s_001"), ("source", "s_002")]
+    assert {each["method"] for each in found} == {"extractive"}
     for each in found:
         assert len(each["sentences"]) == 2
         for place in each["sentences"]:
             assert place["source"] in ("s_001", "s_002")
-    await worker.run(job_id, PROPOSALS)
-    every = await worker.payloads(job_id, PROPOSALS)
-    await worker.run(job_id, PROPOSALS, {"limit": 3})
-    assert await worker.payloads(job_id, PROPOSALS) == every[:3]
-    await worker.run(job_id, PROPOSALS, {"min_confidence": 0.9})
-    assert await worker.payloads(job_id, PROPOSALS) == [
-        each for each in every if each["confidence"] >= 0.9
-    ]
+    every = await completed(worker, job_id, PROPOSALS)
+    assert await completed(worker, job_id, PROPOSALS, limit=3) == every[:3]
+    sure = [each for each in every if each["confidence"] >= 0.9]
+    assert await completed(worker, job_id, PROPOSALS, min_confidence=0.9) == sure
     # Known terms are not proposed.
     entry = TermEntry("dead letter queue", ("DLQ",))
     await worker.client.hset("rag:default:ontology", term_key(entry.term), entry.to_json())
-    await worker.run(job_id, PROPOSALS, {})
-    after = await worker.payloads(job_id, PROPOSALS)
+    after = await completed(worker, job_id, PROPOSALS)
     gone = [each for each in every if each not in after]
     assert [(each["kind"], each["from"]) for each in gone] == [("term_alias", "DLQ")]
 
@@ -142,25 +137,12 @@ def test_a_summary_is_made_of_exact_sentences_in_their_order() -> None:
 
 
 def test_headings_code_and_tables_are_skipped_if_possible() -> None:
-    body = (
-        "# The queue of the worker\n\n```\nthe worker reads the queue.\n```\n\n| the | worker |\n"
-    )
-    [source] = read(
-        body + "\nThe worker reads the queue, and the queue never waits for the worker."
-    )
-    best, _ = summarize_source(source, 3)
-    assert (
-        join_sentences(best)
-        == "The worker reads the queue, and the queue never waits for the worker."
-    )
-    for body in (
-        "word",
-        "a | b\n1 | 2",
-        "```\ncode\n```",
-        "x" * 100_000,
-        "短い。",
-        "死信队列用于存放消息。",
-    ):
+    skipped = "# The queue\n\n```\nthe worker reads the queue.\n```\n\n| the | worker |\n\n"
+    sentence = "The worker reads the queue, and the queue never waits for the worker."
+    best, _ = summarize_source(read(skipped + sentence)[0], 3)
+    assert join_sentences(best) == sentence
+    odd = ["word", "a | b\n1 | 2", "```\ncode\n```", "x" * 100_000, "短い。"]
+    for body in (*odd, "死信队列用于存放消息。"):
         best, _ = summarize_source(read(body)[0], 3)
         assert join_sentences(best)
 
@@ -193,9 +175,7 @@ async def test_summaries_by_a_model(flows: FlowMaker, monkeypatch: pytest.Monkey
     for error in (NoModel(), ModelUnavailable("it is away")):
         model.requests.clear()
         model.lines = ["First.", error]
-        record = await worker.run(job_id, SUMMARIZE, {})
-        assert record.status.value == "complete"
-        found = await worker.payloads(job_id, SUMMARIZE)
+        found = await completed(worker, job_id, SUMMARIZE)
         assert [each["method"] for each in found] == ["extractive", "model", "extractive"]
         assert len(model.requests) == 2
     # A model that never answers is not waited for.
@@ -209,8 +189,7 @@ async def test_summaries_by_a_model(flows: FlowMaker, monkeypatch: pytest.Monkey
         raise AssertionError
 
     monkeypatch.setattr(model, "complete", never_answers)
-    await worker.run(job_id, SUMMARIZE, {"model_timeout_s": 0.05})
-    found = await worker.payloads(job_id, SUMMARIZE)
+    found = await completed(worker, job_id, SUMMARIZE, model_timeout_s=0.05)
     assert {each["method"] for each in found} == {"extractive"}
     assert len(stopped) == 1
 
@@ -221,9 +200,7 @@ UNRELATED = "Cats sleep on the sofa all day."
 
 async def metrics(worker: ApplyWorker, job_id: str) -> dict[str, Any]:
     """Metrics by name; those of single steps by name and step."""
-    record = await worker.run(job_id, "analytics")
-    assert record.status.value == "complete", record
-    found = await worker.payloads(job_id, "analytics")
+    found = await completed(worker, job_id, "analytics")
     return {f"{each['metric']} {each.get('step', '')}".strip(): each for each in found}
 
 
@@ -231,21 +208,16 @@ async def test_metrics_of_a_job(jobs: ApplyWorker) -> None:
     job_id = await jobs.reviewed([DLQ, ADD, ADD], [SAYS_IT, GLOSSARY, UNRELATED], approve=False)
     undone = await jobs.workflows.undo(job_id, "undo_0a0b0c0d", jobs.once())
     assert undone.answer.value == "ok", undone
-    decisions = [
-        Decision("p_001", Action.APPROVE),
-        Decision("p_002", Action.APPROVE),
-        Decision("p_003", Action.REJECT),
-    ]
+    actions = {"p_001": Action.APPROVE, "p_002": Action.APPROVE, "p_003": Action.REJECT}
+    decisions = [Decision(name, action) for name, action in actions.items()]
     wanted = DecideCommand(job_id, "me", decisions, token="0a0b0c0e", reviewing=True)
     await jobs.workflows.decide(wanted, jobs.once(), jobs.ids(), jobs.admission)
     await jobs.applied(job_id)
     found = await metrics(jobs, job_id)
     assert found["proposals"] == {
-        "metric": "proposals",
-        "value": 3,
-        "by_status": {"applied": 2, "rejected": 1},
+        "metric": "proposals", "value": 3, "by_status": {"applied": 2, "rejected": 1},
         "by_kind": {"term_add": 2, "term_alias": 1},
-    }
+    }  # fmt: skip
     assert found["acceptance_rate"] == {
         "metric": "acceptance_rate", "value": 0.6667, "accepted": 2, "rejected": 1,
     }  # fmt: skip
