@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import time
@@ -15,7 +14,7 @@ import pytest
 
 from tests.support.processes import commands
 from tests.support.processes.gateway import TIMEOUT_S, StartGateway
-from tests.support.processes.jobs import KEYS, pending, statuses, terminal_events
+from tests.support.processes.jobs import KEYS, check_history, statuses
 from tests.support.processes.retrying_clients import RetryingClients
 from tests.support.processes.worker import Process
 from tests.support.small_disk import SmallDisk, small_disk
@@ -105,32 +104,25 @@ async def test_a_full_disk_loses_no_job(
         held = [gateway.submit(payload={"held": True}) for _ in range(HELD)]
         await eventually(lambda: len(noted(tmp_path, "attempts")) == HELD, TIMEOUT_S)
         load = RetryingClients(client, "load", {}, 0.02, RECOVERY_S)
-        running = asyncio.create_task(load.run())
-        await eventually(lambda: len(load.accepted) >= REQUESTS, TIMEOUT_S)
-        disk.fill()
-        await eventually(lambda: load.refused["store_unavailable"] >= REQUESTS, TIMEOUT_S)
-        await check_refusal(client, fsync, node, held[0])
-        (tmp_path / "go").touch()
-        await eventually(lambda: len(noted(tmp_path, "results")) == HELD, TIMEOUT_S)
-        if fsync == "everysec":  # their results cannot be stored yet
-            assert statuses(node.client, held) == {"running"}
-        freed_at = time.monotonic()
-        disk.free()
-        if fsync == "always":
-            assert not node.alive
-            node.start()
-        await eventually(
-            lambda: sum(each.sent > freed_at for each in load.accepted) >= REQUESTS, RECOVERY_S
-        )
-        load.over = True
-        await asyncio.wait_for(running, RECOVERY_S)
+        async with load.running():
+            await load.recovered(time.monotonic(), REQUESTS)
+            disk.fill()
+            await eventually(lambda: load.refused["store_unavailable"] >= REQUESTS, TIMEOUT_S)
+            await check_refusal(client, fsync, node, held[0])
+            (tmp_path / "go").touch()
+            await eventually(lambda: len(noted(tmp_path, "results")) == HELD, TIMEOUT_S)
+            if fsync == "everysec":  # their results cannot be stored yet
+                assert statuses(node.client, held) == {"running"}
+            freed_at = time.monotonic()
+            disk.free()
+            if fsync == "always":
+                assert not node.alive
+                node.start()
+            await load.recovered(freed_at, REQUESTS)
         assert (await client.get("/readyz")).status_code == 200
     assert set(load.refused) == {"store_unavailable"}
     job_ids = [*held, *load.acknowledged.values()]
-    await eventually(lambda: statuses(node.client, job_ids) == {"done"}, RECOVERY_S)
-    for job_id in job_ids:
-        assert terminal_events(node.client, job_id) == ["done"], job_id
-    await eventually(lambda: not pending(node.client), RECOVERY_S)
+    check_history(node.client, job_ids, RECOVERY_S)
     stored = {key.decode() for key in node.client.scan_iter(KEYS.job("*"), count=1000)}
     assert {key for key in stored if key.count(":") == 1} == {KEYS.job(each) for each in job_ids}
     assert sorted(noted(tmp_path, "attempts")) == sorted(job_ids)

@@ -16,6 +16,7 @@ from common.errors import EXIT_CONFIG
 from tests.support.processes import commands
 from tests.support.processes.cluster import PARTITIONS, ClusterProcesses
 from tests.support.processes.gateway import TIMEOUT_S, RawStream, StartGateway
+from tests.support.processes.jobs import check_history
 from tests.support.processes.retrying_clients import RetryingClients
 from tests.support.processes.worker import Process
 from tests.support.topologies import (
@@ -102,21 +103,13 @@ async def test_a_failover_of_a_sentinel_set(
         spawn("worker.echo_worker", redis_url=servers.url, lease_ms=2000, block_ms=200)
         async with gateway.http_async() as client:
             load = RetryingClients(client, "tls", {"text": "hello"}, 0.02, RECOVERY_S)
-            running = asyncio.create_task(load.run())
-            await eventually(lambda: len(load.accepted) > 20, TIMEOUT_S)
-            old = servers.master
-            old.kill()
-            killed_at = time.monotonic()
-            await eventually(
-                lambda: sum(each.sent > killed_at for each in load.accepted) > 20, RECOVERY_S
-            )
-            load.over = True
-            await asyncio.wait_for(running, RECOVERY_S)
-            assert servers.master is not old
-            for job_id in load.acknowledged.values():
-                kinds = await RawStream.event_types(gateway.port, job_id)
-                assert kinds.count("done") == 1, kinds
-                assert kinds[-1] == "done"
+            async with load.running():
+                await load.recovered(time.monotonic(), 20)
+                old = servers.master
+                old.kill()
+                await load.recovered(time.monotonic(), 20)
+        assert servers.master is not old
+        check_history(servers.master.client, list(load.acknowledged.values()))
 
 
 async def test_partitions_on_a_cluster(

@@ -194,16 +194,12 @@ async def under_load(processes: ClusterProcesses, name: str, change: Callable[[]
     sent after it began.
     """
     load = Load(processes, name)
-    running = asyncio.create_task(load.run())
-    try:
+    async with load.running():
         await asyncio.sleep(LOAD_S)
         began = time.monotonic()
         await asyncio.to_thread(change)
         took = await load.recovered(began)
         await asyncio.sleep(LOAD_S)
-    finally:
-        load.over = True
-        await running
     await processes.check_history(list(load.acknowledged.values()))
     return took
 

@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterator
 import httpx
 import pytest
 
-from common.contracts.jobs import TERMINAL
 from tests.support.gateway.harness import CHAT
 from tests.support.processes.gateway import GatewayProcess, StartGateway
-from tests.support.processes.jobs import KEYS, pending, statuses, terminal_events
-from tests.support.processes.retrying_clients import CLIENTS, RetryingClients
+from tests.support.processes.jobs import KEYS, check_history
+from tests.support.processes.retrying_clients import RetryingClients
 from tests.support.processes.worker import Process
-from tests.support.topologies import LONG_TIMEOUT_MS, SentinelSet, sentinel_set, until
+from tests.support.topologies import LONG_TIMEOUT_MS, SentinelSet, sentinel_set
 
 pytestmark = [pytest.mark.process, pytest.mark.slow("starts twelve servers")]
 
@@ -26,24 +25,6 @@ LOAD_S = 1.0
 #: Detection takes a second, then there is an election, on a busy machine. Before 7.0, a Sentinel
 #: that was stalled itself does not act for half a minute.
 RECOVERY_S = 90.0
-ENDED_S = 90.0
-
-
-class Load(RetryingClients):
-    """Posts jobs repeatedly; measures the time until they are accepted again."""
-
-    def __init__(self, client: httpx.AsyncClient, name: str) -> None:
-        super().__init__(client, name, {"load": name}, PAUSE_S, RECOVERY_S)
-
-    async def recovered(self, since: float) -> float:
-        """Seconds until as many requests as clients, sent after `since`, were accepted."""
-        deadline = time.monotonic() + RECOVERY_S
-        while True:
-            later = sorted(each.at for each in self.accepted if each.sent > since)
-            if len(later) >= CLIENTS:
-                return later[CLIENTS - 1] - since
-            assert time.monotonic() < deadline, f"nothing accepted; refused: {self.refused}"
-            await asyncio.sleep(0.02)
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +45,7 @@ def gateway_over(start_gateway: StartGateway) -> Callable[..., GatewayProcess]:
 
 
 def print_measurement(
-    capsys: pytest.CaptureFixture[str], what: str, load: Load, recovery_s: float
+    capsys: pytest.CaptureFixture[str], what: str, load: RetryingClients, recovery_s: float
 ) -> None:
     """Prints the measurement for docs/scaling.md."""
     with capsys.disabled():
@@ -74,42 +55,24 @@ def print_measurement(
         )
 
 
-def check_history(servers: SentinelSet, load: Load) -> None:
-    """Every acknowledged job ends exactly once, and nothing is left over."""
-    client = servers.master.client
-    job_ids = list(load.acknowledged.values())
-    assert len(set(job_ids)) == len(job_ids)
-
-    def all_ended() -> bool:
-        return statuses(client, job_ids) <= {*TERMINAL, "lost"}
-
-    until(all_ended, ENDED_S, "every job ends")
-    assert statuses(client, job_ids) == {"done"}
-    for job_id in job_ids:
-        assert terminal_events(client, job_id) == ["done"], job_id
-    until(lambda: pending(client) == 0, ENDED_S, "all are acked")
-
-
 async def fail_over(
     servers: SentinelSet,
     gateway: GatewayProcess,
     name: str,
     failover: Callable[[], object],
     after: Callable[[], object] = lambda: None,
-) -> tuple[Load, float]:
+) -> tuple[RetryingClients, float]:
     """Runs load before, during and after the failover; returns it and the recovery time."""
     async with gateway.http_async() as client:
-        load = Load(client, name)
-        running = asyncio.create_task(load.run())
-        await load.recovered(time.monotonic())
-        await asyncio.sleep(LOAD_S)
-        began = time.monotonic()
-        await asyncio.to_thread(failover)
-        recovery_s = await load.recovered(began if name != "demoted" else time.monotonic())
-        after()
-        await asyncio.sleep(LOAD_S)
-        load.over = True
-        await asyncio.wait_for(running, RECOVERY_S)
+        load = RetryingClients(client, name, {"load": name}, PAUSE_S, RECOVERY_S)
+        async with load.running():
+            await load.recovered(time.monotonic())
+            await asyncio.sleep(LOAD_S)
+            began = time.monotonic()
+            await asyncio.to_thread(failover)
+            recovery_s = await load.recovered(began if name != "demoted" else time.monotonic())
+            after()
+            await asyncio.sleep(LOAD_S)
     return load, recovery_s
 
 
@@ -159,7 +122,7 @@ async def test_a_lost_master_loses_no_acknowledged_job(
     load, recovery_s = await fail_over(servers, gateway, how, faults[how], after)
     if how == "killed":
         assert servers.master is not old
-    check_history(servers, load)
+    check_history(servers.master.client, list(load.acknowledged.values()))
     print_measurement(capsys, how, load, recovery_s)
     if how == "killed":
         old.start()  # it comes back as a replica

@@ -135,7 +135,7 @@ class Load(RetryingClients):
     def __init__(self, processes: ClusterProcesses, name: str) -> None:
         super().__init__(processes.client, name, {"ms": 20}, PAUSE_S, RECOVERY_S)
 
-    async def recovered(self, since: float) -> float:
+    async def recovered(self, since: float) -> float:  # type: ignore[override]
         """Seconds until every partition has accepted a job that was sent after `since`."""
         deadline = time.monotonic() + RECOVERY_S
         while True:

@@ -56,6 +56,16 @@ def terminal_events(client: redis.Redis, job_id: str) -> list[str]:
     return ends if ends == kinds[-len(ends) :] else [*ends, "something after it"]
 
 
+def check_history(client: redis.Redis, job_ids: list[str], timeout_s: float = 90.0) -> None:
+    """Every acknowledged job ends exactly once, and nothing is left over."""
+    assert len(set(job_ids)) == len(job_ids)
+    wait_until(lambda: statuses(client, job_ids) <= {*TERMINAL, "lost"}, timeout_s)
+    assert statuses(client, job_ids) == {"done"}
+    for job_id in job_ids:
+        assert terminal_events(client, job_id) == ["done"], job_id
+    wait_until(lambda: pending(client) == 0, timeout_s)
+
+
 def field(client: redis.Redis, job_id: str, name: str) -> Any:
     found: Any = client.hget(KEYS.job(job_id), name)
     return json.loads(found or "null")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -38,8 +40,25 @@ class RetryingClients:
     refused: Counter[str] = field(default_factory=Counter)
     over: bool = False
 
-    async def run(self) -> None:
-        await asyncio.gather(*(self._client(number) for number in range(CLIENTS)))
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[RetryingClients]:
+        """The clients send requests within the block."""
+        clients = asyncio.gather(*(self._client(number) for number in range(CLIENTS)))
+        try:
+            yield self
+        finally:
+            self.over = True
+            await asyncio.wait_for(clients, self.retry_for_s)
+
+    async def recovered(self, since: float, count: int = CLIENTS) -> float:
+        """Seconds until this many requests, sent after `since`, were accepted."""
+        deadline = time.monotonic() + self.retry_for_s
+        while True:
+            later = sorted(each.at for each in self.accepted if each.sent > since)
+            if len(later) >= count:
+                return later[count - 1] - since
+            assert time.monotonic() < deadline, f"nothing accepted; refused: {self.refused}"
+            await asyncio.sleep(0.02)
 
     async def _client(self, number: int) -> None:
         turn = 0
