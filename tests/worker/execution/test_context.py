@@ -146,20 +146,21 @@ RESERVED = ["queued", "running", "done", "error", "canceling", "canceled"]
 
 
 @pytest.mark.parametrize(
-    "event",
+    ("type", "data", "options"),
     [
-        *((type, {}) for type in RESERVED),
-        *((type, {}) for type in ("", "two\nlines", "a\rb", "\x00", "\ud800", "\u2028")),
-        *(("a", data) for data in (..., {1}, b"x", "\ud800", "x" * MAX_EVENT_BYTES)),
-        *(("a", {}, step) for step in (None, "\ud800", b"x", ["a"], "two\nlines")),
+        *((type, {}, {}) for type in RESERVED),
+        *((type, {}, {}) for type in ("", "two\nlines", "a\rb", "\x00", "\ud800", "\u2028")),
+        *(("a", data, {}) for data in (..., {1}, b"x", "\ud800", "x" * MAX_EVENT_BYTES)),
+        *(("a", {}, {"step": step}) for step in (None, "\ud800", b"x", ["a"], "two\nlines")),
     ],
-    ids=lambda event: repr(event)[:40],
+    ids=lambda value: repr(value)[:40],
 )
-async def test_invalid_events_fail_the_handler(context: JobContext, event: Any) -> None:
+async def test_invalid_events_fail_the_handler(
+    context: JobContext, type: str, data: Any, options: dict[str, Any]
+) -> None:
     """An argument that cannot be sent to Redis would otherwise fail the worker's batcher."""
-    type, data, *steps = event
     with pytest.raises((TypeError, ValueError)) as caught:
-        await context.emit(type, data, **{"step": step for step in steps})
+        await context.emit(type, data, **options)
     if type in RESERVED:
         assert type in str(caught.value)
 
