@@ -86,14 +86,6 @@ def text_answer(text: str, pause_s: float = 0.0, **more: Any) -> Answer:
     return Answer(tokens(text, pause_s), **more)
 
 
-def reasoning_answer(
-    reasoning: str, text: str, member: str = "reasoning_content", **more: Any
-) -> Answer:
-    """An answer with reasoning before the text."""
-    thoughts = [{member: step["content"]} for step in tokens(reasoning) if isinstance(step, dict)]
-    return Answer([*thoughts, *tokens(text)], **more)
-
-
 def tool_call_answer(*calls: tuple[str, Any], text: str = "", **more: Any) -> Answer:
     """An answer with tool calls (name and arguments); the arguments are sent in pieces."""
     steps = tokens(text)

@@ -42,7 +42,10 @@ class FakeLimits:
 
 
 class FakeJob:
-    """The part of a JobContext that the client uses."""
+    """The part of a JobContext that the client and tool calls use."""
+
+    job_id = "job-1"
+    tenant = "acme"
 
     def __init__(self, task: str = "chat") -> None:
         self.task = task

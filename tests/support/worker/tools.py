@@ -8,6 +8,7 @@ from typing import Any
 
 from common.contracts.models import ModelStep
 from tests.support.worker.harness import WorkerHarness
+from tests.support.worker.model import FakeJob
 from tests.support.worker.model_tasks import Line, ScriptedModel
 from worker.execution.context import JobContext
 from worker.features.agent.loop import run_agent
@@ -20,19 +21,6 @@ from worker.features.tools.toolbox import ToolBox
 from worker.registry import Registry
 
 ANYTHING: dict[str, Any] = {"type": "object"}
-
-
-class Job:
-    """A job that a call may belong to."""
-
-    job_id = "job-1"
-    tenant = "acme"
-
-    def __init__(self) -> None:
-        self.canceled = asyncio.Event()
-
-    async def wait_for_cancel(self) -> None:
-        await self.canceled.wait()
 
 
 class CountedTools:
@@ -60,7 +48,7 @@ async def use(name: str, toolbox: ToolBox | None = None, **arguments: Any) -> An
     """Call a tool, by default a built-in one; returns its output."""
     toolbox = toolbox or CountedTools().toolbox
     tool = toolbox.find(name)
-    return (await toolbox.call(tool, tool.parse(arguments), Job(), "job-1:call")).value
+    return (await toolbox.call(tool, tool.parse(arguments), FakeJob().context, "job-1:call")).value
 
 
 async def events(worker: WorkerHarness, job_id: str, *kinds: str) -> list[dict[str, Any]]:

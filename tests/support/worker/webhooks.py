@@ -121,8 +121,9 @@ class WebhookHarness:
 
     # -- the service -----------------------------------------------------------------------
 
-    def settings(self, **changes: object) -> WorkerSettings:
-        values: dict[str, object] = {
+    async def service(self, *, run: bool = True, **changes: object) -> WebhookService:
+        """The service of a worker; with `run`, running."""
+        values: dict[str, Any] = {
             "workflow_webhook_allowed_hosts": "127.0.0.1",
             "workflow_webhook_secret": SECRET,
             "workflow_webhook_retry_backoff_seconds": 0.02,
@@ -131,11 +132,7 @@ class WebhookHarness:
             "workflow_webhook_dlq_path": str(self.file),
             **changes,
         }
-        return WorkerSettings(**values)  # type: ignore[arg-type]
-
-    async def service(self, *, run: bool = True, **changes: object) -> WebhookService:
-        """The service of a worker; with `run`, running."""
-        service = WebhookService(self.settings(**changes))
+        service = WebhookService(WorkerSettings(**values))
         services = WorkerServices(
             *(self.client, None, self.workflows, None, self.jobs, None, self.store),  # type: ignore[arg-type]
             subscribe=lambda heard: self.backend.wire(on_message=heard),

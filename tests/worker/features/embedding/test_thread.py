@@ -9,14 +9,9 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from tests.support.waiting import eventually
+from worker.features.embedding import thread as module
 from worker.features.embedding.local import LocalEmbedder
-from worker.features.embedding.thread import (
-    BATCH_TOKENS,
-    READ_AHEAD,
-    EmbeddingRequest,
-    EmbeddingThread,
-    make_batches,
-)
+from worker.features.embedding.thread import BATCH_TOKENS, EmbeddingRequest, EmbeddingThread
 from worker.features.embedding.types import EmbeddingResult
 from worker.features.embedding.wordpiece import EncodedText
 
@@ -93,7 +88,7 @@ LONG = "x" * BATCH_TOKENS
 
 def test_batches_hold_texts_of_about_one_length() -> None:
     lengths = [3, 200, 64, 64, 5, 128, 60, 100, 3, 256]
-    found = make_batches([(place, [0] * length) for place, length in enumerate(lengths)])
+    found = module.make_batches([(place, [0] * length) for place, length in enumerate(lengths)])
     assert [[len(ids) for _, ids in batch] for batch in found] == [
         [256], [200], [128, 100], [64, 64, 60, 5], [3, 3],
     ]  # fmt: skip
@@ -101,7 +96,7 @@ def test_batches_hold_texts_of_about_one_length() -> None:
 
 
 async def test_vectors_come_in_the_order_of_the_texts(thread: EmbeddingThread) -> None:
-    texts = ["a" * (7 * number % 100 + 1) for number in range(3 * READ_AHEAD)]
+    texts = ["a" * (7 * number % 100 + 1) for number in range(3 * module.READ_AHEAD)]
     made = await result_of(put(thread, *texts))
     assert made.vectors == [[float(len(text))] for text in texts]
     assert made.tokens == sum(map(len, texts))
@@ -126,12 +121,12 @@ async def test_several_lists_take_turns(thread: EmbeddingThread, model: SlowMode
 
 async def test_long_lists_are_read_in_parts(thread: EmbeddingThread, model: SlowModel) -> None:
     model.hold()
-    work = put(thread, *["a"] * (3 * READ_AHEAD))
+    work = put(thread, *["a"] * (3 * module.READ_AHEAD))
     await model.busy()
-    assert model.read == READ_AHEAD
+    assert model.read == module.READ_AHEAD
     model.allow()
     await result_of(work)
-    assert model.read == 3 * READ_AHEAD
+    assert model.read == 3 * module.READ_AHEAD
 
 
 async def test_an_error_affects_only_one_request(thread: EmbeddingThread, model: SlowModel) -> None:

@@ -15,13 +15,9 @@ from hypothesis import strategies as st
 from tokenizers import BertWordPieceTokenizer, Tokenizer
 
 from tests.support.worker.embedding import weights
+from worker.features.embedding import wordpiece
 from worker.features.embedding.types import DamagedModel
-from worker.features.embedding.wordpiece import (
-    PIECE_CHARS,
-    SPECIAL_TOKENS,
-    WordPiece,
-    read_vocabulary,
-)
+from worker.features.embedding.wordpiece import SPECIAL_TOKENS, WordPiece, read_vocabulary
 
 ROOT = Path(__file__).parents[4]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
@@ -132,14 +128,13 @@ def test_no_more_than_the_model_reads(small: Pair) -> None:
 
 def test_text_beyond_the_limit_is_not_read(small: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
-    from worker.features.embedding import wordpiece
 
     plain = wordpiece._normalized_words
     monkeypatch.setattr(
         wordpiece, "_normalized_words", lambda text: (seen.append(text), plain(text))[1]
     )
     assert small.ours.encode("a " * 1_000_000, 256).truncated
-    assert sum(map(len, seen)) <= 2 * PIECE_CHARS
+    assert sum(map(len, seen)) <= 2 * wordpiece.PIECE_CHARS
 
 
 def test_both_files_hold_the_vocabulary(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from tests.support.model.answers import (
     Answer,
     body_answer,
-    reasoning_answer,
     text_answer,
     tokens,
     tool_call_answer,
@@ -69,7 +68,8 @@ async def test_the_request(model: ModelHarness) -> None:
 
 @pytest.mark.parametrize("member", ["reasoning_content", "reasoning"])
 async def test_reasoning_comes_first(model: ModelHarness, member: str) -> None:
-    model.server.add_answers(reasoning_answer("let me see", "four", member))
+    thoughts = [{member: word} for word in ("let", " me", " see")]
+    model.server.add_answers(Answer([*thoughts, *tokens("four")]))
     sink = RecordingSink()
     answer = await model.ask(sink=sink)
     assert (answer.reasoning, answer.text) == ("let me see", "four")
@@ -135,8 +135,8 @@ async def test_usage_is_reported_by_the_server_or_counted(model: ModelHarness) -
 
 
 async def test_a_server_that_does_not_stream(model: ModelHarness) -> None:
-    model.server.add_answers(replace(text_answer("all at once"), streams=False))
-    model.server.add_answers(replace(tool_call_answer(("f", {"x": 1})), streams=False))
+    whole = text_answer("all at once"), tool_call_answer(("f", {"x": 1}))
+    model.server.add_answers(*(replace(each, streams=False) for each in whole))
     sink = RecordingSink()
     answer = await model.ask(sink=sink)
     assert sink.pieces == [("text", "all at once")]
@@ -169,9 +169,7 @@ async def test_peculiarities_of_servers(model: ModelHarness) -> None:
         model.server.add_answers(answer)
         assert (await model.ask()).text == "a b", name
     # Surrogate pairs may be split.
-    halves = [rb'data: {"choices":[{"delta":{"content":"\ud83d"}}]}' + b"\n\n"]
-    halves += [rb'data: {"choices":[{"delta":{"content":"\ude00"}}]}' + b"\n\n"]
-    model.server.add_answers(Answer(halves))
+    model.server.add_answers(Answer([{"content": "\ud83d"}, {"content": "\ude00"}]))
     assert (await model.ask()).text.encode("utf-16", "surrogatepass").decode("utf-16") == "😀"
 
 

@@ -10,15 +10,8 @@ from tests.support.waiting import eventually
 from tests.support.worker.rag import RagMaker, RagWorker, ScriptedModel, WordEmbedder
 from worker.execution.context import JobContext
 from worker.features.model.errors import ModelBroken, ModelUnavailable, NoModel
-from worker.features.rag.answering import (
-    NOTHING_FOUND,
-    SOURCE_CHARS,
-    build_request,
-    extract_citations,
-    find_citations,
-    find_support,
-    fit_sources,
-)
+from worker.features.rag import answering
+from worker.features.rag.answering import extract_citations, find_citations, find_support
 from worker.features.rag.search import Hit
 
 LEASES = (
@@ -177,10 +170,11 @@ def test_every_quotation_is_exact(answer: str, query: str, texts: list[str]) -> 
 
 
 def test_small_models_are_given_few_sources() -> None:
-    many = fit_sources([hit("x" * 1200) for _ in range(20)])
-    assert 1 < len(many) <= SOURCE_CHARS // 1200 + 1
-    assert len(fit_sources([hit("x" * 9000)])) == 1
-    assert len(build_request("q", many).messages[1]["content"]) < SOURCE_CHARS + 1000
+    many = answering.fit_sources([hit("x" * 1200) for _ in range(20)])
+    assert 1 < len(many) <= answering.SOURCE_CHARS // 1200 + 1
+    assert len(answering.fit_sources([hit("x" * 9000)])) == 1
+    _, asked = answering.build_request("q", many).messages
+    assert len(asked["content"]) < answering.SOURCE_CHARS + 1000
 
 
 def test_spans_of_citations_are_relative_to_the_document() -> None:
@@ -196,7 +190,8 @@ async def test_the_model_is_asked_only_with_hits_and_if_requested(rag: RagMaker)
     model = ScriptedModel("Whatever.")
     worker = await filled(rag, model)
     result = await worker.ask("zebra", answer=True)
-    assert (result["text"], result["hits"], result["citations"]) == (NOTHING_FOUND, [], [])
+    assert result["text"] == answering.NOTHING_FOUND
+    assert result["hits"] == result["citations"] == []
     ended = await worker.do({"query": "tea"})
     assert "text" not in ended.result
     assert ended.events("message") == []

@@ -10,14 +10,9 @@ from typing import Any
 import pytest
 
 from common.contracts.rag import MOST_ALIASES, RagKeys
+from common.features.rag import ontology
 from common.features.rag.documents import DocumentRecord
-from common.features.rag.ontology import (
-    OntologyReader,
-    TermEntry,
-    normalize_name,
-    parse_entries,
-    term_key,
-)
+from common.features.rag.ontology import OntologyReader, TermEntry, term_key
 from tests.support.worker.rag import RagMaker, RagWorker, WordEmbedder
 from worker.features.rag.errors import CorruptNamespace
 from worker.features.rag.index import cache as module
@@ -228,12 +223,12 @@ def test_without_other_names_nothing_changes(names: Any) -> None:
 def test_entries_keep_what_they_are() -> None:
     entry = TermEntry("Café", ("kaffee",), "term_alias", "wf_20260214_001", "p_001", 17)
     assert TermEntry.from_json(entry.to_json()) == entry
-    assert parse_entries({b"b": DLQ.to_json(), b"a": entry.to_json()}) == [entry, DLQ]
+    assert ontology.parse_entries({b"b": DLQ.to_json(), b"a": entry.to_json()}) == [entry, DLQ]
     many = TermEntry("x", tuple(map(str, range(500))))
     read = TermEntry.from_json(many.to_json())
     assert len(read.aliases) == MOST_ALIASES
     assert term_key("  Dead \n LETTER  Queue ") == "dead letter queue"
-    assert len(normalize_name("x" * 1000)) == 200
+    assert len(ontology.normalize_name("x" * 1000)) == 200
 
 
 # -- the cache of namespaces: incremental and bounded --------------------------------------------

@@ -22,12 +22,7 @@ from worker.features.rag.parsing import reader
 from worker.features.rag.parsing.child import HTML, PDF
 from worker.features.rag.parsing.encoding import decode
 from worker.features.rag.parsing.html import declared_charset, extract_html
-from worker.features.rag.parsing.reader import (
-    MOST_BYTES,
-    DocumentReader,
-    ParsedDocument,
-    SandboxedParser,
-)
+from worker.features.rag.parsing.reader import DocumentReader, ParsedDocument, SandboxedParser
 
 
 async def read(content: str | bytes, media_type: str = "", title: str = "") -> ParsedDocument:
@@ -81,7 +76,8 @@ async def test_text_and_markdown_stay_as_they_are() -> None:
      ("x", "application/pdf", UnsupportedMedia), ("", "", UnreadableDocument),
      (" \n\t ", "text/markdown", UnreadableDocument),
      ("<p> </p>", "text/html", UnreadableDocument), ("a\0", "", UnreadableDocument),
-     ("half \ud800", "", UnreadableDocument), ("ü" * (MOST_BYTES // 2 + 1), "", DocumentTooLong)],
+     ("half \ud800", "", UnreadableDocument),
+     ("ü" * (reader.MOST_BYTES // 2 + 1), "", DocumentTooLong)],
 )  # fmt: skip
 async def test_unsupported_documents_are_refused(
     content: str | bytes, media_type: str, fault: type[JobError]

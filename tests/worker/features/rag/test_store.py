@@ -17,17 +17,9 @@ from common.jobs.store import Fence
 from tests.support.waiting import eventually
 from tests.support.worker.rag import RagMaker, RagWorker, WordEmbedder
 from worker.errors import AttemptLost, TransientError
+from worker.features.rag import store as scripts
 from worker.features.rag.errors import CorruptNamespace, NamespaceFull
-from worker.features.rag.store import (
-    _LUA,
-    ATTACH,
-    COMMIT,
-    REMOVE,
-    NewDocument,
-    RagStore,
-    WriteGuard,
-    _render,
-)
+from worker.features.rag.store import NewDocument, RagStore, WriteGuard
 from worker.features.rag.text.chunking import Span
 
 RECORD = DocumentRecord("doc", "Title", "text/plain", 5, 1, "ab", "r1")
@@ -224,7 +216,7 @@ async def test_canceled_jobs_store_nothing(rag: RagMaker) -> None:
 
 def test_each_script_documents_keys_arguments_and_answers() -> None:
     for name in ("commit", "remove", "attach"):
-        source = (_LUA / f"{name}.lua").read_text()
+        source = (scripts._LUA / f"{name}.lua").read_text()
         header, code = source.split("\n\nlocal ", 1)
         assert header.startswith(f"-- {name.upper()}: ")
         documented = header.partition("-- keys")[2].partition("-- args")[0]
@@ -234,9 +226,9 @@ def test_each_script_documents_keys_arguments_and_answers() -> None:
         answers = set(re.findall(r"^--   ([a-z]+) ", listed, re.MULTILINE))
         assert answers == {word.lower() for word in re.findall(r"\$ANSWER_([A-Z]+)", code)}
         assert answers <= {answer.value for answer in Answer}
-        assert "$" not in _render(name).replace("$NAME", "")
-    assert sorted(path.stem for path in _LUA.iterdir()) == ["attach", "commit", "remove"]
-    assert COMMIT.source != REMOVE.source != ATTACH.source
+        assert "$" not in scripts._render(name).replace("$NAME", "")
+    assert sorted(path.stem for path in scripts._LUA.iterdir()) == ["attach", "commit", "remove"]
+    assert scripts.COMMIT.source != scripts.REMOVE.source != scripts.ATTACH.source
     keys = {RagKeys("default").text("d"), RagKeys("default", "t").text("d"), RagKeys("t").text("d")}
     assert len(keys) == 3
 

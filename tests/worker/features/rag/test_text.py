@@ -15,14 +15,8 @@ from hypothesis import strategies as st
 
 from worker.features.rag.index.bm25 import K1, B, Bm25Index
 from worker.features.rag.parsing.outline import HEADING_CHARS, headings, paths, title
-from worker.features.rag.text.chunking import (
-    MAX_CHARS,
-    OVERLAP_CHARS,
-    TARGET_CHARS,
-    Span,
-    split_chunks,
-    split_sentences,
-)
+from worker.features.rag.text import chunking
+from worker.features.rag.text.chunking import split_chunks, split_sentences
 from worker.features.rag.text.languages import COMMON_WORDS, detect_language
 from worker.features.rag.text.terms import MOST_WORDS, query_terms, terms
 
@@ -47,14 +41,14 @@ TEXTS = st.one_of(
 def test_every_word_is_in_a_chunk_and_none_is_too_long(text: str, marked: bool) -> None:
     found = split_chunks(text, marked=marked)
     covered = set()
-    before = Span(-1, -1)
+    before = chunking.Span(-1, -1)
     for span in found:
         quote = text[span.start : span.end]
         assert quote == quote.strip() != ""
-        assert 0 < len(quote) <= MAX_CHARS
+        assert 0 < len(quote) <= chunking.MAX_CHARS
         assert span.start > before.start
         assert span.end > before.end
-        assert before.end - span.start <= OVERLAP_CHARS  # the overlap is bounded
+        assert before.end - span.start <= chunking.OVERLAP_CHARS  # the overlap is bounded
         covered.update(range(span.start, span.end))
         before = span
     assert all(text[place].isspace() for place in range(len(text)) if place not in covered)
@@ -72,7 +66,7 @@ def test_no_word_is_cut(text: str, marked: bool) -> None:
             inside = len(around) == 2 and not re.search(r"\s|[。！？｡」』”’）]", around)
             if inside:
                 run = len(re.split(r"\s", text[:place])[-1]) + len(re.split(r"\s", text[place:])[0])
-                assert run > MAX_CHARS
+                assert run > chunking.MAX_CHARS
 
 
 @given(TEXTS)
@@ -108,12 +102,13 @@ def test_sentences(text: str, found: list[str]) -> None:
 def test_short_paragraphs_go_together_and_long_ones_apart() -> None:
     paragraph = "This sentence has forty-four characters, ok. " * 5
     found = split_chunks("\n\n".join([paragraph] * 20))
-    assert all(TARGET_CHARS * 0.7 < span.end - span.start <= MAX_CHARS for span in found[:-1])
+    sizes = [span.end - span.start for span in found[:-1]]
+    assert all(chunking.TARGET_CHARS * 0.7 < size <= chunking.MAX_CHARS for size in sizes)
     wall = "This sentence has forty-four characters, ok. " * 100
     spans = split_chunks(wall)
     assert len(spans) > 3
     for one, two in pairwise(spans):
-        assert 0 < one.end - two.start <= OVERLAP_CHARS
+        assert 0 < one.end - two.start <= chunking.OVERLAP_CHARS
         assert wall[two.start :].startswith("This sentence")
 
 

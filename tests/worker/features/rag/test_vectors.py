@@ -13,16 +13,10 @@ from hypothesis import strategies as st
 from redis.exceptions import ResponseError
 
 from tests.support.servers import BUNDLED, REDIS_8, SYSTEM, Backend, RealServer
+from worker.features.rag.vectors import base
 from worker.features.rag.vectors import memory as numpy_vectors
 from worker.features.rag.vectors import redis as vector_set
-from worker.features.rag.vectors.base import (
-    DimensionMismatch,
-    PackedVectors,
-    VectorIndex,
-    VectorMatch,
-    new_memory_index,
-    pack_vectors,
-)
+from worker.features.rag.vectors.base import VectorIndex, new_memory_index, pack_vectors
 from worker.features.rag.vectors.memory import FIRST_ROWS, NumpyVectorIndex
 from worker.features.rag.vectors.redis import BATCH_SIZE, RedisVectorIndex, has_vector_sets
 
@@ -58,7 +52,7 @@ def unit(seed: int, dimensions: int = 16) -> list[float]:
     return some(seed, 1, dimensions)[0]
 
 
-def chunk_refs(found: Sequence[VectorMatch]) -> list[tuple[str, int]]:
+def chunk_refs(found: Sequence[Any]) -> list[tuple[str, int]]:
     return [(near.document_id, near.chunk) for near in found]
 
 
@@ -117,13 +111,13 @@ async def test_a_removed_document_is_gone(vectors: VectorIndex) -> None:
 
 async def test_vectors_of_two_lengths_do_not_mix(vectors: VectorIndex) -> None:
     for rows, count in ((b"1234567", 1), (b"", 1), (b"12345678", 3)):
-        with pytest.raises(DimensionMismatch):
-            await vectors.add("a", PackedVectors(rows, count))
+        with pytest.raises(base.DimensionMismatch):
+            await vectors.add("a", base.PackedVectors(rows, count))
     assert await vectors.count() == 0
     await vectors.add("a", pack_vectors(some(1, 2, 16)))
-    with pytest.raises(DimensionMismatch):
+    with pytest.raises(base.DimensionMismatch):
         await vectors.add("b", pack_vectors(some(1, 2, 8)))
-    with pytest.raises(DimensionMismatch):
+    with pytest.raises(base.DimensionMismatch):
         await vectors.search(unit(1, 8), 3)
     assert await vectors.count() == 2
     assert await vectors.existing(["a", "b"]) == {"a"}

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.worker.tools import CountedTools, Job, use
+from tests.support.worker.model import FakeJob
+from tests.support.worker.tools import CountedTools, use
 from worker.features.tools.builtin.arguments import ToolInputError
 from worker.features.tools.builtin.calculator import evaluate
 from worker.features.tools.builtin.search_documents import search_tool
@@ -242,7 +243,10 @@ async def test_only_documents_of_the_tenant_are_searched() -> None:
     said = await use("search_documents", toolbox, query="fish")
     assert said == [{"document_id": "d1", "quote": "one"}, {"document_id": "d2"}]
     await use("search_documents", toolbox, query="fish", ns="sea", top_k=1)
-    assert library.asked == [(Job.tenant, "default", "fish", 5), (Job.tenant, "sea", "fish", 1)]
+    assert library.asked == [
+        (FakeJob.tenant, "default", "fish", 5),
+        (FakeJob.tenant, "sea", "fish", 1),
+    ]
 
 
 async def test_the_calculator_as_a_tool() -> None:

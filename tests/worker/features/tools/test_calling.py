@@ -12,8 +12,9 @@ import pytest
 
 from common import codec
 from common.errors import StoreUnavailable
+from tests.support.worker.model import FakeJob
 from tests.support.worker.timing import at_best_within
-from tests.support.worker.tools import ANYTHING, Job, raising, returning
+from tests.support.worker.tools import ANYTHING, raising, returning
 from worker.errors import AttemptLost, JobError, TransientError
 from worker.features.tools import call as calling
 from worker.features.tools.call import ToolOutput
@@ -26,11 +27,11 @@ PROMPTLY_S = 0.25
 
 
 async def call(
-    function: Any, job: Job | None = None, arguments: Any = None, **terms: Any
+    function: Any, job: FakeJob | None = None, arguments: Any = None, **terms: Any
 ) -> ToolOutput:
     toolbox = ToolBox(timeout_s=60.0, output_bytes=200)
     toolbox.add(function, name="t", description="x", parameters=ANYTHING, **terms)
-    return await toolbox.call(toolbox.find("t"), arguments or {}, job or Job(), "job-1:call")
+    return await toolbox.call(toolbox.find("t"), arguments or {}, job or FakeJob(), "job-1:call")
 
 
 async def test_an_async_tool_and_a_plain_one() -> None:
@@ -112,13 +113,13 @@ async def test_cancel_stops_the_waiting_at_once(kind: str) -> None:
                 await asyncio.sleep(0.5)
 
     async def trial() -> float:
-        job = Job()
+        job = FakeJob()
         running.clear()
         function = {"async": waits, "plain": blocks, "stubborn": swallows}[kind]
         calling_it = asyncio.create_task(call(function, job))
         await asyncio.wait_for(running.wait(), 10)
         began = time.monotonic()
-        job.canceled.set()
+        job.cancel()
         with pytest.raises(CallCanceled):
             await asyncio.wait_for(calling_it, 10)
         return time.monotonic() - began

@@ -20,7 +20,7 @@ from common.contracts.models import McpState
 from tests.support import ports
 from tests.support.servers import missing
 from tests.support.waiting import eventually
-from tests.support.worker.tools import Job
+from tests.support.worker.model import FakeJob
 from worker.features.tools.errors import (
     CallCanceled,
     InvalidArguments,
@@ -56,17 +56,17 @@ class Servers:
     async def up(self, name: str = "hand") -> None:
         await eventually(lambda: not self.connection(name).unavailable_reason, TIMEOUT_S)
 
-    async def call(self, name: str, job: Job | None = None, /, **arguments: Any) -> Any:
+    async def call(self, name: str, job: FakeJob | None = None, /, **arguments: Any) -> Any:
         tool = self.toolbox.find(name)
         parsed = tool.parse(arguments)
-        return (await self.toolbox.call(tool, parsed, job or Job(), "key")).value
+        return (await self.toolbox.call(tool, parsed, job or FakeJob(), "key")).value
 
     async def cancel_waiting(self, name: str, path: Path) -> None:
         """Cancel a call of a tool that waits; it writes to the path when it has begun."""
-        job = Job()
+        job = FakeJob()
         calling = asyncio.create_task(self.call(name, job, path=str(path)))
         await eventually(path.exists, TIMEOUT_S)
-        job.canceled.set()
+        job.cancel()
         with pytest.raises(CallCanceled):
             await asyncio.wait_for(calling, 5)
 

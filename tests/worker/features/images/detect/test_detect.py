@@ -19,13 +19,7 @@ from worker.execution.process_pool.pool import ProcessPool
 from worker.features.images.detect import choice as choice_module
 from worker.features.images.detect import find_and_blur
 from worker.features.images.detect.blur import detect, self_test, with_margin
-from worker.features.images.detect.boxes import (
-    Box,
-    Detection,
-    overlap,
-    suppress_overlaps,
-    to_detections,
-)
+from worker.features.images.detect.boxes import Box, overlap, suppress_overlaps, to_detections
 from worker.features.images.detect.choice import DetectorChoice, choose_detector
 
 #: The same as in the worker.
@@ -52,7 +46,7 @@ def landscape() -> Image.Image:
     return image
 
 
-def box_of(found: Detection) -> Box:
+def box_of(found: Any) -> Box:
     return Box(found.x, found.y, found.x + found.width, found.y + found.height, found.score)
 
 

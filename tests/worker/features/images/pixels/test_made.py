@@ -14,17 +14,7 @@ import pytest
 from PIL import Image
 
 from common.contracts.images import Stage
-from tests.support.files import bad_photos, color_profiles, photos
-from tests.support.files.exif import (
-    COMMENT,
-    GPS_AREA,
-    OWNER,
-    SECRETS,
-    SERIAL,
-    THUMBNAIL_MARK,
-    exif,
-    xmp,
-)
+from tests.support.files import bad_photos, color_profiles, exif, photos
 from tests.support.files.photos import FORMATS, photograph
 from tests.support.files.pixels import LIMITS, Make, chunks, near
 from worker.features.images.detect.choice import Detector, DetectorChoice
@@ -103,11 +93,11 @@ def test_each_stage_is_noted_as_it_begins(make: Make, monkeypatch: pytest.Monkey
 
 #: Which test photographs have some metadata, so that its absence in the result is meaningful.
 IN_SOURCE = {
-    COMMENT: {"jpeg", "png", "gif", "tiff"},
-    SERIAL: {*FORMATS} - {"gif"},
-    THUMBNAIL_MARK: {"jpeg", "png", "webp", "heic"},
-    GPS_AREA: {*FORMATS},
-    OWNER: {*FORMATS},
+    exif.COMMENT: {"jpeg", "png", "gif", "tiff"},
+    exif.SERIAL: {*FORMATS} - {"gif"},
+    exif.THUMBNAIL_MARK: {"jpeg", "png", "webp", "heic"},
+    exif.GPS_AREA: {*FORMATS},
+    exif.OWNER: {*FORMATS},
 }
 #: Byte sequences of metadata of any kind.
 METADATA_MARKERS = (
@@ -122,7 +112,7 @@ def test_metadata_is_gone(make: Make, kind: str, orientation: int) -> None:
     source = photograph(kind, orientation, 160, 120, color_profiles.display_p3())
     assert all(secret in source for secret, kinds in IN_SOURCE.items() if kind in kinds)
     result = make(source, photos.CONTENT_TYPES[kind])
-    for sign in (*SECRETS, *METADATA_MARKERS):
+    for sign in (*exif.SECRETS, *METADATA_MARKERS):
         assert sign not in result.webp, sign
     assert [name for name, _ in chunks(result.webp)] == [b"VP8 "]
     image = result.image
@@ -133,12 +123,12 @@ def test_metadata_is_gone(make: Make, kind: str, orientation: int) -> None:
 def test_transparent_images_have_their_alpha_and_nothing_else(make: Make) -> None:
     image = photos.harness(64, 48)
     image.putalpha(Image.linear_gradient("L").resize(image.size))
-    private = {"exif": exif(), "xmp": xmp(), "icc_profile": color_profiles.plain_srgb()}
+    private = {"exif": exif.exif(), "xmp": exif.xmp(), "icc_profile": color_profiles.plain_srgb()}
     result = make(photos.encoded(image, "webp", **private))
     assert [name for name, _ in chunks(result.webp)] == [b"VP8X", b"ALPH", b"VP8 "]
     [(_, flags), *_] = chunks(result.webp)
     assert flags[0] == 0b00010000  # alpha; no profile, EXIF, XMP or animation
-    for sign in (*SECRETS, *METADATA_MARKERS):
+    for sign in (*exif.SECRETS, *METADATA_MARKERS):
         assert sign not in result.webp
 
 

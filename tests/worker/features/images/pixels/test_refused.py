@@ -25,13 +25,8 @@ from tests.support.files import bad_photos, photos
 from tests.support.files.photos import CONTENT_TYPES, FORMATS, photograph
 from tests.support.files.pixels import LIMITS, Make, chunks, maker, refusal
 from worker.features.images.detect.choice import Detector, DetectorChoice
-from worker.features.images.pixels import formats, pipeline, process
-from worker.features.images.pixels.types import (
-    REASON_MESSAGES,
-    ImageLimits,
-    InvalidImage,
-    ProcessingRequest,
-)
+from worker.features.images.pixels import formats, pipeline, process, types
+from worker.features.images.pixels.types import ImageLimits, InvalidImage, ProcessingRequest
 
 
 def raising(error: Exception) -> Callable[..., Any]:
@@ -202,7 +197,7 @@ def test_a_refusal_can_be_pickled() -> None:
     again = pickle.loads(pickle.dumps(error))
     assert vars(again) == vars(error)
     assert str(again) == "image file is damaged"
-    assert set(REASON_MESSAGES) == set(FailureReason)
+    assert set(types.REASON_MESSAGES) == set(FailureReason)
 
 
 def test_empty_oversized_and_mismatched_files(make: Make, tmp_path: Path) -> None:

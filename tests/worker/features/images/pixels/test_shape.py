@@ -16,16 +16,9 @@ from tests.support.files.detection import astronaut
 from tests.support.files.exif import exif, xmp
 from tests.support.files.photos import CORNERS, photograph
 from tests.support.files.pixels import LIMITS, Make, Result, near
+from worker.features.images.pixels import formats
 from worker.features.images.pixels.decode import target_size
-from worker.features.images.pixels.formats import (
-    FORMATS,
-    HEAD_BYTES,
-    detect_format,
-    gif_frames,
-    heif_size,
-    webp_is_complete,
-    webp_size,
-)
+from worker.features.images.pixels.formats import FORMATS, HEAD_BYTES
 
 
 def test_size_of_a_webp() -> None:
@@ -33,24 +26,24 @@ def test_size_of_a_webp() -> None:
         for lossless, mode in product((False, True), ("RGB", "RGBA")):
             image = Image.new(mode, size, (10, 20, 30, 40)[: len(mode)])
             made = photos.encoded(image, "webp", lossless=lossless, method=0)
-            assert webp_size(made[:HEAD_BYTES]) == size
-            assert webp_is_complete(made[:HEAD_BYTES], len(made))
-            assert not webp_is_complete(made[:HEAD_BYTES], len(made) - 3)
-    assert webp_size(photos.animation("webp")[:HEAD_BYTES]) == (64, 48)
-    assert webp_size(bad_photos.webp_bomb(12_000)[:HEAD_BYTES]) == (12_000, 12_000)
+            assert formats.webp_size(made[:HEAD_BYTES]) == size
+            assert formats.webp_is_complete(made[:HEAD_BYTES], len(made))
+            assert not formats.webp_is_complete(made[:HEAD_BYTES], len(made) - 3)
+    assert formats.webp_size(photos.animation("webp")[:HEAD_BYTES]) == (64, 48)
+    assert formats.webp_size(bad_photos.webp_bomb(12_000)[:HEAD_BYTES]) == (12_000, 12_000)
     for made in (photos.animation("webp"), photos.encoded(photos.harness(9, 9), "webp")):
         for length in range(0, 30, 3):  # an incomplete header
-            assert webp_size(made[:length].ljust(20, b"\0")[:length]) is None
+            assert formats.webp_size(made[:length].ljust(20, b"\0")[:length]) is None
 
 
 @pytest.mark.parametrize("kind", ["avif", "heic"])
 @pytest.mark.parametrize("size", [(64, 48), (333, 128)])
 def test_size_in_boxes(kind: str, size: tuple[int, int]) -> None:
     made = photos.photograph(kind, 1, *size)
-    width, height = heif_size(io.BytesIO(made), len(made)) or (0, 0)
+    width, height = formats.heif_size(io.BytesIO(made), len(made)) or (0, 0)
     assert (width, height) >= size  # may be padded to whole blocks
     assert width * height <= 2 * size[0] * size[1]
-    assert heif_size(io.BytesIO(made[:-1]), len(made) - 1) is None
+    assert formats.heif_size(io.BytesIO(made[:-1]), len(made) - 1) is None
 
 
 def test_boxes_of_any_length() -> None:
@@ -63,18 +56,18 @@ def test_boxes_of_any_length() -> None:
         (long + empty, None),
         (b"", (0, 0)),
     ):
-        assert heif_size(io.BytesIO(boxes), len(boxes)) == found
+        assert formats.heif_size(io.BytesIO(boxes), len(boxes)) == found
 
 
 def test_frames_of_a_gif() -> None:
     for frames in (1, 2, 59, 60, 61):
-        assert gif_frames(io.BytesIO(photos.animation("gif", frames)), 60) == frames
-        assert gif_frames(io.BytesIO(bad_photos.gif_of_frames(frames)), 60) == frames
-        assert gif_frames(io.BytesIO(bad_photos.gif_of_frames(1000)), frames) == frames + 1
+        assert formats.gif_frames(io.BytesIO(photos.animation("gif", frames)), 60) == frames
+        assert formats.gif_frames(io.BytesIO(bad_photos.gif_of_frames(frames)), 60) == frames
+        assert formats.gif_frames(io.BytesIO(bad_photos.gif_of_frames(1000)), frames) == frames + 1
     whole = photos.photograph("gif")
-    assert gif_frames(io.BytesIO(whole), 60) == 1
+    assert formats.gif_frames(io.BytesIO(whole), 60) == 1
     for length in (0, 6, 12, 13, 100, 800, 2000):  # a part of it
-        assert gif_frames(io.BytesIO(whole[:length]), 60) in (0, 1)
+        assert formats.gif_frames(io.BytesIO(whole[:length]), 60) in (0, 1)
 
 
 def test_formats_are_known_by_how_they_begin() -> None:
@@ -82,11 +75,11 @@ def test_formats_are_known_by_how_they_begin() -> None:
         return struct.pack(">I4s4sI", 16 + 4 * len(others), b"ftyp", first, 0) + b"".join(others)
 
     for kind in FORMATS:
-        assert detect_format(photos.photograph(kind)[:HEAD_BYTES]) == kind
-    assert detect_format(begins(b"mif1", b"miaf", b"avif")) == "avif"
-    assert detect_format(begins(b"mif1", b"heic")) == "heic"
-    assert detect_format(begins(b"isom", b"mp42")) == ""
-    assert detect_format(begins(b"mif1") + b"avif") == ""  # after the box
+        assert formats.detect_format(photos.photograph(kind)[:HEAD_BYTES]) == kind
+    assert formats.detect_format(begins(b"mif1", b"miaf", b"avif")) == "avif"
+    assert formats.detect_format(begins(b"mif1", b"heic")) == "heic"
+    assert formats.detect_format(begins(b"isom", b"mp42")) == ""
+    assert formats.detect_format(begins(b"mif1") + b"avif") == ""  # after the box
 
 
 def is_upright(result: Result) -> bool:
