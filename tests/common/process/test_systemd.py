@@ -124,10 +124,7 @@ async def test_a_healthy_process_feeds_and_reports_its_status() -> None:
     for _ in range(3):
         assert await harness.after(10)
     assert harness.messages == [("STATUS=3 running, 12 waiting", "WATCHDOG=1")] * 3
-
-
-async def test_a_late_event_loop_does_not_feed_until_it_recovers() -> None:
-    harness = WatchdogHarness()
+    # A late event loop does not feed until it has recovered.
     assert await harness.after(10, late_s=4.9)
     assert not await harness.after(10, late_s=5.1)
     assert await harness.after(2, late_s=0.0)

@@ -17,7 +17,7 @@ async def renewed(harness: StoreHarness, lease: Lease) -> Answer:
     return (await harness.renew(lease)).answer
 
 
-async def test_renew_extends_the_lease(harness: StoreHarness) -> None:
+async def test_renew_extends_the_lease_and_keeps_the_message(harness: StoreHarness) -> None:
     lease = await harness.running()
     await harness.expire(lease)
     await renewed(harness, lease)
@@ -25,10 +25,7 @@ async def test_renew_extends_the_lease(harness: StoreHarness) -> None:
     assert 0 <= await harness.now_ms() + harness.worker.lease_ms - deadline < 5000
     assert (await harness.begin_next(lease, "t2")).answer is Answer.BUSY
     assert await harness.types(lease.job_id) == [b"queued", b"running"]
-
-
-async def test_renew_keeps_its_message_but_not_an_acked_one(harness: StoreHarness) -> None:
-    lease = await harness.running()
+    # It keeps its message, but not an acknowledged one.
     await harness.claim_for("c1", lease.message_id, 3_600_000)
     await renewed(harness, lease)
     entry = await harness.pending_entry()
