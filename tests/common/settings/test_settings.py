@@ -248,7 +248,7 @@ def test_the_environment_takes_precedence_over_the_credential(
 
 
 @pytest.mark.parametrize("directory", ["", "/nonexistent", __file__])
-def test_without_credentials_no_warning(directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_credentials_cause_no_warning(directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", directory)  # a warning would fail the test
     assert load_settings(GatewaySettings).redis_url is None
 

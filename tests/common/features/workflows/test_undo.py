@@ -165,7 +165,7 @@ async def test_items_used_by_a_running_step_cannot_be_undone(workflow: WorkflowH
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
-async def test_undo_after_a_failed_step_reopens(workflow: WorkflowHarness, cancelled: bool) -> None:
+async def test_undo_reopens_after_a_failed_step(workflow: WorkflowHarness, cancelled: bool) -> None:
     job_id = await workflow.in_review_by_itself()
     started = workflow.started(job_id, await workflow.decide(job_id, action=Action.APPROVE))
     await workflow.store.fail(started, b'[{"code":"step_failed","message":"x"}]', cancelled)

@@ -67,7 +67,7 @@ async def test_a_read_or_scheduled_job_ends_without_beginning(harness: StoreHarn
 
 
 @both
-async def test_between_attempts_a_job_ends_acked(harness: StoreHarness, hand_back: str) -> None:
+async def test_a_job_between_attempts_is_ended(harness: StoreHarness, hand_back: str) -> None:
     lease = await harness.running()
     await (harness.retry(lease, 3_600_000) if hand_back == "retry" else harness.release(lease))
     assert (await harness.cancel(lease.job_id)).answer is Answer.CANCELED

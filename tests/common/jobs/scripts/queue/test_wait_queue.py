@@ -38,7 +38,7 @@ async def test_the_oldest_messages_are_taken(
     assert {entry["times_delivered"] for entry in entries} == {1}
 
 
-async def test_waiting_is_not_abandoned(harness: StoreHarness, wait_queues: WaitQueues) -> None:
+async def test_waiting_messages_are_kept(harness: StoreHarness, wait_queues: WaitQueues) -> None:
     await harness.group()
     fields = {"job_id": "x", "task": "chat", "payload": "{}"}
     for _ in range(450):
