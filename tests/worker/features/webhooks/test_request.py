@@ -118,13 +118,11 @@ def test_hosts_are_allowed_by_address_network_and_name() -> None:
         NOBODY.check("example.com", [public, private])
 
 
-@pytest.mark.parametrize(
-    "url", ["http://localhost:9/", "https://LOCALHOST/", "http://a.localhost/"]
-)
-def test_names_of_this_machine_are_refused_at_once(url: str) -> None:
-    with pytest.raises(WebhookRefused, match="not a public address"):
-        check_url(url, NOBODY)
-    assert check_url(url, AllowedHosts.parse("127.0.0.0/8"))
+def test_names_of_this_machine_are_refused_at_once() -> None:
+    for url in ("http://localhost:9/", "https://LOCALHOST/", "http://a.localhost/"):
+        with pytest.raises(WebhookRefused, match="not a public address"):
+            check_url(url, NOBODY)
+        assert check_url(url, AllowedHosts.parse("127.0.0.0/8"))
     assert check_url("http://localhost/", AllowedHosts.parse("localhost"))
 
 
@@ -303,6 +301,10 @@ def test_appending_creates_directory_and_file(tmp_path: Path) -> None:
     assert DeadLetterFile(path).append(b'{"x":2}\n')
     assert path.read_bytes() == b'{"x":1}\n{"x":2}\n'
     assert path.stat().st_mode & 0o077 == 0  # payloads are private
+    # A torn line does not affect the next.
+    path.write_bytes(b'{"x":1}\n{"x":')
+    assert DeadLetterFile(path).append(b'{"x":3}')
+    assert path.read_bytes().splitlines() == [b'{"x":1}', b'{"x":', b'{"x":3}']
 
 
 def test_concurrent_writers_and_rotation_keep_lines_whole(tmp_path: Path) -> None:
@@ -326,13 +328,6 @@ def test_the_oldest_files_are_removed(tmp_path: Path) -> None:
         ["letters.jsonl", *(f"letters.jsonl.{n}" for n in range(1, ROTATED_FILES + 1))]
     )
     assert (tmp_path / "letters.jsonl.1").read_text() == f"{ROTATED_FILES + 3}\n"
-
-
-def test_a_torn_line_does_not_affect_the_next(tmp_path: Path) -> None:
-    path = tmp_path / "letters.jsonl"
-    path.write_bytes(b'{"x":1}\n{"x":')
-    assert DeadLetterFile(path).append(b'{"x":3}')
-    assert path.read_bytes().splitlines() == [b'{"x":1}', b'{"x":', b'{"x":3}']
 
 
 def test_a_write_failure_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

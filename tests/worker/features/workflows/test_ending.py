@@ -150,15 +150,18 @@ async def squares(worker: WorkflowWorker, job_id: str) -> list[Any]:
 
 
 async def test_parts_are_done_and_joined_in_order(flows: FlowMaker) -> None:
-    step = Squares()
-    worker = await flows(gathering(step, whole), max_inflight=3)
-    job_id = await worker.create(
-        TWO, auto_advance=True, options={"gather": json.dumps(numbers(12)).encode()}
-    )
+    squaring = Squares()
+    worker = await flows(gathering(squaring, whole), max_inflight=3)
+    options = {"gather": json.dumps(numbers(12)).encode()}
+    job_id = await worker.create(TWO, "0123456789ab", auto_advance=True, options=options)
     ended = await worker.step_ended(job_id, "sort")
+    for step in ("gather", "sort"):  # the next step has the same owner
+        assert (await worker.step(job_id, step)).core_job.endswith("0123456789ab")
+        assert (await worker.core_ended(job_id, step))[b"task"] == b"tool"
+    assert (await worker.snapshot(job_id)).status.value == "completed"
     assert ended.summary == f"{sum(n * n for n in range(12))} in all"
     assert await squares(worker, job_id) == [n * n for n in range(12)]
-    assert sorted(step.done) == [(n, 1) for n in range(12)]
+    assert sorted(squaring.done) == [(n, 1) for n in range(12)]
     record = await worker.step(job_id, "gather")
     assert (record.parts, record.done, record.total) == (12, 12, 12)
     types = await worker.event_types(job_id, progress=True)

@@ -63,19 +63,6 @@ async def test_a_step_leaves_items_and_the_next_one_finds_them(flows: FlowMaker)
 
 
 @pytest.mark.fakeredis_only
-async def test_the_next_step_starts_with_the_same_owner(flows: FlowMaker) -> None:
-    worker = await flows(gathering(nothing))
-    tail = "0123456789ab"
-    job_id = await worker.create(TWO, tail, tenant="acme", auto_advance=True)
-    await worker.step_ended(job_id, "sort")
-    for step in ("gather", "sort"):
-        record = await worker.step(job_id, step)
-        assert record.core_job.endswith(tail)
-        assert (await worker.core_ended(job_id, step))[b"task"] == b"tool"
-    assert (await worker.snapshot(job_id)).status.value == "completed"
-
-
-@pytest.mark.fakeredis_only
 async def test_a_failed_step_has_a_reason_and_can_be_resumed(flows: FlowMaker) -> None:
     broken = True
 
