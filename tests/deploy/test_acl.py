@@ -218,9 +218,7 @@ def test_gateway_may_read_only_the_results_as_a_group(installed_redis: Installed
         assert not is_refused(worker, *command), command
 
 
-def test_only_workers_may_use_vector_sets(
-    installed_redis: InstalledRedis,
-) -> None:
+def test_only_workers_may_use_vector_sets(installed_redis: InstalledRedis) -> None:
     worker, gateway = installed_redis.client_of(WORKER), installed_redis.client_of(GATEWAY)
     key = "rag:default:vset"
     added = ("VADD", key, "VALUES", "2", "1", "0", "d:0")

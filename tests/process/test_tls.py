@@ -19,13 +19,7 @@ from tests.support.processes.gateway import TIMEOUT_S, RawStream, StartGateway
 from tests.support.processes.jobs import check_history
 from tests.support.processes.retrying_clients import RetryingClients
 from tests.support.processes.worker import Process
-from tests.support.topologies import (
-    LONG_TIMEOUT_MS,
-    Certificates,
-    cluster,
-    one_node,
-    sentinel_set,
-)
+from tests.support.topologies import LONG_TIMEOUT_MS, Certificates, cluster, one_node, sentinel_set
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.process, pytest.mark.slow("starts TLS servers and processes")]
@@ -94,9 +88,7 @@ def check_commands(url: str) -> None:
 
 
 async def test_a_failover_of_a_sentinel_set(
-    certificates: Certificates,
-    start_gateway: StartGateway,
-    spawn: Callable[..., Process],
+    certificates: Certificates, start_gateway: StartGateway, spawn: Callable[..., Process]
 ) -> None:
     with sentinel_set(certificates=certificates) as servers:
         gateway = start_gateway(servers.url, WAIT_REPLICAS="1")

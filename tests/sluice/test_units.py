@@ -19,14 +19,7 @@ import sluice
 from sluice import worker
 from sluice.api import jobs
 from sluice.api.jobs import Event
-from sluice.errors import (
-    BadAnswer,
-    Broken,
-    ExitCode,
-    NotFound,
-    SluiceError,
-    Unreachable,
-)
+from sluice.errors import BadAnswer, Broken, ExitCode, NotFound, SluiceError, Unreachable
 from sluice.transport import sse
 from sluice.transport.event_stream import EventStream, TextJoiner
 from sluice.transport.request import path_segment, query_string, retry_after_s

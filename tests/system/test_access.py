@@ -29,10 +29,7 @@ def _data(machine: Machine) -> None:
 
 @pytest.mark.parametrize(
     ("role", "refused"),
-    [
-        ("gateway", NEITHER_MAY + READS + DELETES + TAKES),
-        ("worker", NEITHER_MAY + WORKER_MAY_NOT),
-    ],
+    [("gateway", NEITHER_MAY + READS + DELETES + TAKES), ("worker", NEITHER_MAY + WORKER_MAY_NOT)],
 )
 def test_a_service_may_not_run_other_commands(
     machine: Machine, role: str, refused: list[Command]

@@ -234,7 +234,7 @@ def test_a_local_audit(server: RealServer, command: Command) -> None:
     assert as_json.code == UNHEALTHY
     report = json.loads(as_json.out)
     assert set(report) == {
-        *("ts", "jobs_checked", "duration_ms", "violations_total", "complete", "violations"),
+        *("ts", "jobs_checked", "duration_ms", "violations_total", "complete", "violations")
     }
     assert [found["job_id"] for found in report["violations"]] == [job_id]
     # It is stored as the last check, and the doctor shows it.

@@ -111,10 +111,7 @@ VALID = events_of(QUEUED, running(1), progress(1, 1), progress(1, 2), DONE)
 
 
 def history(
-    events: tuple[Event, ...] = VALID,
-    order: Order = ECHO,
-    status: str = "done",
-    **posted: object,
+    events: tuple[Event, ...] = VALID, order: Order = ECHO, status: str = "done", **posted: object
 ) -> History:
     post = Posted(order, first_sent_ms=50, job_ids=["j"])
     for name, value in posted.items():

@@ -9,14 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.processes.jobs import (
-    KEYS,
-    attempts,
-    pending,
-    post,
-    types,
-    wait_for,
-)
+from tests.support.processes.jobs import KEYS, attempts, pending, post, types, wait_for
 from tests.support.processes.worker import TIMEOUT_S, Process, wait_until
 from tests.support.servers import RealServer
 

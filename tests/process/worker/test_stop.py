@@ -9,13 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes.jobs import (
-    pending,
-    post,
-    status,
-    types,
-    wait_for,
-)
+from tests.support.processes.jobs import pending, post, status, types, wait_for
 from tests.support.processes.worker import Process, wait_until
 from tests.support.servers import RealServer
 

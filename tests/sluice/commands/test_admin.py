@@ -73,8 +73,7 @@ def add_dead_letters(site: Site, count: int) -> None:
     before = client.xlen("jobs:dlq")
     for number in range(count):
         client.xadd(
-            "jobs:stream",
-            {"job_id": f"broken-{number}", "task": "no\x1b[31msuch", "payload": "{}"},
+            "jobs:stream", {"job_id": f"broken-{number}", "task": "no\x1b[31msuch", "payload": "{}"}
         )
     wait_until(lambda: client.xlen("jobs:dlq") == before + count, TIMEOUT_S)
 

@@ -51,10 +51,7 @@ def test_explain_shows_the_origin(tmp_path: Path) -> None:
 
 def test_secrets_are_masked() -> None:
     ran = run(
-        "config",
-        "explain",
-        MODEL_API_KEY="hunter2",
-        REDIS_URL="redis://me:hunter2@localhost:6379",
+        "config", "explain", MODEL_API_KEY="hunter2", REDIS_URL="redis://me:hunter2@localhost:6379"
     )
     assert ran.code == 0
     assert "hunter2" not in ran.out

@@ -92,11 +92,7 @@ class Topology:
     """
 
     def __init__(
-        self,
-        *,
-        kind: str = SYSTEM,
-        durable: bool = False,
-        certificates: Certificates | None = None,
+        self, *, kind: str = SYSTEM, durable: bool = False, certificates: Certificates | None = None
     ) -> None:
         self._binary = require_binary(kind)
         if certificates is not None:

@@ -257,9 +257,7 @@ async def test_a_handler_that_ignores_its_cancellation_is_abandoned(
 
 @pytest.mark.fakeredis_only
 @pytest.mark.usefixtures("short_hard_kill")
-async def test_an_abandoned_handler_cannot_emit_during_its_report(
-    make_worker: MakeWorker,
-) -> None:
+async def test_an_abandoned_handler_cannot_emit_during_its_report(make_worker: MakeWorker) -> None:
     """Its events would use the numbers of those that FINISH writes."""
     stubborn = Stubborn()
     worker = make_worker(stubborn, terms=limited(0.02))

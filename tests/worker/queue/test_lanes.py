@@ -28,11 +28,7 @@ class Laned:
     """The stores of a gateway for a queue with lanes, and a worker that consumes them."""
 
     def __init__(
-        self,
-        backend: Backend,
-        keys: JobKeys,
-        worker: WorkerIdentity,
-        handler: Callable[..., Any],
+        self, backend: Backend, keys: JobKeys, worker: WorkerIdentity, handler: Callable[..., Any]
     ) -> None:
         self.keys = keys
         names = [self.keys, *(self.keys.for_lane(lane) for lane in LANES)]

@@ -124,9 +124,7 @@ async def test_two_workers_with_the_same_name_run_nothing_twice(make_worker: Mak
         assert await twins[0].types(job_id) == [b"queued", b"running", b"done"]
 
 
-async def test_stopping_a_worker_keeps_the_jobs_of_its_namesake(
-    make_worker: MakeWorker,
-) -> None:
+async def test_stopping_a_worker_keeps_the_jobs_of_its_namesake(make_worker: MakeWorker) -> None:
     """It releases all messages of its name, also those of the other one: the lease decides."""
     begun, let_go = [], asyncio.Event()
 

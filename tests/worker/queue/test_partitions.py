@@ -15,11 +15,7 @@ from tests.support.servers import Backend
 from tests.support.waiting import eventually
 from tests.support.worker.handlers import Gate
 from tests.support.worker.harness import connections_to
-from tests.support.worker.partitions import (
-    FaultyConnection,
-    PartitionedWorker,
-    partition_backends,
-)
+from tests.support.worker.partitions import FaultyConnection, PartitionedWorker, partition_backends
 from worker.execution.outcome import WorkerDefaults
 from worker.main import build_capacity, build_identity
 from worker.monitoring.heartbeat import HeartbeatSender
@@ -119,9 +115,7 @@ async def test_one_job_does_not_wait_for_another_partitions_backlog(
     assert gate.begun.index(alone) - before < 100
 
 
-async def test_equal_message_ids_in_two_partitions_are_distinct(
-    partitioned: MakeWorker,
-) -> None:
+async def test_equal_message_ids_in_two_partitions_are_distinct(partitioned: MakeWorker) -> None:
     """The slots of a task are counted by message."""
     gate = Gate(closed=True)
     worker = partitioned(gate, 2, task_limits={"chat": 2})

@@ -179,9 +179,7 @@ async def test_invalid_messages_in_a_fetch_do_not_stop_others(make_worker: MakeW
     assert await worker.pending() == 1
 
 
-async def test_a_fetch_whose_caller_was_canceled_is_not_repeated(
-    make_worker: MakeWorker,
-) -> None:
+async def test_a_fetch_whose_caller_was_canceled_is_not_repeated(make_worker: MakeWorker) -> None:
     worker = make_worker(Gate())
     await worker.group()
     await worker.post(3)

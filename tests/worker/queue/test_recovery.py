@@ -52,9 +52,7 @@ async def test_messages_of_a_dead_worker_are_run(worker: WorkerHarness) -> None:
     assert await worker.pending() <= 1  # Redis 6.2 keeps a deleted entry pending
 
 
-async def test_messages_are_taken_only_if_expired_and_a_slot_is_free(
-    worker: WorkerHarness,
-) -> None:
+async def test_messages_are_taken_only_if_expired_and_a_slot_is_free(worker: WorkerHarness) -> None:
     await worker.post(1)
     await worker.take(1, "busy")
     assert await recovery_of(worker, worker.worker).run_once() == 0  # it was just read

@@ -44,8 +44,7 @@ def test_waiting_uploads_are_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("check", "variable"),
-    [(checks.spool, "image_spool_dir"), (checks.store, "image_store_dir")],
+    ("check", "variable"), [(checks.spool, "image_spool_dir"), (checks.store, "image_store_dir")]
 )
 def test_directories_that_are_not_writable(tmp_path: Path, check: Any, variable: str) -> None:
     write(tmp_path, "/srv/file")

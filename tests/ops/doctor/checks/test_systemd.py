@@ -12,13 +12,7 @@ from ops.doctor.checks import access as secrets
 from ops.doctor.checks import systemd as units
 from ops.doctor.finding import Check, Finding, Health
 from ops.doctor.machine import TIMED_OUT, Machine, Output
-from tests.ops.doctor.machines import (
-    expect,
-    expect_skipped,
-    findings_of,
-    make_machine,
-    write,
-)
+from tests.ops.doctor.machines import expect, expect_skipped, findings_of, make_machine, write
 
 RUNNING = {
     "LoadState": "loaded",
