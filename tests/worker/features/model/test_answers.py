@@ -178,30 +178,34 @@ def message(**members: Any) -> Answer:
 
 
 HTML = {"Content-Type": "text/html"}
-LONG_EVENT = json.dumps("x" * 1_100_000).encode()
-INVALID: dict[str, tuple[Answer, str]] = {
-    "html": (body_answer(b"<html>login</html>", headers=HTML), "web page"),
-    "text": (body_answer(b"not json"), "invalid JSON"),
-    "a string": (body_answer(b'"x"'), "not an object"),
-    "empty": (body_answer({}), "without a choice"),
-    "choices": (body_answer({"choices": {}}), "not a list"),
-    "choice": (body_answer({"choices": [1]}), "not an object"),
-    "message": (body_answer({"choices": [{"message": 1}]}), "not an object"),
-    "content": (message(content=1), "text"),
-    "calls": (message(tool_calls={"a": 1}), "tool calls"),
-    "call": (message(tool_calls=[1]), "tool call"),
-    "huge": (body_answer(b"x" * 9_000_000), "more than"),
-    "stream of invalid JSON": (Answer([b"data: {oops\n\n"]), "invalid JSON"),
-    "stream of lists": (Answer([b"data: [1]\n\n"]), "not an object"),
-    "nothing": (Answer([], finish=None), "without a choice"),
-    "huge event": (Answer([b"data: " + b"x" * 1_100_000]), "more than"),
-    "huge event, whole": (Answer([b"data: " + LONG_EVENT + b"\n\n"]), "more than"),
-    "endless": (Answer([{"content": "x" * 900_000}] * 5), "more than"),
-}
+
+
+def invalid_answers() -> dict[str, tuple[Answer, str]]:
+    """Answers and parts of the errors. A function, because they have 16 MB."""
+    long_event = json.dumps("x" * 1_100_000).encode()
+    return {
+        "html": (body_answer(b"<html>login</html>", headers=HTML), "web page"),
+        "text": (body_answer(b"not json"), "invalid JSON"),
+        "a string": (body_answer(b'"x"'), "not an object"),
+        "empty": (body_answer({}), "without a choice"),
+        "choices": (body_answer({"choices": {}}), "not a list"),
+        "choice": (body_answer({"choices": [1]}), "not an object"),
+        "message": (body_answer({"choices": [{"message": 1}]}), "not an object"),
+        "content": (message(content=1), "text"),
+        "calls": (message(tool_calls={"a": 1}), "tool calls"),
+        "call": (message(tool_calls=[1]), "tool call"),
+        "huge": (body_answer(b"x" * 9_000_000), "more than"),
+        "stream of invalid JSON": (Answer([b"data: {oops\n\n"]), "invalid JSON"),
+        "stream of lists": (Answer([b"data: [1]\n\n"]), "not an object"),
+        "nothing": (Answer([], finish=None), "without a choice"),
+        "huge event": (Answer([b"data: " + b"x" * 1_100_000]), "more than"),
+        "huge event, whole": (Answer([b"data: " + long_event + b"\n\n"]), "more than"),
+        "endless": (Answer([{"content": "x" * 900_000}] * 5), "more than"),
+    }
 
 
 async def test_invalid_answers_are_reported(model: ModelHarness) -> None:
-    for name, (answer, words) in INVALID.items():
+    for name, (answer, words) in invalid_answers().items():
         model.server.requests.clear()
         model.server.add_answers(answer)
         with pytest.raises(ModelAnswerInvalid, match=words) as caught:
