@@ -59,7 +59,9 @@ async def test_a_dead_letter_is_copied_once_then_acked(harness: StoreHarness) ->
         assert await harness.dead_letter(message_id.decode(), fields) is Answer.ALREADY
 
 
-async def test_letters_are_capped(harness: StoreHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_dead_letters_are_capped(
+    harness: StoreHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(common.jobs.scripts, "MAX_DEAD_LETTERS", 10)
     await harness.group()
     for _ in range(250):
