@@ -145,8 +145,7 @@ def _gif(image: Image.Image) -> bytes:
 
 def cmyk_jpeg(image: Image.Image, profile: bytes | None = None) -> bytes:
     """Inverted, with Adobe's marker."""
-    options = {"icc_profile": profile} if profile else {}
-    return encoded(image, "jpeg", quality=95, **options)
+    return encoded(image, "jpeg", quality=95, icc_profile=profile)
 
 
 def ycck_jpeg(image: Image.Image) -> bytes:

@@ -45,6 +45,12 @@ async def imagers(
 
 
 @pytest.fixture
+async def imager(imagers: ImageMaker) -> ImageWorker:
+    """A worker with images."""
+    return await imagers()
+
+
+@pytest.fixture
 async def idle(imagers: ImageMaker) -> ImageWorker:
     """A worker with images that reads no jobs."""
     return await imagers(read=False)

@@ -11,7 +11,7 @@ from common.features.images.storage.base import StorageError
 from tests.support.files import bad_photos
 from tests.support.waiting import eventually
 from tests.support.worker import image_processes
-from tests.support.worker.images import STAGES, ImageMaker, photo
+from tests.support.worker.images import STAGES, ImageMaker, ImageWorker, photo
 from worker.features.images import processor, service
 from worker.features.images.pixels import process
 
@@ -42,38 +42,36 @@ async def test_bad_images_fail_by_their_stage(imagers: ImageMaker) -> None:
 
 
 async def test_a_crash_costs_one_attempt_and_two_fail(
-    imagers: ImageMaker, monkeypatch: pytest.MonkeyPatch
+    imager: ImageWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(processor, "process", image_processes.crash_once)
-    worker = await imagers()
-    record = await worker.process()
+    record = await imager.process()
     assert record.status.value == "processed"
-    stages = await worker.stage_events(record.job_id)
+    stages = await imager.stage_events(record.job_id)
     assert stages[:2] == [("validating", 1), ("decoding", 1)]
     assert [stage for stage, attempt in stages if attempt == 2] == STAGES
-    assert len(await worker.entries(record.image_id)) == 1
+    assert len(await imager.entries(record.image_id)) == 1
     monkeypatch.setattr(processor, "process", image_processes.crash)
-    record = await worker.failed(await worker.upload(), "DECODE_FAILED")
+    record = await imager.failed(await imager.upload(), "DECODE_FAILED")
     assert record.detail()["reason"] == "crashed"
-    assert (await worker.error(record.job_id))["attempt"] == 2
+    assert (await imager.error(record.job_id))["attempt"] == 2
     monkeypatch.setattr(processor, "process", process)
-    assert (await worker.process()).status.value == "processed"
+    assert (await imager.process()).status.value == "processed"
 
 
-async def test_one_that_is_canceled(imagers: ImageMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_that_is_canceled(imager: ImageWorker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processor, "process", image_processes.hang)
-    worker = await imagers()
-    image_id = await worker.upload()
-    record = await worker.record(image_id)
+    image_id = await imager.upload()
+    record = await imager.record(image_id)
 
     async def decoding() -> bool:
-        return (await worker.shown(image_id))["stage"] == "decoding"
+        return (await imager.shown(image_id))["stage"] == "decoding"
 
     await eventually(decoding, 20)
-    await worker.cancel(record.job_id)
-    assert await worker.settled(record.job_id) == b"canceled"
-    await worker.failed(image_id, "CANCELED")
-    await eventually(lambda: worker.service.pool.pids == [])
+    await imager.cancel(record.job_id)
+    assert await imager.settled(record.job_id) == b"canceled"
+    await imager.failed(image_id, "CANCELED")
+    await eventually(lambda: imager.service.pool.pids == [])
 
 
 async def test_without_pillow_log_and_error_name_the_extra(
@@ -88,12 +86,11 @@ async def test_without_pillow_log_and_error_name_the_extra(
     assert record.failure.error_message == words
 
 
-async def test_invalid_arguments_are_refused(imagers: ImageMaker) -> None:
-    worker = await imagers()
+async def test_invalid_arguments_are_refused(imager: ImageWorker) -> None:
     for args in ({}, {"image_id": "../x", "upload_id": "1"}, {"image_id": 1}):
         payload = json.dumps({"tool": "image.process", "args": args}).encode()
-        job_id = await worker.run_job(b"error", payload=payload, task="tool")
-        assert (await worker.error(job_id))["kind"] == "invalid_payload"
+        job_id = await imager.run_job(b"error", payload=payload, task="tool")
+        assert (await imager.error(job_id))["kind"] == "invalid_payload"
 
 
 @pytest.mark.parametrize(
@@ -124,23 +121,22 @@ async def test_each_failure_of_a_process_has_its_code(
 
 @pytest.mark.parametrize("failures", [2, 99])
 async def test_a_store_that_is_unavailable(
-    imagers: ImageMaker, monkeypatch: pytest.MonkeyPatch, failures: int
+    imager: ImageWorker, monkeypatch: pytest.MonkeyPatch, failures: int
 ) -> None:
-    worker = await imagers()
-    put, faults = worker.service.storage.put, [StorageError("the bucket is away")] * failures
+    put, faults = imager.service.storage.put, [StorageError("the bucket is away")] * failures
 
     async def sometimes(*args: Any) -> Any:
         if faults:
             raise faults.pop()
         return await put(*args)
 
-    monkeypatch.setattr(worker.service.storage, "put", sometimes)
-    image_id = await worker.upload()
+    monkeypatch.setattr(imager.service.storage, "put", sometimes)
+    image_id = await imager.upload()
     if failures > 2:
-        record = await worker.failed(image_id, "UPLOAD_FAILED")
+        record = await imager.failed(image_id, "UPLOAD_FAILED")
         assert record.failure.error_message == "the bucket is away"
     else:
-        record = await worker.image_ended(image_id)
+        record = await imager.image_ended(image_id)
         assert record.status.value == "processed"
-        assert {attempt for _, attempt in await worker.stage_events(record.job_id)} == {1, 2, 3}
-        assert len(await worker.entries()) == 1
+        assert {attempt for _, attempt in await imager.stage_events(record.job_id)} == {1, 2, 3}
+        assert len(await imager.entries()) == 1

@@ -83,26 +83,25 @@ class HeldPut:
 @pytest.mark.parametrize(
     "how", ["deleted", pytest.param("replaced", marks=pytest.mark.fakeredis_only)]
 )
-async def test_an_upload_superseded_while_it_is_processed(imagers: ImageMaker, how: str) -> None:
-    worker = await imagers()
-    image_id = await worker.upload(photo(seed=1))
-    former = await begun(worker, image_id)
+async def test_an_upload_superseded_while_it_is_processed(imager: ImageWorker, how: str) -> None:
+    image_id = await imager.upload(photo(seed=1))
+    former = await begun(imager, image_id)
     if how == "deleted":
-        await worker.images.delete(image_id)
+        await imager.images.delete(image_id)
     else:
-        await replace_upload(worker, image_id)
-    worker.go()
-    await check_superseded(worker, former.job_id)
+        await replace_upload(imager, image_id)
+    imager.go()
+    await check_superseded(imager, former.job_id)
     if how == "deleted":
-        assert worker.stored(image_id) is None
-        assert await worker.entries() == []
-        assert await worker.client.keys(worker.images.keys.status("*")) == []
-        await eventually(lambda: worker.service.pool.pids == [])
+        assert imager.stored(image_id) is None
+        assert await imager.entries() == []
+        assert await imager.client.keys(imager.images.keys.status("*")) == []
+        await eventually(lambda: imager.service.pool.pids == [])
     else:
-        assert (await worker.image_ended(image_id)).upload_id != former.upload_id
-        statuses = [entry["status"] for entry in await worker.entries(image_id)]
+        assert (await imager.image_ended(image_id)).upload_id != former.upload_id
+        statuses = [entry["status"] for entry in await imager.entries(image_id)]
         assert statuses == ["failed", "processed"]
-    await eventually(lambda: worker.spooled() == [])
+    await eventually(lambda: imager.spooled() == [])
 
 
 @pytest.mark.fakeredis_only
@@ -111,70 +110,67 @@ async def test_an_upload_superseded_while_it_is_processed(imagers: ImageMaker, h
     [("canceled", False), ("canceled", True), ("deleted", True), ("failed", False)],
 )
 async def test_an_image_that_ends_while_it_is_stored(
-    imagers: ImageMaker, monkeypatch: pytest.MonkeyPatch, how: str, after: bool
+    imager: ImageWorker, monkeypatch: pytest.MonkeyPatch, how: str, after: bool
 ) -> None:
     """A put cannot be stopped; its object is removed when it has ended. The first end counts."""
-    worker = await imagers()
-    put = HeldPut(worker, monkeypatch, after=after)
-    worker.go()
-    image_id = await worker.upload()
-    job_id = (await worker.record(image_id)).job_id
+    put = HeldPut(imager, monkeypatch, after=after)
+    imager.go()
+    image_id = await imager.upload()
+    job_id = (await imager.record(image_id)).job_id
     await put.begun()
     if how == "failed":
-        await fail(worker, image_id)
+        await fail(imager, image_id)
     else:
-        await worker.images.delete(image_id)
+        await imager.images.delete(image_id)
     if how == "canceled":
-        await worker.cancel(job_id)
-        assert await worker.settled(job_id) == b"canceled"
+        await imager.cancel(job_id)
+        assert await imager.settled(job_id) == b"canceled"
     put.on.set()
     if how == "failed":
-        await worker.failed(image_id, "INTERNAL_ERROR")
-        assert (await worker.error(job_id))["kind"] == "image_failed"
+        await imager.failed(image_id, "INTERNAL_ERROR")
+        assert (await imager.error(job_id))["kind"] == "image_failed"
     elif how == "deleted":
-        await check_superseded(worker, job_id)
-    await eventually(lambda: not worker.service.orphans._waiting)
-    assert worker.stored(image_id) is None
-    assert len(await worker.entries()) == int(how == "failed")
-    await eventually(lambda: worker.spooled() == [])
+        await check_superseded(imager, job_id)
+    await eventually(lambda: not imager.service.orphans._waiting)
+    assert imager.stored(image_id) is None
+    assert len(await imager.entries()) == int(how == "failed")
+    await eventually(lambda: imager.spooled() == [])
 
 
 @pytest.mark.fakeredis_only
 @pytest.mark.parametrize("replaced", ["upload", "attempt"])
 async def test_a_stalled_worker_does_not_overwrite_a_later_object(
-    imagers: ImageMaker, monkeypatch: pytest.MonkeyPatch, replaced: str
+    imager: ImageWorker, monkeypatch: pytest.MonkeyPatch, replaced: str
 ) -> None:
     """A worker that was stalled before its put, while another one completed the job."""
-    worker = await imagers()
-    put = HeldPut(worker, monkeypatch, after=False)
-    worker.go()
-    image_id = await worker.upload(photo(seed=1))
-    former = await worker.record(image_id)
+    put = HeldPut(imager, monkeypatch, after=False)
+    imager.go()
+    image_id = await imager.upload(photo(seed=1))
+    former = await imager.record(image_id)
     await put.begun()
     if replaced == "upload":
-        await replace_upload(worker, image_id)
-        counting = (await worker.image_ended(image_id)).result.sha256
+        await replace_upload(imager, image_id)
+        counting = (await imager.image_ended(image_id)).result.sha256
     else:
-        await worker.service.storage.put(f"images/{image_id}.webp", b"another's", "image/webp")
-        await take_over(worker, former.job_id)
+        await imager.service.storage.put(f"images/{image_id}.webp", b"another's", "image/webp")
+        await take_over(imager, former.job_id)
         counting = hashlib.sha256(b"another's").hexdigest()
     put.on.set()
-    await abandoned(worker)
-    assert hashlib.sha256(worker.stored(image_id) or b"").hexdigest() == counting
+    await abandoned(imager)
+    assert hashlib.sha256(imager.stored(image_id) or b"").hexdigest() == counting
 
 
-async def test_an_attempt_that_was_taken_over_writes_nothing(imagers: ImageMaker) -> None:
-    worker = await imagers()
-    image_id = await worker.upload()
-    record = await begun(worker, image_id)
-    await take_over(worker, record.job_id)
-    before = await worker.shown(image_id)
-    worker.go()
-    await abandoned(worker)
-    assert await worker.shown(image_id) == before
-    assert await worker.entries() == []
-    assert (await worker.record(image_id)).status.value == "processing"
-    assert worker.spooled() == [f"{image_id}.{record.upload_id}"]
+async def test_an_attempt_that_was_taken_over_writes_nothing(imager: ImageWorker) -> None:
+    image_id = await imager.upload()
+    record = await begun(imager, image_id)
+    await take_over(imager, record.job_id)
+    before = await imager.shown(image_id)
+    imager.go()
+    await abandoned(imager)
+    assert await imager.shown(image_id) == before
+    assert await imager.entries() == []
+    assert (await imager.record(image_id)).status.value == "processing"
+    assert imager.spooled() == [f"{image_id}.{record.upload_id}"]
 
 
 async def test_a_stopping_worker_releases_its_image(imagers: ImageMaker) -> None:

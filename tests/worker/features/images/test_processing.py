@@ -11,14 +11,13 @@ import pytest
 from PIL import Image
 
 from tests.support.store.images import RESULT_FIELDS
-from tests.support.worker.images import STAGES, ImageMaker
+from tests.support.worker.images import STAGES, ImageMaker, ImageWorker
 
 
-async def test_record_status_and_result_of_a_processed_image_agree(imagers: ImageMaker) -> None:
-    worker = await imagers()
-    record = await worker.process()
+async def test_record_status_and_result_of_a_processed_image_agree(imager: ImageWorker) -> None:
+    record = await imager.process()
     image_id = record.image_id
-    stored = worker.stored(image_id)
+    stored = imager.stored(image_id)
     result = record.result
     assert result.storage_key == f"images/{image_id}.webp"
     assert result.sha256 == hashlib.sha256(stored).hexdigest()
@@ -27,33 +26,32 @@ async def test_record_status_and_result_of_a_processed_image_agree(imagers: Imag
     with Image.open(io.BytesIO(stored)) as image:
         assert image.format == "WEBP"
         assert image.size == (result.processed_width, result.processed_height)
-    [entry] = await worker.entries(image_id)
+    [entry] = await imager.entries(image_id)
     assert list(entry) == RESULT_FIELDS
     assert entry["status"] == "processed"
     assert entry["sha256"] == result.sha256
-    shown = await worker.shown(image_id)
+    shown = await imager.shown(image_id)
     assert (shown["stage"], shown["progress"]) == ("done", "100")
     assert "error" not in shown
-    core = await worker.result(record.job_id)
+    core = await imager.result(record.job_id)
     details = core.pop("details")
     assert core == entry
     assert details == record.detail()
     assert (details["source_format"], details["detector"]) == ("jpeg", "none")
     assert list(details["timings_ms"]) == STAGES
-    assert await worker.stage_events(record.job_id) == [(stage, 1) for stage in STAGES]
-    assert worker.spooled() == []
-    assert await worker.client.zcard(worker.images.keys.inflight) == 0
-    assert worker.telling["images"]().processed == 1
+    assert await imager.stage_events(record.job_id) == [(stage, 1) for stage in STAGES]
+    assert imager.spooled() == []
+    assert await imager.client.zcard(imager.images.keys.inflight) == 0
+    assert imager.telling["images"]().processed == 1
 
 
-async def test_a_message_that_comes_twice_makes_one_result(imagers: ImageMaker) -> None:
-    worker = await imagers()
-    record = await worker.process()
+async def test_a_message_that_comes_twice_makes_one_result(imager: ImageWorker) -> None:
+    record = await imager.process()
     args = {"image_id": record.image_id, "upload_id": record.upload_id}
     payload = json.dumps({"tool": "image.process", "args": args}).encode()
-    again = await worker.run_job(task="tool", payload=payload)
-    assert (await worker.result(again))["sha256"] == record.result.sha256
-    assert len(await worker.entries(record.image_id)) == 1
+    again = await imager.run_job(task="tool", payload=payload)
+    assert (await imager.result(again))["sha256"] == record.result.sha256
+    assert len(await imager.entries(record.image_id)) == 1
 
 
 @pytest.mark.fakeredis_only
