@@ -9,16 +9,17 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import openai
 import pytest
-from openai import AsyncOpenAI, OpenAI
 from pydantic import BaseModel
 
 from tests.support.processes.model import ModelProcesses, ScriptedModel
 from tests.support.processes.worker import ROOT, spawner, wait_until
 from tests.support.servers import RealServer
+
+if TYPE_CHECKING:  # imported by the tests only: the package takes 12 MB of every test process
+    from openai import OpenAI
 
 pytestmark = pytest.mark.process
 SLOW = pytest.mark.slow("waits for the answers of a slow model")
@@ -79,6 +80,8 @@ def processes(
 
 @pytest.fixture(scope="module")
 def client(processes: ModelProcesses) -> Iterator[OpenAI]:
+    from openai import OpenAI
+
     with OpenAI(base_url=f"{processes.url}/v1", api_key="none", timeout=30, max_retries=0) as made:
         yield made
 
@@ -217,6 +220,8 @@ def test_models(client: OpenAI) -> None:
 
 
 def test_errors_of_the_sdk(client: OpenAI) -> None:
+    import openai
+
     with pytest.raises(openai.NotFoundError) as unknown:
         client.chat.completions.create(model="gpt-9", messages=user("hi"))
     assert (unknown.value.code, unknown.value.param) == ("model_not_found", "model")
@@ -238,6 +243,8 @@ def test_errors_of_the_sdk(client: OpenAI) -> None:
 async def test_a_disconnect_during_the_stream_cancels_the_job(
     processes: ModelProcesses, model: ScriptedModel
 ) -> None:
+    from openai import AsyncOpenAI
+
     async with AsyncOpenAI(base_url=f"{processes.url}/v1", api_key="x", timeout=30) as client:
         took_s = []
         for _ in range(TRIES):
