@@ -25,22 +25,37 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name.upper(), raising=False)
 
 
-@pytest.mark.parametrize("name", ["TASK_LIMITS", "TASK_LIMITS_GLOBAL"])
+LIMITS = [
+    ("chat", "'chat' must be tasks and a number from 1, such as chat:1"),
+    ("chat:", "'chat:'"),
+    ("chat:1.5", "'chat:1.5'"),
+    ("chat:1:2", "'chat:1:2'"),
+    ("chat=1", "'chat=1' names an unknown task 'chat=1'; tasks are chat, plan"),
+    ("chat:1;plan:2", "'chat:1;plan:2'"),
+    ("chat:1,dance:2", "'dance:2' names an unknown task"),
+    ("chat+plan:1,plan:2", "plan is limited twice"),
+    ("Chat:1", "'Chat:1' names an unknown task"),
+]
+#: uvloop cannot wait for ever, and would raise only during the shutdown.
+NUMBERS = {
+    "JOB_TIMEOUT_S": ["-1", "nan", "inf"],
+    "RETRY_BACKOFF_S": ["-0.1", "nan"],
+    "RETRY_BACKOFF_MAX_S": ["inf"],
+    "CANCEL_GRACE_S": ["-1", "inf"],
+    "MAX_ATTEMPTS": ["0"],
+    "SHUTDOWN_GRACE_S": ["nan", "inf"],
+    "AUDIT_EVERY_S": ["inf"],
+}
+
+
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("name", "value", "told"),
     [
-        ("chat", "'chat' must be tasks and a number from 1, such as chat:1"),
-        ("chat:", "'chat:'"),
-        ("chat:1.5", "'chat:1.5'"),
-        ("chat:1:2", "'chat:1:2'"),
-        ("chat=1", "'chat=1' names an unknown task 'chat=1'; tasks are chat, plan"),
-        ("chat:1;plan:2", "'chat:1;plan:2'"),
-        ("chat:1,dance:2", "'dance:2' names an unknown task"),
-        ("chat+plan:1,plan:2", "plan is limited twice"),
-        ("Chat:1", "'Chat:1' names an unknown task"),
+        *((name, *limit) for name in ("TASK_LIMITS", "TASK_LIMITS_GLOBAL") for limit in LIMITS),
+        *((name, value, "") for name, values in NUMBERS.items() for value in values),
     ],
 )
-def test_a_bad_limit_is_named_with_its_variable(
+def test_an_invalid_value_is_named_with_its_variable(
     name: str, value: str, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(name, value)
@@ -49,33 +64,6 @@ def test_a_bad_limit_is_named_with_its_variable(
     assert f"{name}={value!r}: " in str(caught.value)
     assert told in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("JOB_TIMEOUT_S", "-1"),
-        ("JOB_TIMEOUT_S", "nan"),
-        ("JOB_TIMEOUT_S", "inf"),
-        ("RETRY_BACKOFF_S", "-0.1"),
-        ("RETRY_BACKOFF_S", "nan"),
-        ("RETRY_BACKOFF_MAX_S", "inf"),
-        ("CANCEL_GRACE_S", "-1"),
-        ("CANCEL_GRACE_S", "inf"),
-        ("MAX_ATTEMPTS", "0"),
-        ("SHUTDOWN_GRACE_S", "nan"),
-        ("SHUTDOWN_GRACE_S", "inf"),
-        ("AUDIT_EVERY_S", "inf"),
-    ],
-)
-def test_a_number_that_no_clock_knows_is_named(
-    name: str, value: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """uvloop cannot wait for ever, and would raise only during the shutdown."""
-    monkeypatch.setenv(name, value)
-    with pytest.raises(SettingsError) as caught:
-        load_settings(WorkerSettings)
-    assert f"{name}={value!r}: " in str(caught.value)
 
 
 def test_settings_arrive(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 from itertools import pairwise
@@ -14,9 +13,8 @@ import pytest
 from sluice.errors import ExitCode
 from tests.support.client.scripted_gateway import Reply, ScriptedGateway, problem
 from tests.support.client.site import Site
-from tests.support.processes.commands import SLUICE, run, run_here, unused_url
+from tests.support.processes.commands import run, run_here, unused_url
 from tests.support.processes.gateway import environment
-from tests.support.processes.worker import wait_until
 
 pytestmark = pytest.mark.process
 UNKNOWN = "00000000-0000-4000-8000-000000000000"
@@ -259,26 +257,3 @@ def test_refused_submission_has_an_exit_code(
     ran = run_here("submit", "chat", "one", SLUICE_URL=script.url)
     assert (ran.code, ran.out) == (code, "")
     assert "it says" in ran.err
-
-
-@pytest.mark.slow("restarts a gateway")
-def test_watch_resumes_after_a_gateway_restart(site: Site, tmp_path: Path) -> None:
-    job_id = site.submit("forever")
-    out, err = tmp_path / "out", tmp_path / "err"
-    with out.open("wb") as stdout, err.open("wb") as stderr:
-        watching = subprocess.Popen(
-            (*SLUICE, "watch", job_id),
-            env=environment(SLUICE_URL=site.url), stdout=stdout, stderr=stderr,
-        )  # fmt: skip
-    try:
-        wait_until(lambda: "well" in out.read_text(), 60)
-        site.restart_gateway(signal.SIGKILL)
-        wait_until(lambda: "reconnecting" in err.read_text(), 60)
-        assert site.run("cancel", job_id).code == 0
-        assert watching.wait(60) == ExitCode.CANCELED
-    finally:
-        watching.kill()
-        watching.wait(20)
-    # Every event once: the first word was not printed again.
-    assert out.read_text().count("well") == 1
-    assert err.read_text().count("running") == 1
