@@ -46,11 +46,6 @@ def new_job(**changes: object) -> NewJob:
     return NewJob(**{**fields, **changes})  # type: ignore[arg-type]
 
 
-def shared_keys(keys: JobKeys) -> tuple[str, ...]:
-    """Keys that exist as soon as a job was accepted."""
-    return keys.counts, keys.index
-
-
 def note(text: str) -> PendingEvent:
     """A handler's event."""
     return PendingEvent("message", "worker.echo", b'{"text":"%s"}' % text.encode())

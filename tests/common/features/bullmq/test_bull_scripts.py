@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Coroutine
 from typing import Any
 
 import pytest
-from redis.typing import EncodableT
 
 from common.aio import STALL_THRESHOLD_S
 from common.errors import StoreUnavailable
 from common.features.bullmq.scripts import ScriptRunner
-from common.redis.pipelined import OnReply
 from common.redis.scripts import plain_script
 
 NOTHING = plain_script("return {}")
@@ -27,30 +26,26 @@ class Slow:
         self.asked = asyncio.Event()
         self.reply: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
 
-    def send(self, args: tuple[Any, ...], on_reply: OnReply) -> None:
-        raise AssertionError("it is never ready")
-
-    async def execute_command(self, *args: EncodableT) -> Any:
+    async def execute_command(self, *args: Any) -> Any:
         self.asked.set()
         return await self.reply
 
-    async def aclose(self) -> None:
-        pass
+
+def run(wire: Any, timeout_s: float) -> Coroutine[Any, Any, Any]:
+    return ScriptRunner(wire, timeout_s).run(NOTHING, [], [], repeatable=False)
 
 
 async def test_a_redis_without_a_reply_times_out() -> None:
     wire = Slow()
     with pytest.raises(StoreUnavailable, match="no answer in time"):
-        await ScriptRunner(wire, 0.01).run(NOTHING, [], [], repeatable=False)
+        await run(wire, 0.01)
     assert wire.asked.is_set()
 
 
 async def test_a_stall_of_this_process_is_not_a_timeout() -> None:
     """The reply is in the socket, but the timer fires first."""
     loop, wire = asyncio.get_running_loop(), Slow()
-    running = asyncio.create_task(
-        ScriptRunner(wire, STALL_THRESHOLD_S).run(NOTHING, [], [], repeatable=False)
-    )
+    running = asyncio.create_task(run(wire, STALL_THRESHOLD_S))
     await wire.asked.wait()
     loop.call_soon(time.sleep, 3 * STALL_THRESHOLD_S)  # this process is stalled
     loop.call_later(2 * STALL_THRESHOLD_S, wire.reply.set_result, ["late"])

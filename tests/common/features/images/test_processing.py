@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import re
-from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -15,11 +14,10 @@ from common.contracts.images import RESULTS_KEPT, ErrorCode, Stage
 from common.features.images.store import MOST_MESSAGE_CHARS
 from common.features.images.types import (
     ImageAnswer,
-    ImageOutcome,
-    ProcessingAttempt,
     ProcessingFailure,
 )
 from common.jobs.limits import AdmissionLimits, KeyLimits
+from tests.common.features.images.test_operations import CALLS
 from tests.support.store.images import (
     ADMISSION,
     ALREADY,
@@ -204,13 +202,7 @@ async def test_a_hint_names_the_changed_image(images: ImageHarness) -> None:
 # -- SUCCEED, FAIL and REPAIR: an upload ends once, in status, record and result stream -----------
 
 
-ENDINGS: dict[str, Callable[[ImageHarness, ProcessingAttempt], Awaitable[ImageOutcome]]] = {
-    "succeed": lambda images, held: images.succeed(held),
-    "fail": lambda images, held: images.fail(held),
-    "repair": lambda images, held: images.store.repair(
-        held.image_id, held.upload_id, result_fields(held.image_id)
-    ),
-}
+ENDINGS = {name: CALLS[name] for name in ("succeed", "fail", "repair")}
 
 
 @pytest.mark.parametrize("ending", ["succeed", "fail"])
