@@ -73,11 +73,10 @@ class ClusterProcesses(Processes):
 
     # -- over HTTP -------------------------------------------------------------------------
 
-    async def post(self, ms: int = 0, key: str | None = None, **more: Any) -> str:
+    async def post(self, ms: int = 0, **more: Any) -> str:
         payload = {"ms": ms, **more.pop("payload", {})}
-        headers = {} if key is None else {"Idempotency-Key": key}
         body = {"task": "chat", "payload": payload, **more}
-        answer = await self.client.post("/v1/jobs", json=body, headers=headers)
+        answer = await self.client.post("/v1/jobs", json=body)
         assert answer.status_code == 202, answer.text
         return str(answer.json()["job_id"])
 
