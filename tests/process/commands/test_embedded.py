@@ -80,17 +80,6 @@ def test_the_first_user_starts_and_the_last_stops_it(data_dir: Path) -> None:
     second.release()  # releasing again is harmless
 
 
-@pytest.mark.usefixtures("only")
-def test_data_survives_a_restart(data_dir: Path) -> None:
-    server = EmbeddedRedis(data_dir, fsync="always")
-    for expected in (None, b"1", b"2"):
-        server.acquire()
-        with client(server) as connection:
-            assert connection.get("k") == expected
-            connection.set("k", int(expected or 0) + 1)
-        server.release()
-
-
 def test_data_survives_kill_9_of_the_server(data_dir: Path) -> None:
     server = EmbeddedRedis(data_dir)
     server.acquire()

@@ -330,15 +330,3 @@ def test_a_key_that_could_not_be_printed(server: RealServer, nowhere: str, outpu
     assert "Traceback" not in failed.stderr
     [made] = server.client.hkeys("access:keys")
     assert f"sluice key revoke {made.decode()}" in failed.stderr
-
-
-@pytest.mark.slow("starts another command")
-def test_a_closed_pipe_ends_the_command(server: RealServer, make: Make) -> None:
-    for _ in range(2):
-        make()
-    assert shell(server, "ls -o json | (exec 0<&-)").stderr == ""
-    # Only the key is printed to stdout.
-    made = shell(server, "create --name x 2>&-")
-    assert made.returncode == 0
-    [key] = made.stdout.split()
-    assert key.startswith("sluice_")

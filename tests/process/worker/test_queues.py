@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import json
 import shutil
@@ -20,7 +19,7 @@ from common.contracts.jobs import SCHEMA_VERSION, JobKeys
 from common.errors import EXIT_CONFIG
 from common.jobs.scripts import CORE_SCRIPT
 from common.redis.partitions import Partitions
-from tests.support.processes.gateway import RawStream, StartGateway
+from tests.support.processes.gateway import StartGateway
 from tests.support.processes.jobs import KEYS, pending, post, status, times, types
 from tests.support.processes.worker import ROOT, Process, wait_until
 from tests.support.servers import RealServer
@@ -117,26 +116,6 @@ def test_jobs_of_all_partitions_are_done_once(
     assert "Traceback" not in worker.log
     check_history(client, PARTITIONS, jobs)
     assert client.zcard(PARTITIONS.home.workers) == 0
-
-
-@pytest.mark.slow("opens many streams")
-async def test_partitions_on_one_server_share_connections(
-    module_server: RealServer, start_gateway: StartGateway
-) -> None:
-    client, partitions = module_server.client, Partitions.create(KEYS, 8)
-    gateway = start_gateway(module_server.url, QUEUE_PARTITIONS="8", **LARGE_BACKLOG)
-    jobs = [gateway.submit() for _ in range(40)]
-    assert len({partitions.number(job_id) for job_id in jobs}) > 3
-    streams = [await RawStream.open(gateway.port, f"/v1/jobs/{each}/events") for each in jobs]
-    await asyncio.gather(*(stream.wait_for("queued") for stream in streams))
-    assert len(client.client_list()) - 1 <= 8  # without the test's own
-    for job_id, stream in zip(jobs, streams):
-        keys = partitions.keys_for_job(job_id)
-        client.hset(keys.job(job_id), mapping={"status": "done", "result": "{}"})
-        client.xadd(keys.events(job_id), {"type": "done", "ts": "1", "step": "s", "data": "{}"})
-        assert [block.event for block in await stream.rest()] == ["done"]
-        await stream.close()
-    assert len(client.client_list()) - 1 <= 8
 
 
 # -- rolling deploys ---------------------------------------------------------------------------
