@@ -85,3 +85,9 @@ def crash_at(monkeypatch: pytest.MonkeyPatch) -> Crash:
         monkeypatch.setattr(crashpoints, "reach", reach)
 
     return arm
+
+
+@pytest.fixture
+async def strict(make: Make) -> Gateway:
+    """A gateway that requires keys from every client."""
+    return make(auth="required")

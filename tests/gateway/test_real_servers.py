@@ -24,7 +24,7 @@ from tests.gateway.observability.metrics.test_metrics import scrape
 from tests.gateway.observability.status.test_status import read as read_status
 from tests.support.gateway.access import call, id_of, key_for, post
 from tests.support.gateway.dead_letters import dead
-from tests.support.gateway.harness import Make, check_problem, make_gateway, short_retries
+from tests.support.gateway.harness import Gateway, Make, check_problem, make_gateway, short_retries
 from tests.support.gateway.history import LEASE, START, History, sample
 from tests.support.servers import Backend
 from tests.support.store.jobs import Proxy
@@ -74,20 +74,19 @@ async def without_memory(redis: Any) -> AsyncIterator[None]:
         await redis.config_set("maxmemory", "0")
 
 
-async def test_actions_that_free_memory_work_when_redis_is_full(make: Make) -> None:
+async def test_actions_that_free_memory_work_when_redis_is_full(strict: Gateway) -> None:
     """Otherwise a key that fills Redis could not be revoked, nor its jobs be removed."""
-    gateway = make(auth="required")
-    admin = await key_for(gateway, "root", scopes=("admin",))
-    flooding_key = await key_for(gateway, tenant="shop")
-    job_id = (await post(gateway, flooding_key)).json()["job_id"]
-    dead_letter = await dead(gateway)
-    async with without_memory(gateway.redis):
-        with short_retries(*gateway.batchers):
-            check_problem(await post(gateway, flooding_key), 503, "store_unavailable")
+    admin = await key_for(strict, "root", scopes=("admin",))
+    flooding_key = await key_for(strict, tenant="shop")
+    job_id = (await post(strict, flooding_key)).json()["job_id"]
+    dead_letter = await dead(strict)
+    async with without_memory(strict.redis):
+        with short_retries(*strict.batchers):
+            check_problem(await post(strict, flooding_key), 503, "store_unavailable")
         for path in (f"keys/{id_of(flooding_key)}", f"dlq/{dead_letter}", f"jobs/{job_id}"):
-            answer = await call(gateway, "DELETE", f"/v1/{path}", admin)
+            answer = await call(strict, "DELETE", f"/v1/{path}", admin)
             assert answer.status in (200, 204), answer
-    assert [action for action, _ in await actions(gateway, admin)] == [
+    assert [action for action, _ in await actions(strict, admin)] == [
         *("key.revoke", "dlq.purge", "job.cancel")
     ]
 
@@ -102,7 +101,9 @@ async def test_stream_bytes_are_the_sum_over_the_partitions(make: Make) -> None:
 
 
 @pytest.mark.parametrize("when", ["before", "meanwhile"])
-async def test_wrong_key_type_ends_only_its_own_stream(make: Make, when: str) -> None:
+async def test_wrong_key_type_ends_only_its_own_stream(
+    make: Make, caplog: pytest.LogCaptureFixture, when: str
+) -> None:
     gateway = make()
     broken, *others = [await gateway.create() for _ in range(5)]
     key = gateway.keys.events(broken)
@@ -121,6 +122,8 @@ async def test_wrong_key_type_ends_only_its_own_stream(make: Make, when: str) ->
         await bad.event("queued")
         await break_it()
     assert [block.event for block in await bad.rest()][-1] == "gone"
+    if when == "meanwhile":
+        assert f"event stream {key}: unreadable" in caplog.text
     for job_id, stream in zip(others, streams):
         await gateway.finish(job_id)
         assert [block.event for block in await stream.rest()] == ["done"]

@@ -16,7 +16,7 @@ from tests.gateway.observability.metrics.test_metrics import scrape
 from tests.support.gateway.access import call, id_of, key_for, post
 from tests.support.gateway.dashboard import SESSION, Browser
 from tests.support.gateway.dead_letters import EXHAUSTED, NO_JOB, dead, left
-from tests.support.gateway.harness import CHAT, Gateway, Make, check_problem, partitioned
+from tests.support.gateway.harness import CHAT, Gateway, check_problem, partitioned
 from tests.support.gateway.openai import HELLO, STREAMED, Work, begin, chunks, text_of
 from tests.support.waiting import eventually
 
@@ -86,24 +86,23 @@ async def test_dead_letters_are_grouped_redriven_and_purged(gateway: Gateway) ->
     assert [entry["action"] for entry in trail] == [*["dlq.purge"] * 2, *["dlq.redrive"] * 2]
 
 
-async def test_keys_sessions_and_limits(make: Make) -> None:
-    gateway = make(auth="required")
-    admin = await key_for(gateway, "root", scopes=("admin",))
+async def test_keys_sessions_and_limits(strict: Gateway) -> None:
+    admin = await key_for(strict, "root", scopes=("admin",))
     spec = {"name": "shop", "tenant": "shop", "max_jobs": 2, "rate_per_min": 60, "burst": 3}
-    key = (await call(gateway, "POST", "/v1/keys", admin, spec)).json()["key"]
-    assert [(await post(gateway, key)).status for _ in range(2)] == [202, 202]
-    check_problem(await post(gateway, key), 429, "quota_exceeded")
-    limited = await key_for(gateway, rate_per_min=1, burst=1)
-    assert (await post(gateway, limited)).status == 202
-    check_problem(await post(gateway, limited), 429, "rate_limited")
+    key = (await call(strict, "POST", "/v1/keys", admin, spec)).json()["key"]
+    assert [(await post(strict, key)).status for _ in range(2)] == [202, 202]
+    check_problem(await post(strict, key), 429, "quota_exceeded")
+    limited = await key_for(strict, rate_per_min=1, burst=1)
+    assert (await post(strict, limited)).status == 202
+    check_problem(await post(strict, limited), 429, "rate_limited")
     path = f"/v1/keys/{id_of(key)}"
-    rotated = await call(gateway, "POST", f"{path}/rotate", admin, {"grace_s": 0})
-    check_problem(await call(gateway, "GET", "/v1/whoami", key), 401, "invalid_key")
+    rotated = await call(strict, "POST", f"{path}/rotate", admin, {"grace_s": 0})
+    check_problem(await call(strict, "GET", "/v1/whoami", key), 401, "invalid_key")
     key = rotated.json()["key"]
-    assert (await call(gateway, "GET", "/v1/whoami", key)).status == 200
-    assert (await call(gateway, "DELETE", path, admin)).status == 204
-    check_problem(await call(gateway, "GET", "/v1/whoami", key), 401, "invalid_key")
-    browser = Browser(gateway)
+    assert (await call(strict, "GET", "/v1/whoami", key)).status == 200
+    assert (await call(strict, "DELETE", path, admin)).status == 204
+    check_problem(await call(strict, "GET", "/v1/whoami", key), 401, "invalid_key")
+    browser = Browser(strict)
     assert (await browser.sign_in(admin, actions=True)).status == 200
     assert (await browser.send("POST", "/v1/jobs", CHAT)).status == 202
     assert (await browser.send("DELETE", SESSION)).status == 204

@@ -165,11 +165,6 @@ async def test_a_report_that_cannot_be_stored_is_still_returned(gateway: Gateway
 
 
 @pytest.fixture
-async def strict(make: Make) -> Gateway:
-    return make(auth="required")
-
-
-@pytest.fixture
 async def admin(strict: Gateway) -> str:
     return await key_for(strict, "root", scopes=("admin",))
 

@@ -107,20 +107,19 @@ async def test_a_rejected_pause_changes_nothing(gateway: Gateway) -> None:
     assert await gateway.redis.xlen(AccessKeys().audit_log) == 0
 
 
-async def test_pausing_requires_admin_and_is_recorded(make: Make) -> None:
-    gateway = make(auth="required")
-    ui = await key_for(gateway, scopes=frozenset({"ui", "metrics", "jobs:read", "jobs:write"}))
-    admin = await key_for(gateway, scopes=frozenset({"admin"}))
-    reader = await key_for(gateway, scopes=frozenset({"jobs:read"}))
-    assert (await call(gateway, "GET", QUEUES, ui)).status == 200
-    assert (await call(gateway, "GET", QUEUES, reader)).status == 403
+async def test_pausing_requires_admin_and_is_recorded(strict: Gateway) -> None:
+    ui = await key_for(strict, scopes=frozenset({"ui", "metrics", "jobs:read", "jobs:write"}))
+    admin = await key_for(strict, scopes=frozenset({"admin"}))
+    reader = await key_for(strict, scopes=frozenset({"jobs:read"}))
+    assert (await call(strict, "GET", QUEUES, ui)).status == 200
+    assert (await call(strict, "GET", QUEUES, reader)).status == 403
     for path in (PAUSE, RESUME):
-        check_problem(await call(gateway, "POST", path, ui), 403, "insufficient_scope")
-    assert await gateway.redis.exists(paused_key(gateway.keys.queue)) == 0
-    answer = await gateway.client.send("POST", PAUSE, bearer(admin))
+        check_problem(await call(strict, "POST", path, ui), 403, "insufficient_scope")
+    assert await strict.redis.exists(paused_key(strict.keys.queue)) == 0
+    answer = await strict.client.send("POST", PAUSE, bearer(admin))
     assert answer.json()["paused"]["by"] == id_of(admin)
-    await call(gateway, "POST", RESUME, admin)
-    items = (await call(gateway, "GET", "/v1/trail", admin)).json()["items"]
+    await call(strict, "POST", RESUME, admin)
+    items = (await call(strict, "GET", "/v1/trail", admin)).json()["items"]
     assert [(item["action"], item["target"], item["who"]) for item in items] == [
         ("queue.resume", "jobs:stream", id_of(admin)),
         ("queue.pause", "jobs:stream", id_of(admin)),

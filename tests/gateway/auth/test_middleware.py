@@ -58,12 +58,6 @@ ENDPOINTS = {
 }
 
 
-@pytest.fixture
-async def strict(make: Make) -> Gateway:
-    """A gateway that requires keys from every client."""
-    return make(auth="required")
-
-
 # -- when keys are required ------------------------------------------------------------------------
 
 
@@ -174,18 +168,17 @@ async def test_expired_and_revoked_keys_are_rejected(
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
 async def test_waiting_request_gets_no_result_after_revocation(
-    make: Make, monkeypatch: Any, method: str
+    strict: Gateway, monkeypatch: Any, method: str
 ) -> None:
     monkeypatch.setattr(callers_module, "CACHE_TTL_S", 0.0)
-    gateway = make(auth="required")
-    key = await key_for(gateway, tenant="shop")
-    job_id = (await post(gateway, key, idempotency_key="k")).json()["job_id"]
+    key = await key_for(strict, tenant="shop")
+    job_id = (await post(strict, key, idempotency_key="k")).json()["job_id"]
     headers = bearer(key, prefer="wait=20", idempotency_key="k")
     target, body = (f"/v1/jobs/{job_id}", None) if method == "GET" else ("/v1/jobs", CHAT)
-    waiting = gateway.client.request(method, target, headers, body)
-    await eventually(lambda: gateway.hub.clients)
-    await gateway.state.access.keys.revoke(id_of(key))
-    await gateway.finish(job_id)
+    waiting = strict.client.request(method, target, headers, body)
+    await eventually(lambda: strict.hub.clients)
+    await strict.state.access.keys.revoke(id_of(key))
+    await strict.finish(job_id)
     answer = await waiting.answer()
     assert b"result" not in answer.body
     assert answer.status == (401 if method == "GET" else 202)
@@ -426,18 +419,19 @@ async def test_authentication_fails_closed_without_redis(counting: CountingKeySt
     await callers.close()
 
 
-async def test_response_is_503_without_redis(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    gateway = make(auth="required")
-    key = await key_for(gateway)
+async def test_response_is_503_without_redis(
+    strict: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = await key_for(strict)
     with monkeypatch.context() as patched:
         away = raising(StoreUnavailable("away"))
-        patched.setattr(gateway.state.access.keys, "find", away)
-        check_problem(await post(gateway, key), 503, "store_unavailable")
-        check_problem(await call(gateway, "GET", "/v1/whoami", key), 503, "store_unavailable")
-        assert (await gateway.client.get("/healthz", bearer(key))).status == 200
-    await gateway.redis.delete("access:keys")
-    await gateway.redis.set("access:keys", "a key of another type")
-    check_problem(await post(gateway, key), 503)
+        patched.setattr(strict.state.access.keys, "find", away)
+        check_problem(await post(strict, key), 503, "store_unavailable")
+        check_problem(await call(strict, "GET", "/v1/whoami", key), 503, "store_unavailable")
+        assert (await strict.client.get("/healthz", bearer(key))).status == 200
+    await strict.redis.delete("access:keys")
+    await strict.redis.set("access:keys", "a key of another type")
+    check_problem(await post(strict, key), 503)
 
 
 async def test_keys_are_never_logged(strict: Gateway, caplog: pytest.LogCaptureFixture) -> None:

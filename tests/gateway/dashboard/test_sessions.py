@@ -22,12 +22,6 @@ pytestmark = pytest.mark.fakeredis_only
 EVERYTHING = ["jobs:write", "jobs:read", "metrics", "ui", "admin"]
 
 
-@pytest.fixture
-async def strict(make: Make) -> Gateway:
-    """A gateway that requires keys from every client."""
-    return make(auth="required")
-
-
 async def audit_entries(gateway: Gateway) -> list[tuple[str, str, str]]:
     entries = await gateway.state.access.audit_log.page("+", 50)
     return [(entry.who, entry.action, entry.target) for entry in reversed(entries)]

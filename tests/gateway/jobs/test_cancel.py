@@ -77,9 +77,7 @@ async def test_a_queued_job_is_canceled_at_once(gateway: Gateway) -> None:
 
 async def test_the_reason_is_published(gateway: Gateway) -> None:
     for reason in ("", "x" * 500, "é\n\u0000😀", '"}\\', "12345678901234567890"):
-        job_id = await gateway.create()
-        stream = await gateway.client.watch(job_id)
-        await stream.event("queued")
+        job_id, stream = await gateway.watched()
         assert (await cancel(gateway, job_id, {"reason": reason})).status == 200
         [canceled] = await stream.rest()
         assert (canceled.event, canceled.json()["data"]) == ("canceled", {"reason": reason})

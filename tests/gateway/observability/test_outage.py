@@ -206,9 +206,7 @@ async def test_a_read_only_redis_gets_503(gateway: Gateway, server: Redis) -> No
 async def test_streams_survive_flushed_scripts_and_closed_connections(
     gateway: Gateway, server: Redis
 ) -> None:
-    job_id = await gateway.create()
-    stream = await gateway.client.watch(job_id)
-    await stream.event("queued")
+    job_id, stream = await gateway.watched()
     await eventually(lambda: gateway.hub._topics)  # live
     for kind in ("normal", "pubsub"):
         server.client.execute_command("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
@@ -221,9 +219,7 @@ async def test_streams_survive_flushed_scripts_and_closed_connections(
 
 async def test_long_third_party_script_ends_no_stream(gateway: Gateway, server: Redis) -> None:
     """Redis replies BUSY meanwhile; the job must not be reported as gone."""
-    job_id = await gateway.create()
-    stream = await gateway.client.watch(job_id)
-    await stream.event("queued")
+    job_id, stream = await gateway.watched()
     server.client.config_set("lua-time-limit", 1)
     pool = server.client.connection_pool
     # No new connection is possible meanwhile.
@@ -267,9 +263,7 @@ async def test_unexpected_error_does_not_stop_the_hub(
     """An unexpected exception must not stop live events for all clients."""
     monkeypatch.setattr(stream_reader, "RECONNECT_S", 0.01)
     gateway = make()
-    job_id = await gateway.create()
-    stream = await gateway.client.watch(job_id)
-    await stream.event("queued")
+    job_id, stream = await gateway.watched()
     await eventually(lambda: gateway.hub._topics)
     error = RuntimeError("unexpected")
     left = fail_first(monkeypatch, gateway.reading, "execute_command", error)

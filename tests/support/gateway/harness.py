@@ -32,7 +32,7 @@ from gateway.features.workflows.lookup import WorkflowServices
 from gateway.jobs.partitioned_store import build_stores
 from gateway.lifespan import build_features, build_state
 from gateway.state import GatewayState, StreamHubs
-from tests.support.gateway.asgi import Answer, Client
+from tests.support.gateway.asgi import Answer, Client, Exchange
 from tests.support.gateway.sse import Block
 from tests.support.servers import Backend
 
@@ -132,6 +132,13 @@ class Gateway:
         for beat in beats:
             await self.redis.zadd(self.keys.workers, {beat.consumer: beat.seen_ms})
             await self.redis.set(self.keys.worker(beat.consumer), beat.to_json())
+
+    async def watched(self) -> tuple[str, Exchange]:
+        """A new job, and its stream after the first event."""
+        job_id = await self.create()
+        stream = await self.client.watch(job_id)
+        await stream.event("queued")
+        return job_id, stream
 
     async def watch_all(self, job_id: str, last_event_id: str | None = None) -> list[Block]:
         """All events of a stream up to its end, without the hello."""

@@ -255,11 +255,6 @@ async def test_a_job_key_of_another_type_is_skipped(gateway: Gateway) -> None:
     assert await left(gateway) == [bad]
 
 
-@pytest.fixture
-async def strict(make: Make) -> Gateway:
-    return make(auth="required")
-
-
 async def put_dead_letter(gateway: Gateway, job_id: str = "", options: bytes | None = None) -> str:
     """A dead letter with or without the options of its job."""
     job_id = job_id or str(uuid.uuid4())

@@ -238,19 +238,18 @@ async def test_a_full_queue_gets_429(make: Make) -> None:
     assert answer.header("x-should-retry") is None
 
 
-async def test_limits_of_keys_and_pressure_are_reported(make: Make) -> None:
-    gateway = make(auth="required")
-    slow = await key_for(gateway, rate_per_min=1, burst=1)
-    few = await key_for(gateway, max_jobs=1)
+async def test_limits_of_keys_and_pressure_are_reported(strict: Gateway) -> None:
+    slow = await key_for(strict, rate_per_min=1, burst=1)
+    few = await key_for(strict, max_jobs=1)
     for key, code in ((slow, "rate_limit_exceeded"), (few, "quota_exceeded")):
-        await gateway.client.post(JOB, bearer(key))
-        answer = await send(gateway, HELLO, **bearer(key))
+        await strict.client.post(JOB, bearer(key))
+        answer = await send(strict, HELLO, **bearer(key))
         assert error_in(answer, 429, code)["type"] == "rate_limit_error"
         assert answer.header("retry-after")
-    key = await key_for(gateway)
-    gateway.state.pressure.refusing = True
+    key = await key_for(strict)
+    strict.state.pressure.refusing = True
     for body, path in ((HELLO, CHAT), ({"input": "x"}, EMBEDDINGS)):
-        error_in(await send(gateway, body, path, **bearer(key)), 503, "under_pressure")
+        error_in(await send(strict, body, path, **bearer(key)), 503, "under_pressure")
 
 
 async def test_unreachable_redis_gets_503(
@@ -307,15 +306,14 @@ def test_json_pointers_become_openai_parameter_names() -> None:
 # -- keys ------------------------------------------------------------------------------------------
 
 
-async def test_a_missing_or_invalid_key_gets_401(make: Make) -> None:
-    gateway = make(auth="required")
+async def test_a_missing_or_invalid_key_gets_401(strict: Gateway) -> None:
     for path in (CHAT, EMBEDDINGS):
         for headers in ({}, bearer("sk-local"), bearer("sluice_x")):
-            answer = await send(gateway, HELLO, path, **headers)
+            answer = await send(strict, HELLO, path, **headers)
             error = error_in(answer, 401, "invalid_api_key")
             assert error["type"] == "invalid_request_error"
             assert "Bearer" in (answer.header("www-authenticate") or "")
-    error_in(await gateway.client.get(MODELS), 401, "invalid_api_key")
+    error_in(await strict.client.get(MODELS), 401, "invalid_api_key")
 
 
 async def test_placeholder_keys_are_ignored_on_loopback(gateway: Gateway) -> None:
@@ -347,18 +345,17 @@ async def test_a_sluice_key_counts_on_loopback_too(gateway: Gateway) -> None:
     assert (await request.answer()).status == 200
 
 
-async def test_both_scopes_and_the_task_are_required(make: Make) -> None:
-    gateway = make(auth="required")
+async def test_both_scopes_and_the_task_are_required(strict: Gateway) -> None:
     for scope in ("jobs:write", "jobs:read", "metrics"):
-        key = await key_for(gateway, scopes=frozenset({scope}))
+        key = await key_for(strict, scopes=frozenset({scope}))
         for path in (CHAT, EMBEDDINGS):
-            answer = await send(gateway, HELLO, path, **bearer(key))
+            answer = await send(strict, HELLO, path, **bearer(key))
             assert "All of these scopes" in error_in(answer, 403, "insufficient_scope")["message"]
-        assert (await gateway.client.get(MODELS, bearer(key))).status == 200
-    key = await key_for(gateway, tasks=frozenset({"embed"}))
-    error_in(await send(gateway, HELLO, **bearer(key)), 403, "task_not_allowed")
-    both = await key_for(gateway, scopes=frozenset({"jobs:write", "jobs:read"}))
-    request = await work(gateway, **bearer(both))
+        assert (await strict.client.get(MODELS, bearer(key))).status == 200
+    key = await key_for(strict, tasks=frozenset({"embed"}))
+    error_in(await send(strict, HELLO, **bearer(key)), 403, "task_not_allowed")
+    both = await key_for(strict, scopes=frozenset({"jobs:write", "jobs:read"}))
+    request = await work(strict, **bearer(both))
     await request.finish()
     assert (await request.answer()).status == 200
 

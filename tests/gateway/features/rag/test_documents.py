@@ -228,27 +228,25 @@ async def test_delete_and_search_wait_for_their_job(make: Make) -> None:
     assert (answer.status, set(answer.json())) == (202, {"job_id"})
 
 
-async def test_tenants_have_their_own_namespaces(make: Make) -> None:
-    gateway = make(auth="required")
-    shop, bank = [await key_for(gateway, name, tenant=name) for name in ("shop", "bank")]
-    await store(gateway, RagKeys("default", "shop"), "secret")
-    await learn(gateway, RagKeys("default", "shop"), DLQ)
+async def test_tenants_have_their_own_namespaces(strict: Gateway) -> None:
+    shop, bank = [await key_for(strict, name, tenant=name) for name in ("shop", "bank")]
+    await store(strict, RagKeys("default", "shop"), "secret")
+    await learn(strict, RagKeys("default", "shop"), DLQ)
     for path in ("/v1/rag", DOCUMENTS, TERMS):
-        assert len((await gateway.client.get(path, bearer(shop))).json()["items"]) == 1
-        assert (await gateway.client.get(path, bearer(bank))).json()["items"] == []
-    answer = await gateway.client.get(f"{DOCUMENTS}/secret", bearer(bank))
+        assert len((await strict.client.get(path, bearer(shop))).json()["items"]) == 1
+        assert (await strict.client.get(path, bearer(bank))).json()["items"] == []
+    answer = await strict.client.get(f"{DOCUMENTS}/secret", bearer(bank))
     check_problem(answer, 404, "document_not_found")
 
 
-async def test_the_rights_of_the_key_are_stored_with_the_job(make: Make) -> None:
-    gateway = make(auth="required")
-    key = await key_for(gateway, tenant="shop", tools=("now",))
-    answer = await add(gateway, NOTE, **bearer(key))
-    lease = gateway.keys.lease(answer.json()["job_id"])
-    options = await gateway.redis.hget(lease, "options")
+async def test_the_rights_of_the_key_are_stored_with_the_job(strict: Gateway) -> None:
+    key = await key_for(strict, tenant="shop", tools=("now",))
+    answer = await add(strict, NOTE, **bearer(key))
+    lease = strict.keys.lease(answer.json()["job_id"])
+    options = await strict.redis.hget(lease, "options")
     assert json.loads(options) == {"tenant": "shop", "tools": ["now"]}  # type: ignore[arg-type]
-    key = await key_for(gateway, tasks=("chat",))
-    answer = await gateway.client.get("/v1/rag/default/search?q=x", bearer(key))
+    key = await key_for(strict, tasks=("chat",))
+    answer = await strict.client.get("/v1/rag/default/search?q=x", bearer(key))
     check_problem(answer, 403, "task_not_allowed")
 
 

@@ -18,7 +18,7 @@ from gateway.observability.history.models import StatsView
 from tests.support.gateway.access import bearer, call, key_for, post
 from tests.support.gateway.asgi import Exchange
 from tests.support.gateway.faults import record_calls
-from tests.support.gateway.harness import Gateway, Make, check_problem, settle
+from tests.support.gateway.harness import Gateway, check_problem, settle
 from tests.support.gateway.history import STATS, History, sample
 from tests.support.waiting import eventually
 
@@ -101,17 +101,16 @@ async def test_many_changes_are_cut_to_the_newest_and_a_count(gateway: Gateway) 
     assert {job["job_id"] for job in rest} == set(ids[30:-MAX_JOBS_PER_EVENT])
 
 
-async def test_each_audience_gets_every_change(make: Make) -> None:
-    gateway = make(auth="required")
-    tenant = await key_for(gateway, **scoped("ui", "jobs:write", tenant="a"))
-    own_job = (await post(gateway, tenant)).json()["job_id"]
-    admin = await key_for(gateway, **scoped("admin"))
+async def test_each_audience_gets_every_change(strict: Gateway) -> None:
+    tenant = await key_for(strict, **scoped("ui", "jobs:write", tenant="a"))
+    own_job = (await post(strict, tenant)).json()["job_id"]
+    admin = await key_for(strict, **scoped("admin"))
     own, everything = [
-        await open_page(gateway, "?only=jobs", **bearer(key)) for key in (tenant, admin)
+        await open_page(strict, "?only=jobs", **bearer(key)) for key in (tenant, admin)
     ]
     others = [f"job-{n}" for n in range(MAX_JOBS_PER_EVENT)]
-    await queued(gateway, *others)
-    gateway.history.feed.on_hint(" ".join([own_job, *others]).encode())
+    await queued(strict, *others)
+    strict.history.feed.on_hint(" ".join([own_job, *others]).encode())
     assert [job["job_id"] for job in await jobs_in(own, 1)] == [own_job]
     streamed = [job["job_id"] for job in await jobs_in(everything, MAX_JOBS_PER_EVENT + 1)]
     assert streamed == [*reversed(others), own_job], "the oldest change is sent last"
@@ -241,9 +240,8 @@ def scoped(*scopes: str, tenant: str = "") -> dict[str, Any]:
     return {"scopes": frozenset(scopes), "tenant": tenant}
 
 
-async def test_scopes_decide_the_event_types(make: Make) -> None:
-    gateway = make(auth="required")
-    assert (await call(gateway, "GET", EMPTY)).status == 401
+async def test_scopes_decide_the_event_types(strict: Gateway) -> None:
+    assert (await call(strict, "GET", EMPTY)).status == 401
     for scopes, events in (
         (("metrics",), ["stats"]),
         (("jobs:read",), ["jobs"]),
@@ -252,42 +250,41 @@ async def test_scopes_decide_the_event_types(make: Make) -> None:
         (("metrics", "jobs:read"), ["stats", "jobs"]),
         (("jobs:write",), []),
     ):
-        key = await key_for(gateway, **scoped(*scopes))
+        key = await key_for(strict, **scoped(*scopes))
         if events:
-            page = await gateway.client.begin("GET", EMPTY, bearer(key)).start()
+            page = await strict.client.begin("GET", EMPTY, bearer(key)).start()
             assert page.status == 200
             hello = await page.block()
             assert hello.json()["data"]["only"] == events
         for event in ("stats", "jobs"):
             target = f"/v1/stream?only={event}"
             if event in events:
-                page = await gateway.client.begin("GET", target, bearer(key)).start()
+                page = await strict.client.begin("GET", target, bearer(key)).start()
                 assert page.status == 200
             else:
-                refused = await call(gateway, "GET", target, key)
+                refused = await call(strict, "GET", target, key)
                 check_problem(refused, 403, "insufficient_scope")
 
 
-async def test_tenant_sees_only_its_own_jobs(make: Make) -> None:
-    gateway = make(auth="required")
+async def test_tenant_sees_only_its_own_jobs(strict: Gateway) -> None:
     both = ("jobs:read", "jobs:write")
-    keys = {name: await key_for(gateway, **scoped(*both, tenant=name)) for name in ("a", "b")}
-    admin = await key_for(gateway, **scoped("admin"))
+    keys = {name: await key_for(strict, **scoped(*both, tenant=name)) for name in ("a", "b")}
+    admin = await key_for(strict, **scoped("admin"))
     pages = {
-        name: await gateway.client.begin("GET", f"{EMPTY}?only=jobs", bearer(key)).start()
+        name: await strict.client.begin("GET", f"{EMPTY}?only=jobs", bearer(key)).start()
         for name, key in (*keys.items(), ("all", admin))
     }
     ids: dict[str, list[str]] = {}
     for name, key in keys.items():  # Python 3.10 has no nested asynchronous comprehensions
-        ids[name] = [(await post(gateway, key)).json()["job_id"] for _ in range(3)]
+        ids[name] = [(await post(strict, key)).json()["job_id"] for _ in range(3)]
     for name in ("a", "b"):
         seen = {job["job_id"] for job in await jobs_in(pages[name], 3)}
         assert seen == set(ids[name])
     seen = {job["job_id"] for job in await jobs_in(pages["all"], 6)}
     assert seen == {*ids["a"], *ids["b"]}
     hidden = " ".join(f"job-{n}" for n in range(MAX_PENDING_CHANGES * 2))
-    gateway.history.feed.on_hint(hidden.encode())
-    job_id = (await post(gateway, keys["a"])).json()["job_id"]
+    strict.history.feed.on_hint(hidden.encode())
+    job_id = (await post(strict, keys["a"])).json()["job_id"]
     changed = (await pages["a"].event("jobs")).json()
     assert ([job["job_id"] for job in changed["jobs"]], changed["more"]) == ([job_id], 0)
 

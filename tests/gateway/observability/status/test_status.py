@@ -36,7 +36,7 @@ from gateway.observability.status.status import Checks, ModelCheck, StatusView, 
 from tests.gateway.observability.metrics.test_metrics import beat, scrape, with_workers
 from tests.support.gateway.access import call, key_for
 from tests.support.gateway.faults import raising
-from tests.support.gateway.harness import Gateway, Make
+from tests.support.gateway.harness import Gateway
 
 pytestmark = pytest.mark.fakeredis_only
 
@@ -280,17 +280,16 @@ async def test_limit_lists_its_holders(gateway: Gateway) -> None:
     assert (limit.get("running"), limit["holders"]) == (None, [])
 
 
-async def test_tenant_sees_only_its_own_holders(make: Make) -> None:
-    gateway = make(auth="required")
-    await gateway.heartbeat(limited("w1"))
+async def test_tenant_sees_only_its_own_holders(strict: Gateway) -> None:
+    await strict.heartbeat(limited("w1"))
     own_job, others = new_job_id(tenant_tail("shop")), new_job_id(tenant_tail("bank"))
-    await hold(gateway, own_job, others, new_job_id())
-    shop = await key_for(gateway, tenant="shop", scopes=frozenset({"jobs:read"}))
-    [limit] = (await checks_of(gateway, shop))["limits"]
+    await hold(strict, own_job, others, new_job_id())
+    shop = await key_for(strict, tenant="shop", scopes=frozenset({"jobs:read"}))
+    [limit] = (await checks_of(strict, shop))["limits"]
     assert [holder["job_id"] for holder in limit["holders"]] == [own_job]
     assert limit["running"] == 3
-    admin = await key_for(gateway, scopes=frozenset({"admin"}))
-    [limit] = (await checks_of(gateway, admin))["limits"]
+    admin = await key_for(strict, scopes=frozenset({"admin"}))
+    [limit] = (await checks_of(strict, admin))["limits"]
     assert len(limit["holders"]) == 3
 
 
