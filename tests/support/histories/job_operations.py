@@ -43,18 +43,18 @@ class JobHistory(JobInvariants):
     """
 
     operations: ClassVar[dict[str, int]] = {
-        "post": 1,
+        "post": 2,
         "use_client": 1,
         "pass_time": 2,
         "promote": 1,
-        "read_and_begin": 1,
+        "read_and_begin": 2,
         "fetch_and_begin": 1,
         "read": 1,
-        "begin_again": 1,
+        "begin_again": 3,
         "use_wait_queues": 1,
         "maintain": 1,
-        "report": 2,
-        "end": 2,
+        "report": 3,
+        "end": 3,
     }
 
     def __init__(self, client: redis.Redis) -> None:

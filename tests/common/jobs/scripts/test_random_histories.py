@@ -36,7 +36,7 @@ class Extent(NamedTuple):
 
 
 EXTENTS = {
-    "jobs": Extent(JobHistory, 16, 12, 0, 0, 80, searches=25, search_steps=40),
+    "jobs": Extent(JobHistory, 16, 12, 0, 0, 120, searches=25, search_steps=40),
     "images": Extent(ImageHistory, 10, 4, 4, 40, 300, searches=40, search_steps=40),
     "workflows": Extent(WorkflowHistory, 8, 3, 2, 25, 150, searches=20, search_steps=30),
 }
