@@ -171,16 +171,27 @@ async def test_checks_continue_after_an_error(monkeypatch: pytest.MonkeyPatch) -
 # -- by HTTP --------------------------------------------------------------------------------------
 
 
+async def heat(gateway: Gateway) -> None:
+    """Make the gateway's host hot."""
+    pressure: Any = gateway.state.pressure
+    pressure._host = FakeHost()
+    pressure._host.readings = HOT
+    await pressure.run_once()
+
+
+async def test_a_holding_gateway_accepts_requests(make: Make) -> None:
+    gateway = make(max_temperature_c=80.0, on_pressure="hold")
+    await heat(gateway)
+    assert await gateway.create()
+
+
 async def test_under_pressure_only_new_jobs_are_refused(make: Make) -> None:
     """A repeated request gets its job: the client only missed the response."""
     gateway = make(max_temperature_c=80.0)
     key = {"idempotency-key": "k"}
     first = await gateway.client.post(CHAT, key)
     job = f"/v1/jobs/{first.json()['job_id']}"
-    pressure: Any = gateway.state.pressure
-    pressure._host = FakeHost()
-    pressure._host.readings = HOT
-    await pressure.run_once()
+    await heat(gateway)
     before = await gateway.snapshot()
     answer = await gateway.client.post(CHAT, {"idempotency-key": "other"})
     problem = check_problem(answer, 503, "under_pressure")

@@ -140,8 +140,10 @@ async def test_the_length_is_limited(make_images: MakeImages) -> None:
     for most, members in ((100_000, {"max_bytes": 20_000}), (20_000, {})):
         images = make_images(image_upload_hard_max=most)
         image_id = await images.create(members)
+        before = images.spooled()
         answer = await images.begin(image_id, [b"x" * 1000] * 99).answer()
         check_problem(answer, 413, "body_too_large")
+        assert images.spooled() == before
         assert (await images.upload(image_id)).status == 202, "the failed upload left nothing"
 
 

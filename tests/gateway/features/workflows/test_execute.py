@@ -200,6 +200,7 @@ async def test_a_full_queue_and_pressure_reject_new_executions(make: Make) -> No
 async def test_canceling_ends_the_running_step(workflows: Workflows) -> None:
     job_id = await workflows.create_job()
     await workflows.execute(job_id, "sources")
+    [(_, message)] = await workflows.redis.xrange(workflows.gateway.keys.queue)
     answer = await workflows.post(f"/{job_id}/cancel", {"reason": "not needed"})
     body = answer.json()
     assert answer.status == 200
@@ -207,6 +208,8 @@ async def test_canceling_ends_the_running_step(workflows: Workflows) -> None:
     assert (body["success"], body["job_id"]) == (True, job_id)
     assert (body["job"]["status"], body["job"]["stepper"][0]["status"]) == ("cancelled",) * 2
     assert body["job"]["completed_at"]
+    core = f"/v1/jobs/{message[b'job_id'].decode()}"
+    assert (await workflows.gateway.client.get(core)).json()["status"] == "canceled"
     event = (await workflows.read(f"/{job_id}/events"))["events"][-1]
     assert (event["type"], event["data"]["reason"]) == ("job.cancelled", "not needed")
     before = await workflows.gateway.snapshot()
