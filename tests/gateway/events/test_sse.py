@@ -362,3 +362,19 @@ async def test_a_job_of_a_third_party_gateway_can_be_watched(gateway: Gateway) -
     assert [block.event for block in await stream.rest()] == ["queued", "done"]
     events = await gateway.watch_all("theirs")
     assert [event.event for event in events] == ["queued", "done"]
+
+
+async def test_reconnects_during_many_events_lose_none(gateway: Gateway) -> None:
+    """Each connection reads a few events, stored or live, and is closed."""
+    job_id = await gateway.create()
+    got: list[str] = []
+    for round_ in range(25):
+        headers = {"last-event-id": got[-1]} if got else {}
+        stream = await gateway.client.watch(job_id, headers)
+        for n in range(3):
+            await gateway.emit(job_id, "message", {"n": n}, hint=n != round_ % 3)
+        got += await read_some(stream, 2)
+        await stream.hang_up()
+    await gateway.finish(job_id)
+    got += ids_of(await gateway.watch_all(job_id, got[-1]))
+    assert got == await stored_ids(gateway, job_id)
