@@ -117,6 +117,15 @@ async def test_results_of_sluice_workers_are_already_known(
     assert images.services.metrics.results == {ResultOutcome.KNOWN: 1}
 
 
+async def test_several_consumers_share_the_results(images: Images, consume: Consume) -> None:
+    for name in ("api-a-1", "api-b-2", "api-c-3"):
+        consume(name, ConsumerTimings())
+    for image_id in [await images.uploaded() for _ in range(15)]:
+        await images.redis.xadd(KEYS.results, success(image_id))
+    await settled(images, 15)
+    assert images.services.metrics.results == {ResultOutcome.PERSISTED: 15}
+
+
 INVALID: list[dict[Any, Any]] = [
     {"image_id": "x"},
     {"x": "y"},
