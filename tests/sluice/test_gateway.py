@@ -63,6 +63,12 @@ def test_canceled_job(sluice: Any) -> None:
         handle.result(60)
 
 
+def test_delayed_job(sluice: Any) -> None:
+    handle = sluice.submit("chat", {}, delay_s=3600)
+    assert handle.get().status == "queued"
+    assert handle.cancel().status == "canceled"
+
+
 def test_jobs_are_listed_in_pages(sluice: Any) -> None:
     handles = [sluice.submit("chat", {"words": [f"listed-{number}"]}) for number in range(5)]
     for handle in handles:
@@ -136,6 +142,16 @@ def test_dead_letters(sluice: Any, site: Site) -> None:
     with pytest.raises(NotFound):
         sluice.dead_letter(dead_letter.id)
     assert sluice.purge(reason="message_without_job_id") == len(dead_letters) - 1
+
+
+def test_stats(sluice: Any) -> None:
+    sluice.submit("chat", {"words": []}).wait(60)
+    stats = wait_until(lambda: sluice.stats("10m") if sluice.stats().series["ts"] else None, 60)
+    assert stats.resolution_s == 1
+    assert len(stats.series["done"]) == len(stats.series["ts"])
+    assert set(sluice.stats("1h", ["depth"]).series) == {"ts", "depth"}
+    with pytest.raises(errors.Invalid):
+        sluice.stats("1y")
 
 
 def test_live_updates(sluice: Any) -> None:
