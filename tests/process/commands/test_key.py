@@ -330,3 +330,11 @@ def test_a_key_that_could_not_be_printed(server: RealServer, nowhere: str, outpu
     assert "Traceback" not in failed.stderr
     [made] = server.client.hkeys("access:keys")
     assert f"sluice key revoke {made.decode()}" in failed.stderr
+
+
+@pytest.mark.slow("starts another command")
+def test_a_key_is_printed_without_stderr(server: RealServer) -> None:
+    made = shell(server, "create --name x 2>&-")
+    assert made.returncode == 0
+    [key] = made.stdout.split()
+    assert key.startswith("sluice_")
