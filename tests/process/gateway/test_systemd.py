@@ -116,6 +116,21 @@ def test_an_unresponsive_redis_stops_the_watchdog(
     assert "recovered: the watchdog is fed again" in service.log
 
 
+@SLOW
+@BOTH
+def test_processes_wait_for_redis_at_start(
+    systemd: Systemd, server: RealServer, settings: dict[str, str], module: str
+) -> None:
+    server.kill()
+    service = systemd.start(module, **settings)
+    assert "Redis does not answer" in service.receive_until(ready)["STATUS"]
+    for _ in range(6):  # two periods: a restart would not help
+        assert is_watchdog(service.receive() or {})
+    server.start()
+    service.receive_until(lambda message: message["STATUS"].endswith("0 waiting"))
+    assert service.process.poll() is None
+
+
 # -- invalid configuration --------------------------------------------------------------------
 
 
