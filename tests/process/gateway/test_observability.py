@@ -129,6 +129,28 @@ def test_metrics_of_a_run_add_up(
     assert missing == set()
 
 
+# -- traces ------------------------------------------------------------------------------------
+
+
+def test_both_export_their_last_spans_at_the_end(
+    start_processes: Callable[..., ObservedProcesses], one_server: RealServer
+) -> None:
+    processes = start_processes(ObservedProcesses, one_server.url, OTEL_TRACES_EXPORTER="console")
+    worker, gateway = processes.worker(), processes.gateway
+    job_id = gateway.submit()
+    wait_for(one_server.client, job_id)
+    gateway.stop()
+    worker.send_signal(signal.SIGTERM)
+    assert (gateway.process.returncode, worker.wait()) == (0, 0)
+    for log, span, service in (
+        (gateway.log, "send jobs:stream", "sluice-gateway"),
+        (worker.log, "process jobs:stream", "sluice-worker"),
+    ):
+        assert f'"name": "{span}"' in log
+        assert f'"service.name": "{service}"' in log
+        assert job_id in log
+
+
 # -- history -----------------------------------------------------------------------------------
 
 RING = StatsKeys("jobs:stream").ring(ONE_SECOND)
