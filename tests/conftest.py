@@ -39,14 +39,15 @@ from tests.support.servers import (
 from tests.support.topologies import RedisCluster, SentinelSet, cluster, sentinel_set
 
 #: Options of mallopt(3).
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
 
 #: Set before numpy is imported: its threads would wait for each other while other tests run.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 if sys.platform == "linux" and platform.libc_ver()[0] == "glibc":
     # Freed memory of large objects goes back to the system: 100 MB less per test process.
-    for option, value in ((M_MMAP_THRESHOLD, 128 << 10), (M_TRIM_THRESHOLD, 128 << 10)):
-        ctypes.CDLL(None).mallopt(option, value)
+    ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 128 << 10)
+    ctypes.CDLL(None).mallopt(M_TRIM_THRESHOLD, 128 << 10)
+    ctypes.CDLL(None).mallopt(M_ARENA_MAX, 2)
 #: Commands that tests start inherit an ignored Ctrl-C, as in `make test &`.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -78,6 +78,8 @@ async def test_text_and_markdown_stay_as_they_are() -> None:
      ("<p> </p>", "text/html", UnreadableDocument), ("a\0", "", UnreadableDocument),
      ("half \ud800", "", UnreadableDocument),
      ("ü" * (reader.MOST_BYTES // 2 + 1), "", DocumentTooLong)],
+    ids=["word", "image", "text as pdf", "nothing", "blank", "blank page", "nul", "surrogate",
+         "long"],
 )  # fmt: skip
 async def test_unsupported_documents_are_refused(
     content: str | bytes, media_type: str, fault: type[JobError]
