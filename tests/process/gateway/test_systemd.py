@@ -18,7 +18,7 @@ from tests.support.gateway.harness import CHAT
 from tests.support.gateway.raw import post, raw
 from tests.support.processes import jobs
 from tests.support.processes.systemd import Service, Systemd, systemd_in
-from tests.support.processes.worker import wait_until
+from tests.support.processes.worker import ROOT, wait_until
 from tests.support.servers import BUNDLED, RealServer, require_binary
 
 pytestmark = pytest.mark.process
@@ -98,6 +98,31 @@ def test_a_worker_reports_status_and_extends_the_stop(
     assert again["STATUS"].startswith("stopping: 1 running, ")
     assert is_watchdog(again)
     assert worker.wait() == 0
+
+
+@SLOW
+def test_a_blocked_event_loop_sends_no_watchdog(
+    systemd: Systemd, server: RealServer, settings: dict[str, str], tmp_path: Path
+) -> None:
+    """The lease thread keeps the job, so only the watchdog detects it."""
+    (tmp_path / "stuck.py").write_text(
+        "import pathlib, time\n"
+        "async def stuck(context, payload):\n"
+        "    pathlib.Path(__file__).with_name('is_stuck').touch()\n"
+        "    time.sleep(60)\n"
+        "def register(registry):\n    registry.add('chat', stuck)\n"
+    )
+    path = {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    worker = systemd.worker(**settings, **path, WORKER_HANDLERS="stuck")
+    worker.receive_until(is_watchdog)
+    jobs.post(server.client)
+    wait_until((tmp_path / "is_stuck").exists)
+    while worker.receive(0.01):
+        pass  # sent before
+    assert worker.receive(2 * PERIOD_S) is None
+    worker.process.send_signal(signal.SIGABRT)  # as systemd does after a timeout
+    assert worker.wait() == -signal.SIGABRT
+    assert 'stuck.py", line 4 in stuck' in worker.log
 
 
 @SLOW
