@@ -11,7 +11,14 @@ from pathlib import Path
 import pytest
 
 from sluice.errors import ExitCode
-from tests.support.client.scripted_gateway import Reply, ScriptedGateway, problem
+from tests.support.client.scripted_gateway import (
+    Reply,
+    ScriptedGateway,
+    answer,
+    event,
+    problem,
+    stream,
+)
 from tests.support.client.site import Site
 from tests.support.processes.commands import run, run_here, unused_url
 from tests.support.processes.gateway import environment
@@ -128,6 +135,20 @@ def test_watch_several_jobs(site: Site) -> None:
     events = [json.loads(line) for line in ran.out.splitlines()]
     assert {event["job_id"] for event in events} == {jobs[0], jobs[2]}
     assert sum(event["type"] == "done" for event in events) == 2
+
+
+@pytest.mark.usefixtures("short_pauses")
+def test_watch_resumes_a_lost_stream(script: ScriptedGateway) -> None:
+    times = {"created_ts": 1, "updated_ts": 1, "ttl_s": 600}
+    job = {"job_id": UNKNOWN, "task": "chat", "status": "running", **times}
+    running, text = event("1-0", "running", {"attempt": 1}), event("2-0", "message", {"text": "hi"})
+    lost, rest = stream(running, text, cut=True), stream(event("3-0", "canceled"))
+    script.respond(answer(200, job), lost, rest)
+    ran = run_here("watch", UNKNOWN, SLUICE_URL=script.url)
+    assert ran.code == ExitCode.CANCELED, ran
+    assert script.requests[-1].headers["last-event-id"] == "2-0"
+    assert "reconnecting" in ran.err
+    assert (ran.out.count("hi"), ran.err.count("running")) == (1, 1), "every event once"
 
 
 def test_events_prints_json_lines(site: Site) -> None:
