@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.worker.model_tasks import Hang, MakeScripted, joined
+from tests.support.worker.model_tasks import Hang, MakeScripted, joined, says
 from worker.handlers.plan import InvalidPlan, PlanPayload, parse_plan
 
 pytestmark = pytest.mark.fakeredis_only
@@ -89,6 +89,12 @@ async def test_two_answers_without_a_plan_are_an_error(scripted: MakeScripted, s
     error = await scripted(said, said).fail(goal="tea")
     assert error["kind"] == "model_answer_invalid"
     assert said in error["message"]
+
+
+async def test_cut_off(scripted: MakeScripted) -> None:
+    error = await scripted(says(json.dumps(TEA)[:60], "length")).fail(goal="tea")
+    assert error["kind"] == "model_answer_invalid"
+    assert "cut off" in error["message"]
 
 
 async def test_canceled_in_the_middle(scripted: MakeScripted) -> None:
