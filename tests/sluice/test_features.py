@@ -14,12 +14,12 @@ from sluice.errors import Conflict, Invalid, JobFailed, NotAllowed, NotFound
 from tests.sluice.conftest import Connect
 from tests.support.client.scripted_gateway import ScriptedGateway, answer
 from tests.support.client.site import SECRET, Site
-from tests.support.files.photos import encoded, harness
+from tests.support.files.photos import encoded, scene
 from tests.support.processes.worker import wait_until
 
 pytestmark = pytest.mark.process
 
-PHOTO = encoded(harness(), "jpeg")
+PHOTO = encoded(scene(), "jpeg")
 LOG = "feat: watch a job\nfix: no zombie is left behind\nfix: a typo\n"
 
 

@@ -15,7 +15,7 @@ import pytest
 from sluice import errors
 from sluice.errors import JobCanceled, JobFailed, NotFound, WaitTimeout
 from tests.support.client.site import Site
-from tests.support.files.photos import encoded, harness
+from tests.support.files.photos import encoded, scene
 from tests.support.processes.gateway import ROOT, environment
 from tests.support.processes.worker import wait_until
 
@@ -229,7 +229,7 @@ def run(program: str, site: Site, folder: Path) -> str:
 )
 def test_documented_programs_run(site: Site, tmp_path: Path, number: int, output: str) -> None:
     assert len(PROGRAMS) == 4
-    (tmp_path / "holiday.jpg").write_bytes(encoded(harness(), "jpeg"))
+    (tmp_path / "holiday.jpg").write_bytes(encoded(scene(), "jpeg"))
     printed = run(PROGRAMS[number], site, tmp_path)
     assert output in printed
     if number == 3:

@@ -10,7 +10,7 @@ from functools import cache
 
 from PIL import Image
 
-from tests.support.files.photos import animation, encoded, harness, photograph, png
+from tests.support.files.photos import animation, encoded, photograph, png, scene
 
 SCRIPT = b"*/=1;alert('polyglot script');/*"
 ZIP_MEMBER = "hidden-in-the-picture.txt"
@@ -41,7 +41,7 @@ def real_png_bomb(width: int = 11_000, height: int = 11_000, channels: int = 1) 
 
 def jpeg_bomb() -> bytes:
     """A JPEG with a wrong size in its header."""
-    made = encoded(harness(64, 48), "jpeg")
+    made = encoded(scene(64, 48), "jpeg")
     at = made.index(b"\xff\xc0") + 5
     return made[:at] + struct.pack(">HH", 65_000, 65_000) + made[at + 4 :]
 
@@ -52,7 +52,7 @@ def gif_bomb() -> bytes:
 
 
 def tiff_bomb() -> bytes:
-    made = encoded(harness(64, 48), "tiff")
+    made = encoded(scene(64, 48), "tiff")
     for tag in (256, 257):  # width and height
         at = made.index(struct.pack("<HH", tag, 4)) + 8
         made = made[:at] + struct.pack("<I", 60_000) + made[at + 4 :]
@@ -67,11 +67,11 @@ def webp_bomb(side: int = 16_000) -> bytes:
 
 
 def avif_bomb(side: int = 30_000) -> bytes:
-    return _with_extent(encoded(harness(64, 48), "avif", speed=10), side)
+    return _with_extent(encoded(scene(64, 48), "avif", speed=10), side)
 
 
 def heic_bomb(side: int = 30_000) -> bytes:
-    return _with_extent(encoded(harness(64, 48), "heic"), side)
+    return _with_extent(encoded(scene(64, 48), "heic"), side)
 
 
 def _with_extent(whole: bytes, side: int) -> bytes:
@@ -98,7 +98,7 @@ def jpeg_and_zip() -> bytes:
 
 def gif_and_script() -> bytes:
     """A GIF that a browser would run: its width starts a JavaScript comment."""
-    image = harness(0x2A2F, 4).quantize(8)
+    image = scene(0x2A2F, 4).quantize(8)
     made = encoded(image, "gif")
     assert made[6:8] == b"/*"
     return made + SCRIPT
@@ -108,7 +108,7 @@ def png_with_more(
     kind: bytes = b"prVt", content: bytes = SCRIPT, image: Image.Image | None = None
 ) -> bytes:
     """A PNG with an additional unknown chunk, and a script after its end."""
-    whole = encoded(harness(64, 48) if image is None else image, "png")
+    whole = encoded(scene(64, 48) if image is None else image, "png")
     chunk = struct.pack(">I", len(content)) + kind + content
     chunk += struct.pack(">I", zlib.crc32(kind + content))
     return whole[:33] + chunk + whole[33:] + SCRIPT

@@ -25,29 +25,26 @@ CONTENT_TYPES = {kind: f"image/{kind}" for kind in FORMATS}
 
 
 @cache
-def _scene(width: int, height: int, seed: int) -> Image.Image:
+def _rendered(width: int, height: int, seed: int) -> Image.Image:
     noise = np.random.default_rng(seed)
     x = np.linspace(0, 1, width, dtype=np.float32)[None, :]
     y = np.linspace(0, 1, height, dtype=np.float32)[:, None]
-    channels = [
-        128 + 80 * np.sin(3 * x + phase) * np.cos(2 * y - phase) + 40 * (y - x) * (phase - 1)
-        for phase in range(3)
-    ]
-    light = np.stack(channels, -1)
+    light = np.empty((height, width, 3), dtype=np.float32)
+    for phase in range(3):
+        light[..., phase] = 128 + 80 * np.sin(3 * x + phase) * np.cos(2 * y - phase)
+        light[..., phase] += 40 * (y - x) * (phase - 1)
     for size, strength in ((32, 18), (8, 12), (2, 6), (1, 4)):
-        grain = noise.normal(0, strength, (height // size + 1, width // size + 1))
-        grown = Image.fromarray(grain.astype(np.float32)).resize(
-            (width, height), Image.Resampling.BICUBIC
-        )
+        grain = noise.standard_normal((height // size + 1, width // size + 1), dtype=np.float32)
+        grown = Image.fromarray(grain * strength).resize((width, height), Image.Resampling.BICUBIC)
         light += np.asarray(grown)[..., None]
-    image = Image.fromarray(np.clip(light, 0, 255).astype(np.uint8))
+    image = Image.fromarray(np.clip(light, 0, 255, out=light).astype(np.uint8))
     _draw_things(image, seed)
     return image
 
 
-def harness(width: int = 640, height: int = 480, seed: int = 7) -> Image.Image:
+def scene(width: int = 640, height: int = 480, seed: int = 7) -> Image.Image:
     """Gradients, grain and shapes; each corner, a tenth of a side, has its own color."""
-    return _scene(width, height, seed).copy()
+    return _rendered(width, height, seed).copy()
 
 
 def _draw_things(image: Image.Image, seed: int) -> None:
@@ -98,7 +95,7 @@ def photograph(
     profile: bytes | None = None,
 ) -> bytes:
     """A photograph with EXIF, GPS, serial number, XMP, color profile, comment and thumbnail."""
-    upright = harness(width, height)
+    upright = scene(width, height)
     small = upright.copy()
     small.thumbnail((160, 160))
     marks = exif(orientation, encoded(small, "jpeg", quality=60, comment=THUMBNAIL_MARK))

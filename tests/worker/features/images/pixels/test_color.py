@@ -109,7 +109,7 @@ def test_an_unusable_profile_is_ignored(make: Make, broken: bytes) -> None:
 
 
 def test_a_profile_of_srgb_itself_changes_nothing(make: Make) -> None:
-    image = photos.harness(160, 120)
+    image = photos.scene(160, 120)
     plain = make(image)
     tagged = make(photos.encoded(image, "png", icc_profile=color_profiles.plain_srgb()))
     assert plain.webp == tagged.webp
@@ -190,7 +190,7 @@ def test_every_mode_becomes_rgb_with_or_without_alpha(make: Make, mode: str) -> 
 
 
 def test_alpha_that_hides_nothing_is_dropped(make: Make) -> None:
-    result = make(photos.harness(64, 48).convert("RGBA"))
+    result = make(photos.scene(64, 48).convert("RGBA"))
     assert result.details["has_alpha"] is False
     assert result.image.mode == "RGB"
 

@@ -121,7 +121,7 @@ def test_metadata_is_gone(make: Make, kind: str, orientation: int) -> None:
 
 
 def test_transparent_images_have_their_alpha_and_nothing_else(make: Make) -> None:
-    image = photos.harness(64, 48)
+    image = photos.scene(64, 48)
     image.putalpha(Image.linear_gradient("L").resize(image.size))
     private = {"exif": exif.exif(), "xmp": exif.xmp(), "icc_profile": color_profiles.plain_srgb()}
     result = make(photos.encoded(image, "webp", **private))
@@ -203,7 +203,7 @@ def test_the_thumbhash_is_the_public_algorithm() -> None:
 
 def test_the_thumbhash_is_of_the_image_as_stored(make: Make) -> None:
     found = base64.b64decode(make(photograph("jpeg", 6)).details["thumbhash"])
-    expected = hashed(photos.harness().resize((64, 48), Image.Resampling.BOX))
+    expected = hashed(photos.scene().resize((64, 48), Image.Resampling.BOX))
     assert len(found) == len(expected)
     assert found[4] >> 7 == expected[4] >> 7 == 1  # landscape
     head, wanted = (int.from_bytes(data[:3], "little") for data in (found, expected))

@@ -30,7 +30,7 @@ async def pool() -> AsyncIterator[ProcessPool]:
 
 def big_jpeg(across: int, down: int, **options: object) -> bytes:
     """Tiles of 1000 x 800 pixels: expensive to decode, cheap to create."""
-    tiles = np.tile(np.asarray(photos.harness(1000, 800)), (down, across, 1))
+    tiles = np.tile(np.asarray(photos.scene(1000, 800)), (down, across, 1))
     return photos.encoded(Image.fromarray(tiles), "jpeg", quality=85, **options)
 
 

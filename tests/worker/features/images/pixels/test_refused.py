@@ -147,7 +147,7 @@ def test_oversized_images_are_refused_before_the_library_runs(make: Make, monkey
 
 
 def test_the_limit_is_the_limit(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    photo = photos.encoded(photos.harness(100, 60), "png")
+    photo = photos.encoded(photos.scene(100, 60), "png")
     assert make(photo, limits=replace(LIMITS, max_pixels=6000))
     # Pillow only warns up to twice the limit.
     assert refusal(make, photo, limits=replace(LIMITS, max_pixels=5999)) == DIMENSIONS

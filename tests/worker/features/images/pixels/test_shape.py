@@ -31,7 +31,7 @@ def test_size_of_a_webp() -> None:
             assert not formats.webp_is_complete(made[:HEAD_BYTES], len(made) - 3)
     assert formats.webp_size(photos.animation("webp")[:HEAD_BYTES]) == (64, 48)
     assert formats.webp_size(bad_photos.webp_bomb(12_000)[:HEAD_BYTES]) == (12_000, 12_000)
-    for made in (photos.animation("webp"), photos.encoded(photos.harness(9, 9), "webp")):
+    for made in (photos.animation("webp"), photos.encoded(photos.scene(9, 9), "webp")):
         for length in range(0, 30, 3):  # an incomplete header
             assert formats.webp_size(made[:length].ljust(20, b"\0")[:length]) is None
 
@@ -108,9 +108,9 @@ def test_upright(make: Make, kind: str, orientation: int) -> None:
 def test_invalid_exif_is_ignored(make: Make) -> None:
     nonsense = (b"", b"MM\0*\xff\xff\xff\xff", b"II*\0\x08\0\0\0\xff\xff" + b"\xee" * 40)
     for marks in (*nonsense, *(exif(orientation) for orientation in (0, 9, 77))):
-        source = photos.encoded(photos.harness(320, 240), "jpeg", exif=b"Exif\0\0" + marks)
+        source = photos.encoded(photos.scene(320, 240), "jpeg", exif=b"Exif\0\0" + marks)
         assert is_upright(make(source))
-    source = photos.encoded(photos.turned(photos.harness(320, 240), 6), "jpeg", xmp=xmp(6))
+    source = photos.encoded(photos.turned(photos.scene(320, 240), 6), "jpeg", xmp=xmp(6))
     assert is_upright(make(source))  # orientation only in XMP
 
 
@@ -126,7 +126,7 @@ def test_target(size: tuple[int, int], wanted: tuple[int, int]) -> None:
 
 def test_a_large_jpeg_is_reduced_in_good_quality(make: Make) -> None:
     """libjpeg decodes to a smaller size; that must not be visible."""
-    image = photos.harness(1250, 938)
+    image = photos.scene(1250, 938)
     best = image.resize((300, 225), Image.Resampling.LANCZOS)
     for options in ({}, {"progressive": True}, {"subsampling": 0}):
         source = photos.encoded(image, "jpeg", quality=92, **options)
@@ -156,7 +156,7 @@ def test_the_first_frame_of_an_animation(make: Make, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["tiff", "heic", "jpeg"])
 def test_pages_are_no_frames(make: Make, kind: str) -> None:
-    image, *more = (photos.harness(64, 48, seed) for seed in range(3))
+    image, *more = (photos.scene(64, 48, seed) for seed in range(3))
     form = "mpo" if kind == "jpeg" else kind  # several images in one file, as some cameras write
     result = make(photos.encoded(image, form, save_all=True, append_images=more))
     assert result.details["source_frames"] == 1
@@ -165,11 +165,11 @@ def test_pages_are_no_frames(make: Make, kind: str) -> None:
 
 def test_sizes_of_results(make: Make) -> None:
     for size in ((1, 1), (1, 20_000), (20_000, 1), (3, 2), (2000, 3)):
-        made, _ = result = make(photos.harness(*size))
+        made, _ = result = make(photos.scene(*size))
         assert (made.original_width, made.original_height) == size
         assert result.image.size == (made.width, made.height) == target_size(*size, 1920)
     # A portrait may be higher than wide.
     made = make(photograph("jpeg", 6, 480, 2400), limits=replace(LIMITS, max_width=240)).made
     assert (made.width, made.height) == (240, 1200)
-    red, green, blue = make(photos.encoded(photos.harness().convert("L"), "jpeg")).pixel(0.04, 0.04)
+    red, green, blue = make(photos.encoded(photos.scene().convert("L"), "jpeg")).pixel(0.04, 0.04)
     assert max(red, green, blue) - min(red, green, blue) <= 3
