@@ -29,7 +29,7 @@ STAGES = ["validating", "decoding", "processing", "encoding", "uploading"]
 
 def photo(kind: str = "jpeg", seed: int = 7, size: tuple[int, int] = (160, 120)) -> bytes:
     """A photograph as from a camera."""
-    return photos.encoded(photos.harness(*size, seed=seed), kind)
+    return photos.encoded(photos.scene(*size, seed=seed), kind)
 
 
 def image_settings(home: Path, **given: Any) -> WorkerSettings:
