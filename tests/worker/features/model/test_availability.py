@@ -13,7 +13,7 @@ import pytest
 from common.aio import cancel
 from common.contracts.workers import FIRST_TOKEN_BOUNDS, ModelState
 from tests.support.model.answers import Answer
-from tests.support.model.server import MUTE, Dialect, ModelServer
+from tests.support.model.server import LOADING, MUTE, READY, Dialect, ModelServer
 from tests.support.waiting import eventually
 from tests.support.worker.model import MakeModel, ModelHarness, announce, settings_for
 from tests.support.worker.timing import at_best_within
@@ -74,6 +74,16 @@ async def test_down_at_the_start_and_back_soon(server: ModelServer, make_model: 
     assert asyncio.get_running_loop().time() - began < 2
     assert DOWN_PROBE_EVERY_S + HELD_TASK_RETRY_S < 2, "the defaults, which the tests shorten"
     assert (await model.ask("count to 1")).text == "1"
+
+
+async def test_loading_then_ready(server: ModelServer, make_model: MakeModel) -> None:
+    server.state = LOADING
+    model = await make_model()
+    assert (model.state, model.limits.slots) == (ModelState.LOADING, 0)
+    assert "Loading model" in model.limits.reason
+    server.state = READY
+    await model.is_in(ModelState.READY)
+    assert model.limits.slots == 2
 
 
 async def test_going_down_is_noticed_without_a_request(
