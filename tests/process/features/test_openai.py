@@ -21,7 +21,7 @@ from tests.support.servers import RealServer
 if TYPE_CHECKING:  # imported by the tests only: the package takes 12 MB of every test process
     from openai import OpenAI
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("openai")]
 SLOW = pytest.mark.slow("waits for the answers of a slow model")
 
 #: Time limit from a disconnect to the end of the job.

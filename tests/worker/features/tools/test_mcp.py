@@ -38,6 +38,9 @@ from worker.features.tools.mcp.servers import McpServers
 from worker.features.tools.toolbox import ToolBox
 from worker.registry import WorkerServices
 
+#: One test process imports mcp, not all of them.
+pytestmark = pytest.mark.xdist_group("mcp")
+
 MCP_SERVERS = Path(ports.__file__).parent / "mcp"
 TIMEOUT_S = 60.0
 
