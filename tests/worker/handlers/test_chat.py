@@ -192,6 +192,7 @@ async def test_null_and_recursive_schemas_are_fine(scripted: MakeScripted) -> No
 HOSTILE: list[tuple[dict[str, Any], str]] = [
     ({"type": "objekt"}, "objekt"),
     ({"$ref": "http://127.0.0.1:9/schema.json"}, "127.0.0.1:9"),
+    ({"properties": {"a": {"$ref": "file:///etc/passwd"}}}, "passwd"),
     ({"properties": {"a": {"$ref": "#/$defs/a"}}}, "#/$defs/a"),
     ({"$ref": "#"}, "endless cycle"),
     ({"pattern": "("}, "regex"),
