@@ -17,7 +17,6 @@ from common import codec
 from gateway.http.problems import Problem, validation_problem
 
 TOO_LARGE = 413
-TOO_SLOW = 408
 
 
 class DiscardLimits(NamedTuple):
@@ -28,8 +27,6 @@ class DiscardLimits(NamedTuple):
 
 
 DEFAULT_DISCARD_LIMITS: Final = DiscardLimits(16 << 20, 2.0)
-#: Seconds for which the rest of a body that was too slow is read and discarded.
-SLOW_DISCARD_S: Final = 1.0
 
 
 class Body:
@@ -132,11 +129,10 @@ class Body:
 
     async def discard(self) -> None:
         """Read and discard the rest of a refused body."""
-        if self.awaits_continue or self._is_given_up:
+        if self.awaits_continue or self._is_late or self._is_given_up:
             return
-        seconds = SLOW_DISCARD_S if self._is_late else self._discard_limits.seconds
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._discard(), seconds)
+            await asyncio.wait_for(self._discard(), self._discard_limits.seconds)
 
     async def _discard(self) -> None:
         left = self._discard_limits.size_bytes
@@ -151,7 +147,7 @@ class Body:
 
     def _too_slow(self) -> Problem:
         return Problem(
-            TOO_SLOW,
+            408,
             "request_timeout",
             f"The body did not arrive within {self._timeout_s:g} s.",
             headers={"Connection": "close"},

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from common.observability import logs
 from gateway.features.images.upload.sink import FORM_BYTES
 from gateway.http import paths as workflow
-from gateway.http.body import TOO_LARGE, TOO_SLOW, Body, DiscardLimits
+from gateway.http.body import TOO_LARGE, Body, DiscardLimits
 from gateway.http.paths import is_image_upload
 from gateway.http.problems import Problem, store_unavailable
 from gateway.http.security import (
@@ -101,7 +101,7 @@ class RequestMiddleware:
                     *missing_security_headers(given_headers),
                 ]
             elif (
-                (status in (TOO_LARGE, TOO_SLOW) or upload)
+                (status == TOO_LARGE or upload)
                 and not body.complete
                 and not message.get("more_body")
             ):

@@ -40,8 +40,9 @@ log = logging.getLogger("gateway.access")
 PIPELINE_MAX = 64
 #: Bytes of a body that are read and discarded after the response was sent.
 DISCARD_BYTES = 16 << 20
-#: Seconds a refused client has to read the response, and most such clients at a time.
-LINGER_S = 1.0
+#: Seconds a client whose request was not read to its end has to read the response, and most such
+#: clients at a time.
+LINGER_S = 3.0
 LINGERING_MAX = 256
 #: Bytes of a response that a client must read within `stall_s`.
 STALL_BYTES = 32_768
@@ -59,6 +60,28 @@ class _Refusal(Exception):
         self.problem = problem
 
 
+class _ResponseTransport:
+    """The transport of a connection, as uvicorn's request cycle uses it.
+
+    The cycle closes the connection after a response with `Connection: close`. If the client still
+    sends its request, the kernel answers with a reset, and the client may lose the response. So the
+    protocol decides how to close.
+    """
+
+    __slots__ = ("_protocol", "_transport", "write")
+
+    def __init__(self, transport: asyncio.Transport, protocol: LimitedHttpProtocol) -> None:
+        self._transport = transport
+        self._protocol = protocol
+        self.write = transport.write
+
+    def close(self) -> None:
+        self._protocol.close_after_response()
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+
 class LimitedHttpProtocol(HttpToolsProtocol):
     """One connection. The class attributes are the initial state of every connection."""
 
@@ -73,6 +96,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     _stopping = False
     _lingers = False
     _running: RequestResponseCycle | None = None
+    _responses: _ResponseTransport
     _head_timer: TimerHandle | None = None
     _stall_timer: TimerHandle | None = None
     _last_timer: TimerHandle | None = None
@@ -83,6 +107,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Accept the connection, or answer 503 if there are too many."""
         super().connection_made(transport)
+        self._responses = _ResponseTransport(transport, self)
         if len(self.connections) > self.limits.max_connections:
             self.connections.discard(self)
             self.limits.warn_limit_reached()
@@ -212,6 +237,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         if self.pipeline and len(self.pipeline) >= PIPELINE_MAX:
             raise _Refusal(malformed_request("too many requests in a row"))
         super().on_headers_complete()
+        self.cycle.transport = self._responses  # type: ignore[assignment]
         if not self.pipeline:
             self._running = self.cycle
         self.headers = []  # for the trailer; the app has the headers already
@@ -253,7 +279,9 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         if self.pipeline:
             self._running = self.pipeline[-1][0]
         super().on_response_complete()
-        if self.transport.is_closing():
+        if self._lingers:
+            self._unset_keepalive_if_required()
+        elif self.transport.is_closing():
             if self.transport.get_write_buffer_size():
                 self._watch_reader()
         elif self._head_open:
@@ -285,6 +313,15 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self.transport.abort()
         else:
             self._watch_reader()
+
+    def close_after_response(self) -> None:
+        """Close once all is sent; first read what the client still sends of its request."""
+        current = self._running
+        unread = self._discarding or (current is not None and current.more_body)
+        if unread and not self.pipeline and not self.flow.write_paused:
+            self._linger()
+        else:
+            self.transport.close()
 
     def _close(self) -> None:
         """Close once all is sent, or after a timeout."""
@@ -334,10 +371,14 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def _linger(self) -> None:
         """Close after the client does: closing with unread input would discard the response."""
+        if self._lingers or self.transport.is_closing():
+            return
+        self._discarding = True
         if self.limits.lingering >= LINGERING_MAX:
             self._close()
             return
         self._lingers = True
         self.limits.lingering += 1
+        self.flow.resume_reading()
         self.transport.write_eof()
-        self._last_timer = self.loop.call_later(LINGER_S, self.transport.abort)
+        self._last_timer = self.loop.call_later(LINGER_S, self._close)

@@ -5,22 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import pytest
-
 from gateway.http.middleware import RequestMiddleware
 
 
-@pytest.mark.parametrize(
-    ("sent", "limits", "status"),
-    [(b"x", {"max_body_bytes": 100, "body_timeout_s": 0.02}, 408),
-     (b"x" * 200, {"max_body_bytes": 100}, 413)],
-)  # fmt: skip
-async def test_the_rest_of_a_refused_body_is_read(
-    sent: bytes, limits: dict[str, Any], status: int
-) -> None:
+async def test_the_rest_of_a_refused_body_is_read() -> None:
     answered = asyncio.Event()
     log: list[str] = []
-    rest = [sent, b"2", b"3"]
+    rest = [b"x" * 200, b"2", b"3"]
 
     async def read_body(scope: Any, receive: Any, send: Any) -> None:
         while (await receive()).get("more_body"):
@@ -34,7 +25,7 @@ async def test_the_rest_of_a_refused_body_is_read(
 
     async def send(message: dict[str, Any]) -> None:
         if message["type"] == "http.response.start":
-            assert message["status"] == status
+            assert message["status"] == 413
         else:
             log.append("more" if message.get("more_body") else "end")
             answered.set()
@@ -45,5 +36,5 @@ async def test_the_rest_of_a_refused_body_is_read(
         "path": "/v1/jobs",
         "headers": [(b"host", b"localhost"), (b"transfer-encoding", b"chunked")],
     }
-    await RequestMiddleware(read_body, **limits)(scope, receive, send)
+    await RequestMiddleware(read_body, max_body_bytes=100)(scope, receive, send)
     assert log == ["read", "more", "read", "read", "end"]

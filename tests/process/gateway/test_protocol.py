@@ -163,6 +163,30 @@ async def test_slow_requests_time_out(
     assert complaints(gateway.log) == []
 
 
+@SLOW
+async def test_a_client_that_sends_on_can_read_the_response(
+    start_gateway: StartGateway, module_server: RealServer
+) -> None:
+    """Closing the connection would answer further bytes with a reset, and the client may lose the
+    response. The gateway ends its side only, and reads on for a few seconds.
+    """
+    gateway = start_gateway(module_server.url, BODY_TIMEOUT_S="0.1", MAX_HEADER_BYTES=str(LIMIT))
+    requests = [
+        (post(CHAT, Content_Length="5000"), 408, "request_timeout"),
+        (padded(LIMIT + 1), 431, "headers_too_large"),
+    ]
+    for request, *refusal in requests:
+        async with raw(gateway.port) as connection:
+            connection.send(request)
+            check_problem(await connection.answer(), *refusal)
+            assert await connection.end() == b""
+            for _ in range(10):
+                connection.send(b" ")
+                await asyncio.sleep(0.01)
+            assert not connection.writer.is_closing()
+    assert complaints(gateway.log) == []
+
+
 async def test_a_body_may_arrive_in_pieces(gateway: GatewayProcess) -> None:
     async with raw(gateway.port) as connection:
         for _ in range(2):
