@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from common.contracts import rag, values_of
-from common.contracts.access import AccessKeys
-from common.contracts.bullmq import BullKeys
+from common.contracts.access import AccessKeys, AuditLogField, Scope, SessionField
+from common.contracts.bullmq import BullKeys, BullState
 from common.contracts.images import (
     DeadResultField,
     DetailField,
@@ -22,6 +22,7 @@ from common.contracts.images import (
     DetectionField,
     ErrorCode,
     FailureReason,
+    ImageErrorKind,
     ImageFailureField,
     ImageKeys,
     ImageResultField,
@@ -31,23 +32,28 @@ from common.contracts.images import (
     Stage,
 )
 from common.contracts.jobs import (
+    AuditField,
+    BackoffField,
     CancelStage,
+    CountField,
     DataField,
     DeadLetterField,
     DeadReason,
     ErrorKind,
     EventField,
     EventType,
+    FrameType,
     JobField,
     JobKeys,
     LeaseField,
     QueueField,
     Status,
     Step,
+    Task,
 )
 from common.contracts.models import HandlerEventType, ModelErrorKind, ModelStep, ToolErrorKind
-from common.contracts.queue import PauseField
-from common.contracts.rag import RagKeys
+from common.contracts.queue import Lane, PauseField
+from common.contracts.rag import DocumentField, RagKeys
 from common.contracts.stats import (
     RESOLUTIONS,
     FeedEvent,
@@ -83,6 +89,14 @@ from gateway.http.openapi import reference
 
 ROOT = Path(__file__).parent.parent
 CONTRACT = (ROOT / "contract.md").read_text()
+#: The pages of the contract. Each name is checked on the page that defines it.
+PAGES = {
+    "contract.md": CONTRACT,
+    **{
+        f"docs/{name}.md": (ROOT / "docs" / f"{name}.md").read_text()
+        for name in ("http", "redis-keys", "workflow-contract", "image-contract", "bullmq")
+    },
+}
 SETTINGS = (ROOT / "docs" / "settings.md").read_text()
 ROW = re.compile(r"^\| `([A-Z0-9_]+)` \| (.+?) \| ", re.MULTILINE)
 CODE = re.compile(r'Problem\(\s*\d+,\s*"([a-z_]+)"')
@@ -109,33 +123,73 @@ def test_documented_defaults_are_the_real_ones(kind: type[CommonSettings]) -> No
             assert documented_value == (str(field.default) or "empty"), name
 
 
-NAMES = (
-    JobField, QueueField, EventField, LeaseField, DeadLetterField, DeadReason, ErrorKind, EventType,
-    Status, Step, HandlerEventType, ModelStep, ModelErrorKind, ToolErrorKind, WorkflowStatus,
-    StepStatus, DraftState, ItemStatus, WorkflowEvent, WorkflowError, Action, OnTimeout,
-    ImageStatusField, Stage, ImageResultField,
-    ImageFailureField, ImageResultStatus, DeadResultField, ErrorCode, ImageStatus, Detect,
-    FailureReason, StatsField, StatsColumn, FeedEvent, GatewayField,
-)  # fmt: skip
+#: The page of the contract that lists all values of these enums, each as `value`.
+NAMES = {
+    "contract.md": (
+        JobField, QueueField, EventField, LeaseField, DeadLetterField, DeadReason, ErrorKind,
+        EventType, Status, Step, Task, HandlerEventType, ModelStep, ModelErrorKind, ToolErrorKind,
+    ),
+    "docs/http.md": (FrameType, StatsColumn, FeedEvent, BackoffField, Lane, Scope),
+    "docs/redis-keys.md": (
+        StatsField, GatewayField, AuditField, CountField, AuditLogField, SessionField,
+        DocumentField,
+    ),
+    "docs/bullmq.md": (BullState,),
+    "docs/workflow-contract.md": (
+        WorkflowStatus, StepStatus, DraftState, ItemStatus, WorkflowEvent, WorkflowError, Action,
+        OnTimeout,
+    ),
+    "docs/image-contract.md": (
+        ImageStatusField, Stage, ImageResultField, ImageFailureField, ImageResultStatus,
+        DeadResultField, ErrorCode, ImageStatus, Detect, FailureReason, ImageErrorKind,
+    ),
+}  # fmt: skip
+#: The same for members of JSON, as `value` or "value".
+MEMBERS = {
+    "contract.md": (DataField, CancelStage),
+    "docs/http.md": (PauseField,),
+    "docs/redis-keys.md": (PauseField,),
+    "docs/image-contract.md": (DetailField, DetectionField),
+}
 
 
-@pytest.mark.parametrize("enum", NAMES)
-def test_every_name_is_in_the_contract(enum: type) -> None:
+def pairs(pages: dict[str, tuple[type, ...]]) -> list[Any]:
+    return [
+        pytest.param(page, enum, id=f"{page}-{enum.__name__}")
+        for page, enums in pages.items()
+        for enum in enums
+    ]
+
+
+@pytest.mark.parametrize(("page", "enum"), pairs(NAMES))
+def test_every_name_is_on_its_page_of_the_contract(page: str, enum: type) -> None:
+    assert values_of(enum)
     for value in values_of(enum):
-        assert f"`{value}`" in CONTRACT, value
+        assert f"`{value}`" in PAGES[page], value
 
 
-@pytest.mark.parametrize("enum", [DataField, CancelStage, DetailField, DetectionField, PauseField])
-def test_every_member_of_event_data_is_in_the_contract(enum: type) -> None:
+@pytest.mark.parametrize(("page", "enum"), pairs(MEMBERS))
+def test_every_member_of_json_is_on_its_page_of_the_contract(page: str, enum: type) -> None:
     for value in values_of(enum):
-        assert re.search(rf"[`\"]{value}[`\"]", CONTRACT), value
+        assert re.search(rf"[`\"]{value}[`\"]", PAGES[page]), value
 
 
-def test_every_problem_code_is_in_the_contract() -> None:
-    sources = [path.read_text() for path in (ROOT / "gateway").rglob("*.py")]
-    codes = {code for source in sources for code in CODE.findall(source)}
-    assert len(codes) > 10
-    assert {code for code in codes if f"`{code}`" not in CONTRACT} == set()
+#: The page with the problem codes of a feature; all others are in docs/http.md.
+CODE_PAGES = {
+    "features/images": "docs/image-contract.md",
+    "features/workflows": "docs/workflow-contract.md",  # `WorkflowError` has its codes
+    "features/bullmq": "docs/bullmq.md",
+}
+
+
+def test_every_problem_code_is_on_its_page_of_the_contract() -> None:
+    codes: set[tuple[str, str]] = set()
+    for path in (ROOT / "gateway").rglob("*.py"):
+        feature = "/".join(path.relative_to(ROOT / "gateway").parts[:2])
+        page = CODE_PAGES.get(feature, "docs/http.md")
+        codes |= {(page, code) for code in CODE.findall(path.read_text())}
+    assert len(codes) > 30
+    assert {(page, code) for page, code in codes if f"`{code}`" not in PAGES[page]} == set()
 
 
 DOCUMENTS = (
@@ -184,12 +238,12 @@ def plain_key(key: str) -> str:
     return re.sub(r"\{[^}]*\}", "{}", key)
 
 
-def documented_keys() -> dict[str, str]:
-    """Redis types of all keys in the contract. `:x` after a key stands for the key with another
-    suffix. Several keys in a row share one type, or have one each.
+def documented_keys(page: str) -> dict[str, str]:
+    """Redis types of all keys on a page of the contract. `:x` after a key stands for the key with
+    another suffix. Several keys in a row share one type, or have one each.
     """
     found = {}
-    for head, _, *rows in tables(CONTRACT):
+    for head, _, *rows in tables(PAGES[page]):
         if head[:2] != ["key", "type"]:
             continue
         for keys, types, *_ in rows:
@@ -201,13 +255,31 @@ def documented_keys() -> dict[str, str]:
     return found
 
 
-def keys_in_code() -> Iterator[tuple[str, str]]:
-    """Every key with its arguments in braces, and its type from the docstring."""
+#: Keys that third-party producers and workers use, with their types.
+PUBLIC_KEYS = {
+    JobKeys().stream: "stream",
+    JobKeys().for_lane("high").stream: "stream",
+    JobKeys().job("{}"): "hash",
+    JobKeys().events("{}"): "stream",
+    JobKeys().idempotency("{}"): "string",
+}
+#: The page of the contract with all keys of these classes, except the public keys of jobs.
+KEY_PAGES = (
+    ("docs/redis-keys.md", JobKeys()),
+    ("docs/redis-keys.md", StatsKeys("jobs:stream")),
+    ("docs/redis-keys.md", AccessKeys()),
+    ("docs/redis-keys.md", RagKeys("{}")),
+    ("docs/image-contract.md", ImageKeys()),
+    ("docs/workflow-contract.md", WorkflowKeys()),
+    ("docs/bullmq.md", BullKeys("{}")),
+)
+
+
+def keys_in_code() -> Iterator[tuple[str, str, str]]:
+    """The page of every key, the key with its arguments in braces, and its type from the
+    docstring."""
     resolution = RESOLUTIONS[0]
-    for keys in (
-        *(JobKeys(), StatsKeys("jobs:stream"), AccessKeys(), RagKeys("{}"), ImageKeys()),
-        *(WorkflowKeys(), BullKeys("{}")),
-    ):
+    for page, keys in KEY_PAGES:
         for name, member in vars(type(keys)).items():
             called = member.fget if isinstance(member, property) else member
             documented_value = re.match(r"(VECTOR SET|[A-Z]+)\b", inspect.getdoc(called) or "")
@@ -216,7 +288,7 @@ def keys_in_code() -> Iterator[tuple[str, str]]:
             if isinstance(keys, BullKeys) and ", added by Sluice:" not in (called.__doc__ or ""):
                 continue
             if isinstance(member, property):
-                yield getattr(keys, name), TYPES[documented_value[1]]
+                yield page, getattr(keys, name), TYPES[documented_value[1]]
                 continue
             wanted = [
                 each
@@ -224,17 +296,19 @@ def keys_in_code() -> Iterator[tuple[str, str]]:
                 if each.name != "self" and each.default is each.empty
             ]
             values: list[Any] = [resolution if name == "ring" else "{}" for _ in wanted]
-            yield getattr(keys, name)(*values), TYPES[documented_value[1]]
-    yield rag.namespaces_key(), TYPES["SET"]
-    yield rag.upload_key("{}"), TYPES["STRING"]
+            yield page, getattr(keys, name)(*values), TYPES[documented_value[1]]
+    yield "docs/redis-keys.md", rag.namespaces_key(), TYPES["SET"]
+    yield "docs/redis-keys.md", rag.upload_key("{}"), TYPES["STRING"]
 
 
-def test_every_key_is_in_the_contract_with_its_type() -> None:
-    in_code = dict(keys_in_code())
+def test_every_key_is_on_its_page_of_the_contract_with_its_type() -> None:
+    in_code = [(page, key, type_) for page, key, type_ in keys_in_code() if key not in PUBLIC_KEYS]
+    in_code += [("contract.md", key, type_) for key, type_ in PUBLIC_KEYS.items()]
     assert len(in_code) > 60
-    assert any(key.startswith("bull:") for key in in_code)
-    documented = documented_keys()
-    assert {key: documented.get(key) for key in in_code} == in_code
+    assert {page for page, _, _ in in_code} == {"contract.md", *dict(KEY_PAGES)}
+    documented = {page: documented_keys(page) for page in PAGES}
+    for page, key, type_ in in_code:
+        assert documented[page].get(key) == type_, (page, key)
 
 
 def test_the_contract_lists_events_that_handlers_may_emit() -> None:
@@ -247,8 +321,9 @@ def test_the_contract_lists_events_that_handlers_may_emit() -> None:
 
 def test_the_contract_has_every_member_of_workflow_responses() -> None:
     """Members of the seed's examples, and of the table of later additions."""
-    status, result, _ = map(json.loads, re.findall(r"```json\n(.*?)```", CONTRACT, re.DOTALL))
-    [table] = [rows for rows in tables(CONTRACT) if rows[0] == ["where", "further members"]]
+    workflows = PAGES["docs/workflow-contract.md"]
+    status, result, _ = map(json.loads, re.findall(r"```json\n(.*?)```", workflows, re.DOTALL))
+    [table] = [rows for rows in tables(workflows) if rows[0] == ["where", "further members"]]
     added = {where: set(re.findall(r"`(\w+)`", members)) - {"null"} for where, members in table[2:]}
     job = JobStatusView.model_fields["job"].annotation
     page = set(PageView.model_fields) - added["every `pagination`"]

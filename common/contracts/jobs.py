@@ -1,4 +1,5 @@
-"""The job contract: every key, field, status, event type and step of `contract.md`."""
+"""The job contract: every key, field, status, event type and step of `contract.md`, and the
+internal keys of `docs/redis-keys.md`."""
 
 from __future__ import annotations
 

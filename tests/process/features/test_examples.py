@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -102,6 +103,50 @@ def test_example_tools(example_worker: Callable[[str], ExampleWorker]) -> None:
     error = worker.error("tool", {"tool": "roll", "args": {"dice": 1000}})
     assert error["kind"] == "tool_arguments_invalid"
     assert 'at "/dice"' in error["message"]
+
+
+# -- third parties -----------------------------------------------------------------------------
+
+
+def third_party(server: RealServer, program: str, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, str(EXAMPLES / "third_party" / program), server.url, *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def produce(server: RealServer, payload: object) -> str:
+    producer = third_party(server, "producer.py", "chat", json.dumps(payload))
+    output, _ = producer.communicate(timeout=30)
+    assert producer.returncode == 0
+    return output.strip()
+
+
+def test_example_producer(one_server: RealServer, spawn: Callable[..., Process]) -> None:
+    job_id = produce(one_server, {"text": "hello"})
+    spawn("worker.echo_worker", redis_url=one_server.url)
+    wait_for(one_server.client, job_id, b"done")
+    text = "echo(task=chat): {'text': 'hello'}"
+    assert field(one_server.client, job_id, "result")["text"] == text
+    assert types(one_server.client, job_id) == [b"queued", b"running", b"message", b"done"]
+
+
+def test_example_worker(one_server: RealServer) -> None:
+    client = one_server.client
+    canceled, job_id = produce(one_server, {}), produce(one_server, {"text": "hello"})
+    client.hset(f"job:{canceled}", "status", "canceled")
+    worker = third_party(one_server, "worker.py", "third-party-1")
+    try:
+        wait_for(client, job_id, b"done")
+        assert field(client, job_id, "result") == {"text": "hello"}
+        assert types(client, job_id) == [b"queued", b"running", b"done"]
+        assert types(client, canceled) == [b"queued"]
+        assert 0 < client.ttl(f"job:{job_id}") <= 3600
+        deadline = time.monotonic() + 10
+        while client.xpending("jobs:stream", "workers")["pending"]:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        worker.kill()
+        worker.communicate()
 
 
 # -- the workflow: commits in, decisions, release notes out, and undo -----------------------------

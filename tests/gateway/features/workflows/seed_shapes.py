@@ -1,4 +1,4 @@
-"""The examples of contract.md under "Workflows", and whether a response has their structure."""
+"""The examples of docs/workflow-contract.md, and whether a response has their structure."""
 
 from __future__ import annotations
 
@@ -7,16 +7,13 @@ import re
 from pathlib import Path
 from typing import Any
 
-_CONTRACT = Path(__file__).parents[4] / "contract.md"
-_SECTION = re.compile(r"^## [0-9. ]*Workflows$(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+_CONTRACT = Path(__file__).parents[4] / "docs" / "workflow-contract.md"
 _BLOCK = re.compile(r"^```json\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def example(*members: str) -> Any:
-    """The first JSON example of the section with these members."""
-    section = _SECTION.search(_CONTRACT.read_text())
-    assert section is not None, "contract.md has no section Workflows"
-    examples = map(json.loads, _BLOCK.findall(section[1]))
+    """The first JSON example of the page with these members."""
+    examples = map(json.loads, _BLOCK.findall(_CONTRACT.read_text()))
     return next(each for each in examples if isinstance(each, dict) and set(members) <= set(each))
 
 

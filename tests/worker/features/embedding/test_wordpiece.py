@@ -181,6 +181,7 @@ def test_the_documentation_and_its_words_in_any_order(pair: Pair) -> None:
     for path in DOCUMENTS:
         pair.check(path.read_text())
     dice = random.Random(7)
-    words = re.findall(r"\S+|\s+", (ROOT / "contract.md").read_text())
+    pages = ("contract.md", "docs/http.md", "docs/workflow-contract.md", "docs/image-contract.md")
+    words = re.findall(r"\S+|\s+", "\n".join((ROOT / page).read_text() for page in pages))
     for _ in range(200):
         pair.check("".join(dice.choices(words, k=40)))
