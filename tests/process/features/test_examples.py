@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.support.processes.features import WorkflowProcesses
-from tests.support.processes.gateway import GatewayProcess, gateway_starter
+from tests.support.processes.gateway import GatewayProcess, StartGateway, gateway_starter
 from tests.support.processes.jobs import events, field, post, types, wait_for
 from tests.support.processes.worker import ROOT, Process
 from tests.support.servers import RealServer, missing
+from worker.registry import Registry
 
 pytestmark = pytest.mark.process
 EXAMPLES = ROOT / "examples"
@@ -239,7 +240,10 @@ def test_release_notes(workflows: WorkflowProcesses) -> None:
 
 # -- the documentation -------------------------------------------------------------------------
 
-PAGES = ("quickstart", "recipes", "handlers")
+PAGES = (
+    *("quickstart", "recipes", "handlers"),
+    *("testing-handlers", "migrating", "web-applications"),
+)
 _BLOCK = re.compile(r"<!-- (tested|file: (\S+)) -->\n```(\w*)\n(.*?)```", re.DOTALL)
 _ADDRESS = "localhost:8080"
 RUNS_EXAMPLES = pytest.mark.slow("runs the examples of the documentation")
@@ -330,7 +334,10 @@ def test_documented_examples_work(manual: Manual, snippet: Snippet) -> None:
 def test_the_documentation_has_tested_examples() -> None:
     assert len(snippets()) > 10
     assert sum("Idempotency-Key" in each.text for each in snippets()) == 1
-    assert set(files()) == {"shouting.py", "counting.py", "billing.py"}
+    handlers = {"shouting.py", "counting.py", "billing.py"}
+    tests = {"fakes.py", "test_handlers.py", "test_jobs.py"}
+    migrated = {"functions.py", "chain.py", "receipts.py", "words.py", "thumbnails.py"}
+    assert set(files()) == handlers | tests | migrated
 
 
 @RUNS_EXAMPLES
@@ -358,3 +365,56 @@ def test_documented_handlers_run(
             output = client.run(sys.executable, "-c", code, task, json.dumps(payload))
             assert json.loads(output) == outcome
         worker.kill()
+
+
+@RUNS_EXAMPLES
+def test_documented_tests_of_handlers_pass(manual: Manual) -> None:
+    output = manual.run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
+    assert "8 passed" in output
+
+
+@RUNS_EXAMPLES
+def test_migrated_handlers_run(
+    manual: Manual,
+    module_server: RealServer,
+    spawn: Callable[..., Process],
+    start_gateway: StartGateway,
+) -> None:
+    """All modules of the page on migrating, in one worker with its own queue."""
+    gateway = start_gateway(module_server.url, QUEUE_STREAM_KEY="migrated")
+    spawn(
+        "worker", redis_url=module_server.url, queue_stream_key="migrated",
+        pythonpath=manual.directory, worker_handlers="receipts,words,functions,chain",
+        sluice_url=gateway.url,
+    )  # fmt: skip
+    wait = {"Prefer": "wait=30"}
+
+    def run(task: str, payload: Any) -> Any:
+        body = {"task": task, "payload": payload}
+        answer = gateway.http.post("/v1/jobs", json=body, headers=wait)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    receipt = run("tool", {"tool": "send_receipt", "args": {"order": 1742}})
+    assert receipt["result"]["output"] == "receipt-1742"
+    words = run("tool", {"tool": "count_words", "args": {"text": "never lose it"}})
+    assert words["result"]["output"] == 3
+    url = "https://example.com/a"
+    downloaded = run("code", {"function": "download", "args": {"url": url}})
+    assert downloaded["result"] == {"url": url, "attempt": 2}
+    assert run("code", {"function": "x"})["error"]["kind"] == "unknown_function"
+    next_id = run("plan", {"order": 7})["result"]["receipt_job"]
+    following = gateway.http.get(f"/v1/jobs/{next_id}", headers=wait).json()
+    assert following["result"]["output"] == "receipt-7"
+
+
+def test_documented_handler_of_a_bullmq_job(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "thumbnails.py").write_text(files()["thumbnails.py"])
+    monkeypatch.syspath_prepend(tmp_path)
+    registry = Registry()
+    registry.load("thumbnails")
+    handler = registry.by_name("make")
+    assert handler is not None
+    assert handler.parse({"image": "7"}).image == "7"
