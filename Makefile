@@ -87,6 +87,10 @@ newer-servers: setup
 screenshots: setup
 	@$(PY) -m tests.browser.screenshots docs/screenshots
 
+# Records a terminal session as an animated SVG, on port 8080 or PORT.
+recording: setup
+	@$(PY) -m tools.recording docs/screenshots/session.svg
+
 lint: setup
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
