@@ -102,7 +102,7 @@ def not_modified(headers: Mapping[str, str]) -> Response:
 
 
 def accepts_gzip(request: Request) -> bool:
-    """True if Accept-Encoding (RFC 9110, section 12.5.3) allows gzip. Without the header it is false."""
+    """True if the request has an Accept-Encoding (RFC 9110, section 12.5.3) that allows gzip."""
     weights: dict[str, bool] = {}
     for item in ",".join(request.headers.getlist("accept-encoding")).split(","):
         coding, _, parameters = item.partition(";")
