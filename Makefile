@@ -11,7 +11,7 @@ PYTHONS ?= python3.10 python3.13
 # Bytecode is kept: without it, pytest rewrites the assertions of every module in each run.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup run model model-install test test-all coverage test-system test-topologies test-browser test-aarch64 test-pythons newer-servers screenshots lint docs sync-client bench bench-peers chaos mutants clean lock check-python wheelhouse
+.PHONY: setup run model model-install test test-all coverage test-system test-topologies test-browser test-aarch64 test-pythons newer-servers screenshots recording lint docs docs-site sync-client bench bench-peers chaos mutants clean lock check-python wheelhouse
 
 setup: $(STAMP)
 
@@ -87,6 +87,10 @@ newer-servers: setup
 screenshots: setup
 	@$(PY) -m tests.browser.screenshots docs/screenshots
 
+# Records a terminal session as an animated SVG, on port 8080 or PORT.
+recording: setup
+	@$(PY) -m tools.recording docs/screenshots/session.svg
+
 lint: setup
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
@@ -96,6 +100,15 @@ lint: setup
 docs: setup
 	@$(PY) -m gateway.http.openapi.reference > docs/api.md.new
 	@mv docs/api.md.new docs/api.md
+
+# Builds build/site, the documentation as a searchable site. Warnings, such as broken links, are errors.
+docs-site: .docs-venv/.installed
+	@NO_MKDOCS_2_WARNING=1 .docs-venv/bin/python -m tools.docs
+
+.docs-venv/.installed: tools/docs/requirements.lock
+	@test -x .docs-venv/bin/python || $(PYTHON) -m venv .docs-venv
+	@.docs-venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	@touch $@
 
 # Generates sluice/sync from sluice/aio.
 sync-client: setup
@@ -153,6 +166,9 @@ lock:
 	@$(VENV)/bin/uv pip compile tools/mutants/requirements.in --universal --python-version 3.10 \
 	  --generate-hashes --no-emit-index-url --no-header --no-annotate --quiet --upgrade \
 	  -o tools/mutants/requirements.lock
+	@$(VENV)/bin/uv pip compile tools/docs/requirements.in --universal --python-version 3.10 \
+	  --generate-hashes --no-emit-index-url --no-header --no-annotate --quiet --upgrade \
+	  -o tools/docs/requirements.lock
 
 clean:
-	@rm -rf $(VENV) .peers-venv .pythons-venv .mutants-venv .sluice build dist .pytest_cache .mypy_cache .ruff_cache
+	@rm -rf $(VENV) .peers-venv .pythons-venv .mutants-venv .docs-venv .sluice build dist .pytest_cache .mypy_cache .ruff_cache

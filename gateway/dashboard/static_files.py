@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import re
 from pathlib import Path
@@ -12,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from gateway.http.headers import if_none_match, is_etag_listed, not_modified
+from gateway.http.headers import accepts_gzip, if_none_match, is_etag_listed, not_modified
 from gateway.http.paths import DASHBOARD, DASHBOARD_FILE, DASHBOARD_PAGE
 from gateway.http.security import PAGE_HEADERS
 
@@ -28,16 +29,32 @@ _TYPES: Final = {
 }
 
 
-class StaticFile(NamedTuple):
-    """Content and response headers of a file."""
+class Encoded(NamedTuple):
+    """The content of a file in one encoding, and its ETag."""
 
     content: bytes
-    media_type: str
     etag: str
 
 
+class StaticFile(NamedTuple):
+    """A file as it is and compressed."""
+
+    media_type: str
+    plain: Encoded
+    #: None if compression does not make the file smaller.
+    gzipped: Encoded | None
+
+    @classmethod
+    def of(cls, content: bytes, media_type: str) -> StaticFile:
+        tag = hashlib.sha256(content).hexdigest()[:20]
+        # Without the time, all gateways send the same bytes for an ETag.
+        smaller = gzip.compress(content, mtime=0)
+        gzipped = Encoded(smaller, f'"{tag}-gzip"') if len(smaller) < len(content) else None
+        return cls(media_type, Encoded(content, f'"{tag}"'), gzipped)
+
+
 class FileCache:
-    """Static files in memory. A file is read again only after it has changed on disk."""
+    """Static files in memory, compressed once. A file is read again only after it has changed."""
 
     def __init__(self, directory: Path = STATIC) -> None:
         self._directory = directory
@@ -54,9 +71,7 @@ class FileCache:
             version = stat.st_mtime_ns, stat.st_size
             cached = self._cache.get(name)
             if cached is None or cached[0] != version:
-                content = path.read_bytes()
-                tag = hashlib.sha256(content).hexdigest()[:20]
-                cached = version, StaticFile(content, _TYPES[match[1]], f'"{tag}"')
+                cached = version, StaticFile.of(path.read_bytes(), _TYPES[match[1]])
                 self._cache[name] = cached
         except OSError:
             return None
@@ -101,13 +116,17 @@ def install(app: FastAPI) -> None:
 def _file_response(request: Request, file: StaticFile | None) -> Response:
     if file is None:
         raise HTTPException(404)
+    compressed = file.gzipped if accepts_gzip(request) else None
+    encoded = compressed or file.plain
     headers = {
         **PAGE_HEADERS,
         "Content-Security-Policy": CONTENT_SECURITY_POLICY,
         "Cache-Control": CACHE_CONTROL,
-        "ETag": file.etag,
+        "ETag": encoded.etag,
         "Vary": "Accept-Encoding",
     }
-    if is_etag_listed(if_none_match(request), file.etag, weak=False):
+    if is_etag_listed(if_none_match(request), encoded.etag, weak=False):
         return not_modified(headers)
-    return Response(file.content, 200, {**headers, "Content-Type": file.media_type})
+    if compressed:
+        headers["Content-Encoding"] = "gzip"
+    return Response(encoded.content, 200, {**headers, "Content-Type": file.media_type})

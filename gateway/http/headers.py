@@ -101,6 +101,15 @@ def not_modified(headers: Mapping[str, str]) -> Response:
     return Response(None, 304, dict(headers))
 
 
+def accepts_gzip(request: Request) -> bool:
+    """True if the request has an Accept-Encoding (RFC 9110, section 12.5.3) that allows gzip."""
+    weights: dict[str, bool] = {}
+    for item in ",".join(request.headers.getlist("accept-encoding")).split(","):
+        coding, _, parameters = item.partition(";")
+        weights[coding.strip().lower()] = not _WEIGHT_0.match(parameters)
+    return weights.get("gzip", weights.get("x-gzip", weights.get("*", False)))
+
+
 def json_with_etag(
     body: bytes,
     known: str | None,
@@ -125,6 +134,9 @@ REPLAYED_HEADER: Final = "Idempotency-Replayed"
 REPLAYED_ALIAS: Final = "Idempotent-Replayed"
 #: The headers of every response to a replayed request.
 REPLAYED_HEADERS: Final[Mapping[str, str]] = {REPLAYED_HEADER: "true", REPLAYED_ALIAS: "true"}
+
+#: `q=0`: the client refuses this encoding.
+_WEIGHT_0: Final = re.compile(r"\A\s*q\s*=\s*0(?:\.0{0,3})?\s*\Z", re.IGNORECASE)
 
 _IDEMPOTENCY_KEY: Final = "idempotency-key"
 #: Printable ASCII, with no space at either end.

@@ -57,6 +57,32 @@ def test_accessible_and_free_of_injection(
     assert sum(sizes.values()) <= BUDGET_BYTES, sorted(sizes.items(), key=lambda each: -each[1])
 
 
+#: Draws a chart with the longest labels of both axes; returns how many pixels of its canvas are
+#: drawn in the outermost columns: a label that is cut touches them.
+_CHART_LABELS = """async () => {
+  const { chart } = await import("/ui/static/components/charts.js");
+  const { duration } = await import("/ui/static/lib/format.js");
+  const series = [{ name: "", column: "ms", colour: "--bad" }];
+  const item = chart({ title: "", series, format: duration });
+  document.querySelector("main").replaceChildren(item.node);
+  const hour = 3_600_000, end = 490_000 * hour, rows = [...Array(600).keys()];
+  const columns = { ts: rows.map((i) => end - (599 - i) * 1000), ms: rows.map((i) => i * 16_000) };
+  item.set(columns, end - 600_000, end);
+  await new Promise((resolve) => setTimeout(resolve, 100));
+  const { width, height } = item.node.querySelector("canvas");
+  const context = item.node.querySelector("canvas").getContext("2d");
+  const bytes = context.getImageData(0, 0, width, height).data;
+  const drawn = (x) => Array.from({ length: height }, (_, y) => bytes[(y * width + x) * 4 + 3]);
+  return [0, width - 1].map((x) => drawn(x).filter(Boolean).length);
+}"""
+
+
+def test_labels_of_charts_are_not_cut(dashboard: DashboardPage) -> None:
+    page = dashboard.open("/ui/keys")
+    dashboard.wait_until_idle()
+    assert page.evaluate(_CHART_LABELS) == [0, 0]
+
+
 def _overflowing_elements(dashboard: DashboardPage) -> str:
     """HTML of the elements that are wider than the screen."""
     found = dashboard.page.evaluate(

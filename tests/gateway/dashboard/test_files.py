@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import shutil
@@ -24,8 +25,9 @@ POLICY = (
     "connect-src 'self'; font-src 'self'; base-uri 'none'; form-action 'self'; "
     "frame-ancestors 'none'; require-trusted-types-for 'script'"
 )
-#: Limit for the uncompressed size of all files that the overview loads.
+#: Limits for all files that the overview loads: uncompressed, and as sent to a browser.
 MOST_BYTES = 150_000
+MOST_COMPRESSED_BYTES = 60_000
 
 
 async def test_every_page_serves_the_same_html(make: Make) -> None:
@@ -93,6 +95,61 @@ async def test_unchanged_file_gets_304(gateway: Gateway) -> None:
     assert (head.status, head.header("etag")) == (200, tag)
 
 
+async def test_files_are_compressed_for_clients_that_accept_it(gateway: Gateway) -> None:
+    for name in static_files():
+        if name == "index.html":
+            continue
+        path, content = f"/ui/static/{name}", (STATIC / name).read_bytes()
+        plain = await gateway.client.get(path)
+        assert (plain.body, plain.header("content-encoding")) == (content, None)
+        answer = await gateway.client.get(path, {"accept-encoding": "gzip, deflate, br"})
+        assert answer.status == 200
+        assert answer.header("content-encoding") == "gzip"
+        assert answer.header("content-length") == str(len(answer.body))
+        assert len(answer.body) < len(content)
+        assert gzip.decompress(answer.body) == content
+        assert answer.header("content-type") == plain.header("content-type")
+        assert answer.header("vary") == plain.header("vary") == "Accept-Encoding"
+        check_strict(answer, POLICY)
+    page = await gateway.client.get("/ui", {"accept-encoding": "gzip"})
+    assert gzip.decompress(page.body) == (STATIC / "index.html").read_bytes()
+
+
+async def test_both_encodings_have_their_own_etag(gateway: Gateway) -> None:
+    path, accept = "/ui/static/app.js", {"accept-encoding": "gzip"}
+    tag = (await gateway.client.get(path)).header("etag") or ""
+    zipped_tag = (await gateway.client.get(path, accept)).header("etag") or ""
+    assert tag != zipped_tag
+    again = await gateway.client.get(path, {**accept, "if-none-match": zipped_tag})
+    assert (again.status, again.body, again.header("etag")) == (304, b"", zipped_tag)
+    assert again.header("content-encoding") is None
+    assert again.header("vary") == "Accept-Encoding"
+    for headers in ({**accept, "if-none-match": tag}, {"if-none-match": zipped_tag}):
+        assert (await gateway.client.get(path, headers)).status == 200
+    head = await gateway.client.send("HEAD", path, accept)
+    assert (head.header("etag"), head.header("content-encoding")) == (zipped_tag, "gzip")
+
+
+#: Values of Accept-Encoding, and whether they allow gzip.
+ENCODINGS = {
+    "gzip": True, "GZIP": True, "br, gzip;q=0.5": True, "*": True, "x-gzip": True,
+    "gzip ; Q=1.0, *;q=0": True, "": False, "identity": False, "br": False, "gzip;q=0": False,
+    "gzip; q=0.000": False, "*, gzip;q=0": False, "*;q=0": False, "gzipped": False, ";,;q": False,
+}  # fmt: skip
+
+
+async def test_accept_encoding_is_respected(gateway: Gateway) -> None:
+    for value, allowed in ENCODINGS.items():
+        answer = await gateway.client.get("/ui/static/app.js", {"accept-encoding": value})
+        assert (answer.header("content-encoding") == "gzip") == allowed, value
+
+
+async def test_only_files_are_compressed(gateway: Gateway) -> None:
+    for path in ("/ui/session", "/v1/stats", "/v1/jobs", "/openapi.json", "/ui/static/no.js"):
+        answer = await gateway.client.get(path, {"accept-encoding": "gzip"})
+        assert answer.header("content-encoding") is None, path
+
+
 async def test_other_files_are_not_found(gateway: Gateway) -> None:
     for name in (
         *("nothing.js", "index.html", "pages", "pages/", "", "app.js/", "vendor/README.md"),
@@ -115,8 +172,21 @@ def test_changed_file_is_read_again(tmp_path: Path) -> None:
     (tmp_path / "x.js").write_text("another")
     second = files.get("x.js")
     assert second is not None
-    assert (second.content, first.content) == (b"another", b"one")
-    assert second.etag != first.etag
+    assert (second.plain.content, first.plain.content) == (b"another", b"one")
+    assert second.plain.etag != first.plain.etag
+
+
+def test_a_file_is_compressed_once_and_only_if_that_helps(tmp_path: Path) -> None:
+    files = FileCache(tmp_path)
+    (tmp_path / "small.js").write_text("x")
+    (tmp_path / "large.js").write_text("x" * 1000)
+    small, large = files.get("small.js"), files.get("large.js")
+    assert small is not None
+    assert large is not None
+    assert small.gzipped is None
+    assert large.gzipped is not None
+    assert files.get("large.js") is large
+    assert FileCache(tmp_path).get("large.js") == large, "the same on every gateway"
 
 
 async def test_root_redirects_browsers_to_the_dashboard(make: Make) -> None:
@@ -147,6 +217,9 @@ def test_overview_size_is_within_budget() -> None:
     assert "vendor/uPlot.js" in everything
     weight = sum((STATIC / name).stat().st_size for name in everything)
     assert weight <= MOST_BYTES, f"{weight} bytes of {sorted(everything)}"
+    cached = [FileCache().get(name) for name in everything]
+    sent = sum(len((file.gzipped or file.plain).content) for file in cached if file)
+    assert sent <= MOST_COMPRESSED_BYTES, f"{sent} bytes of {sorted(everything)}"
 
 
 #: Evaluates an expression with the exports of a module, and prints the value as JSON.

@@ -240,10 +240,8 @@ def test_release_notes(workflows: WorkflowProcesses) -> None:
 
 # -- the documentation -------------------------------------------------------------------------
 
-PAGES = (
-    *("quickstart", "recipes", "handlers"),
-    *("testing-handlers", "migrating", "web-applications"),
-)
+#: docs/quickstart.md is executed by test_quickstart.py.
+PAGES = ("recipes", "handlers", "testing-handlers", "migrating", "web-applications")
 _BLOCK = re.compile(r"<!-- (tested|file: (\S+)) -->\n```(\w*)\n(.*?)```", re.DOTALL)
 _ADDRESS = "localhost:8080"
 RUNS_EXAMPLES = pytest.mark.slow("runs the examples of the documentation")
@@ -332,9 +330,9 @@ def test_documented_examples_work(manual: Manual, snippet: Snippet) -> None:
 
 
 def test_the_documentation_has_tested_examples() -> None:
-    assert len(snippets()) > 10
+    assert len(snippets()) >= 9
     assert sum("Idempotency-Key" in each.text for each in snippets()) == 1
-    handlers = {"shouting.py", "counting.py", "billing.py"}
+    handlers = {"counting.py", "billing.py"}
     tests = {"fakes.py", "test_handlers.py", "test_jobs.py"}
     migrated = {"functions.py", "chain.py", "receipts.py", "words.py", "thumbnails.py"}
     assert set(files()) == handlers | tests | migrated
@@ -351,7 +349,6 @@ def test_documented_handlers_run(
         "print(json.dumps(Sluice().submit(task, payload).result(timeout_s=30)))"
     )
     for module, task, payload, outcome in (
-        ("shouting", "tool", {"text": "never lose it"}, {"text": "NEVER LOSE IT"}),
         ("counting", "tool", {"upto": 3}, {"counted": 3}),
         ("counting", "code", {"upto": 2}, {"attempt": 2}),
         ("billing", "plan", {"customers": ["ann"]}, {"ann": "receipt for ann"}),

@@ -9,6 +9,9 @@ export const WHOLE = Array.from({ length: 30 }, (_, i) => [1, 2, 5][i % 3] * 10 
 export const BINARY = Array.from({ length: 50 }, (_, i) => 2 ** i);
 
 const HEIGHT = 168;
+/** Right of the plot: half of the last label of the x axis, which may be centred on the edge. */
+const PADDING_RIGHT = 20;
+const MIN_AXIS_WIDTH = 58;
 const DAY_S = 86_400;
 
 /**
@@ -79,7 +82,7 @@ function options({ series, format, minTop, increments, updateLegend }, width) {
   return {
     width: width || 300,
     height: HEIGHT,
-    padding: [10, 4, 0, 0],
+    padding: [10, PADDING_RIGHT, 0, 0],
     legend: { show: false },
     cursor: {
       sync: { key: "overview" },
@@ -93,7 +96,7 @@ function options({ series, format, minTop, increments, updateLegend }, width) {
     },
     axes: [
       { ...axis, grid: { show: false }, size: 26, space: 76, values: (_, ticks) => ticks.map(formatTime) },
-      { ...axis, grid: { stroke: gridColour, width: 1 }, size: 58, space: 34, gap: 6, incrs: increments, values: (_, ticks) => ticks.map(format) },
+      { ...axis, grid: { stroke: gridColour, width: 1 }, size: axisWidth, space: 34, gap: 6, incrs: increments, values: (_, ticks) => ticks.map(format) },
     ],
     series: [
       {},
@@ -108,6 +111,16 @@ function options({ series, format, minTop, increments, updateLegend }, width) {
     ],
     hooks: { setCursor: [updateLegend] },
   };
+}
+
+/** Width of the y axis: that of its longest label. uPlot calls it repeatedly until it is stable. */
+function axisWidth(plotter, labels, index, cycle) {
+  const axis = plotter.axes[index];
+  if (cycle > 1) return axis._size;
+  const font = axis.font[0]; // in pixels of the device
+  if (plotter.ctx.font !== font) plotter.ctx.font = font;
+  const widths = (labels ?? []).map((label) => plotter.ctx.measureText(label).width / devicePixelRatio);
+  return Math.ceil(Math.max(MIN_AXIS_WIDTH, ...widths.map((width) => width + axis.gap + 2)));
 }
 
 /** Points are drawn only where there is no line: at values between two gaps. */

@@ -2,7 +2,7 @@
 
 import { get, post, url } from "../lib/api.js";
 import { h, replace } from "../lib/dom.js";
-import { count, duration } from "../lib/format.js";
+import { count, duration, plural } from "../lib/format.js";
 import { live } from "../lib/live.js";
 import { badge, errorBox, field, pageHead, runAction, table, tile, timeAgo } from "../components/ui.js";
 
@@ -104,7 +104,7 @@ function queueCard(name, session, load) {
 /** Partitions of a queue, and which of them are unreachable. */
 function partitionTable(partitions) {
   return table({
-    caption: `${count(partitions.length)} partitions`,
+    caption: plural(partitions.length, "partition"),
     rows: partitions,
     columns: [
       { name: "Partition", cell: ({ partition, trouble }) => (trouble ? h("span", { title: trouble }, `${partition} `, badge("fail", "unreachable")) : partition) },
