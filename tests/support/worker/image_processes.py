@@ -53,13 +53,24 @@ def take_all_memory(order: ProcessingRequest) -> None:
     bytearray(64 << 30)
 
 
-def wait_for_go(order: ProcessingRequest) -> ProcessingResult:
-    """Continue when the test gives the signal."""
+def _wait_for_signal(order: ProcessingRequest) -> None:
     note(Stage.VALIDATING)
     _signal_file(order, f"began-{Path(order.path).name}").touch()
     while not _signal_file(order, "go").exists():
         time.sleep(0.01)
+
+
+def wait_for_go(order: ProcessingRequest) -> ProcessingResult:
+    """Continue when the test gives the signal."""
+    _wait_for_signal(order)
     return pixels.process(order)
+
+
+def hang_after_go(order: ProcessingRequest) -> None:
+    """Report the next stage when the test gives the signal, and never end."""
+    _wait_for_signal(order)
+    note(Stage.DECODING)
+    time.sleep(600)
 
 
 def raise_unexpectedly(order: ProcessingRequest) -> NoReturn:

@@ -83,7 +83,11 @@ class HeldPut:
 @pytest.mark.parametrize(
     "how", ["deleted", pytest.param("replaced", marks=pytest.mark.fakeredis_only)]
 )
-async def test_an_upload_superseded_while_it_is_processed(imager: ImageWorker, how: str) -> None:
+async def test_an_upload_superseded_while_it_is_processed(
+    imager: ImageWorker, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    if how == "deleted":  # its process is killed: it would not end
+        monkeypatch.setattr(processor, "process", image_processes.hang_after_go)
     image_id = await imager.upload(photo(seed=1))
     former = await begun(imager, image_id)
     if how == "deleted":
