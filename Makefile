@@ -52,7 +52,7 @@ test-all: setup newer-servers
 # in child processes is not measured.
 coverage: setup
 	@$(PY) -m pytest -q -n 3 --dist loadgroup --cov-branch --cov-report=json:.coverage.json \
-	  $(addprefix --cov=,common gateway worker sluice ops deploy) $(ARGS); status=$$?; \
+	  $(addprefix --cov=,sluice deploy) $(ARGS); status=$$?; \
 	  $(PY) -m tools.coverage_table .coverage.json; exit $$status
 
 # Boots a real systemd and installs Sluice in it. Needs root, systemd-nspawn and debootstrap.
@@ -98,7 +98,7 @@ lint: setup
 
 # Generates docs/api.md from the OpenAPI document.
 docs: setup
-	@$(PY) -m gateway.http.openapi.reference > docs/api.md.new
+	@$(PY) -m sluice.gateway.http.openapi.reference > docs/api.md.new
 	@mv docs/api.md.new docs/api.md
 
 # Builds build/site, the documentation as a searchable site. Warnings, such as broken links, are errors.

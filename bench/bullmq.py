@@ -18,8 +18,8 @@ from bench.pipe import Word, pack
 from bench.process import Program, program, wait_until
 from bench.scale import Scale
 from bench.server import BenchRedis
-from common.contracts.bullmq import BullField, BullKeys
-from common.features.bullmq import package
+from sluice.common.contracts.bullmq import BullField, BullKeys
+from sluice.common.features.bullmq import package
 from tests.interop import install
 
 #: The Node release to compare with: the current one.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from worker.execution.context import JobContext
-from worker.registry import Registry
+from sluice.worker.execution.context import JobContext
+from sluice.worker.registry import Registry
 
 NAME = "noop"
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bench.jobs import KEYS, PAYLOAD, TTL_S, event, make_batch
 from bench.pipe import Pipe, Word, pack
-from common.contracts.jobs import WORKER_GROUP, EventType, JobField, Status, Step, Task
+from sluice.common.contracts.jobs import WORKER_GROUP, EventType, JobField, Status, Step, Task
 
 COUNT = 16
 _TEXT = f"echo(task={Task.CHAT.value}): {json.loads(PAYLOAD)}"

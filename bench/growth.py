@@ -13,13 +13,13 @@ from bench.drain import drain, start_sluice
 from bench.jobs import PAYLOAD, TTL_S, create_group, make_batch
 from bench.scale import Scale
 from bench.server import BenchRedis
-from common.contracts.jobs import WORKER_GROUP, JobKeys, Task
-from common.errors import QueueFull
-from common.jobs.scripts import CORE_SCRIPT
-from common.jobs.store import JobStore, NewJob
-from common.redis.batching import ScriptBatcher
-from common.redis.connection import async_client
-from common.redis.pipelined import PipelinedConnection
+from sluice.common.contracts.jobs import WORKER_GROUP, JobKeys, Task
+from sluice.common.errors import QueueFull
+from sluice.common.jobs.scripts import CORE_SCRIPT
+from sluice.common.jobs.store import JobStore, NewJob
+from sluice.common.redis.batching import ScriptBatcher
+from sluice.common.redis.connection import async_client
+from sluice.common.redis.pipelined import PipelinedConnection
 
 _NO_LIMIT = 1_000_000_000
 _CONCURRENCY = 64

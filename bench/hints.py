@@ -14,7 +14,7 @@ from bench.pipe import Pipe, pack
 from bench.post import free_port, gateway_env, is_listening
 from bench.process import program, wait_until
 from bench.server import BenchRedis
-from common.contracts.jobs import JobKeys
+from sluice.common.contracts.jobs import JobKeys
 from tests.support.topologies import Node, cluster
 
 #: Ids per message: as many as a script call has jobs.

@@ -23,7 +23,7 @@ from bench.post import free_port, gateway_env, is_listening
 from bench.process import Program, program, wait_until
 from bench.scale import Scale
 from bench.server import BenchRedis
-from common.contracts.images import ImageKeys, ImageStatus
+from sluice.common.contracts.images import ImageKeys, ImageStatus
 
 _PATH = "/v1/images"
 _KEYS = ImageKeys()

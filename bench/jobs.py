@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from itertools import chain, islice
 
 from bench.pipe import Pipe, Word, pack
-from common.contracts import values_of
-from common.contracts.jobs import (
+from sluice.common.contracts import values_of
+from sluice.common.contracts.jobs import (
     WORKER_GROUP,
     EventField,
     EventType,

@@ -15,7 +15,7 @@ from typing import cast
 import uvloop
 
 from bench.jobs import PAYLOAD
-from common.contracts.jobs import JobField, Task
+from sluice.common.contracts.jobs import JobField, Task
 
 _LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
 _HEAD_END = b"\r\n\r\n"

@@ -13,12 +13,12 @@ import time
 import uuid
 
 from bench.jobs import PAYLOAD, TTL_S
-from common.contracts.jobs import WORKER_GROUP, EventType, JobKeys, Step, Task
-from common.jobs.scripts import CORE_SCRIPT
-from common.jobs.store import Claim, JobStore, Lease, NewJob, PendingEvent, WorkerIdentity
-from common.redis.batching import ScriptBatcher
-from common.redis.connection import async_client
-from common.redis.pipelined import PipelinedConnection
+from sluice.common.contracts.jobs import WORKER_GROUP, EventType, JobKeys, Step, Task
+from sluice.common.jobs.scripts import CORE_SCRIPT
+from sluice.common.jobs.store import Claim, JobStore, Lease, NewJob, PendingEvent, WorkerIdentity
+from sluice.common.redis.batching import ScriptBatcher
+from sluice.common.redis.connection import async_client
+from sluice.common.redis.pipelined import PipelinedConnection
 
 _NO_LIMIT = 1_000_000_000
 _TICK_S = 0.001

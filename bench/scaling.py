@@ -23,8 +23,8 @@ from bench.process import Program, program, wait_until
 from bench.report import Table, as_markdown, as_text
 from bench.sections import put
 from bench.server import private_redis
-from common.contracts.jobs import JobKeys
-from common.redis.partitions import Partitions
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.redis.partitions import Partitions
 from tests.support.topologies import cluster
 
 HEADING = "Partitions"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from common.contracts.workflow.statuses import ItemStatus, StepKind
-from common.features.workflows.definitions import StepDefinition, WorkflowDefinition
-from worker.features.workflows.context import StepContext
-from worker.features.workflows.output import StepItem, StepOutput
-from worker.features.workflows.registry import Workflows
+from sluice.common.contracts.workflow.statuses import ItemStatus, StepKind
+from sluice.common.features.workflows.definitions import StepDefinition, WorkflowDefinition
+from sluice.worker.features.workflows.context import StepContext
+from sluice.worker.features.workflows.output import StepItem, StepOutput
+from sluice.worker.features.workflows.registry import Workflows
 
 NAME = "bench_v1"
 _WORK = ("one", "two", "three", "four")

@@ -21,9 +21,9 @@ from bench.post import free_port, gateway_env, is_listening
 from bench.process import program, wait_until
 from bench.scale import Scale
 from bench.server import BenchRedis
-from common.contracts.jobs import EventField, EventType, JobKeys
-from common.contracts.workflow.keys import WorkflowKeys
-from common.contracts.workflow.statuses import MEMORY_FIRST, WorkflowEvent, WorkflowStatus
+from sluice.common.contracts.jobs import EventField, EventType, JobKeys
+from sluice.common.contracts.workflow.keys import WorkflowKeys
+from sluice.common.contracts.workflow.statuses import MEMORY_FIRST, WorkflowEvent, WorkflowStatus
 
 JOBS = "/api/workflow/jobs"
 _JSON = {"Content-Type": "application/json"}

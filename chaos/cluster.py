@@ -19,7 +19,7 @@ from chaos.plan import EVERYONE, GATEWAYS, LEASE_MS, WORKERS
 from chaos.proxy import Proxy
 from chaos.run_log import DIRECTORY_VARIABLE
 from chaos.server import ChaosRedis
-from common.contracts.jobs import Task
+from sluice.common.contracts.jobs import Task
 from tests.support import ports
 
 _ROOT = Path(__file__).resolve().parents[1]

@@ -11,7 +11,7 @@ from chaos.history import Event, Record
 from chaos.oracle import Violation, is_end_of_attempt
 from chaos.orders import PLAIN
 from chaos.run_log import HandlerRun
-from common.contracts.jobs import EventType, Status
+from sluice.common.contracts.jobs import EventType, Status
 
 
 def check(

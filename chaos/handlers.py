@@ -15,10 +15,10 @@ from pydantic import BaseModel
 
 from chaos.orders import DOOMED_KIND, PLAIN
 from chaos.run_log import DIRECTORY_VARIABLE, RunLog
-from common.contracts.jobs import Task
-from worker.errors import JobError, TransientError
-from worker.execution.context import JobContext, ThreadJobContext
-from worker.registry import Registry
+from sluice.common.contracts.jobs import Task
+from sluice.worker.errors import JobError, TransientError
+from sluice.worker.execution.context import JobContext, ThreadJobContext
+from sluice.worker.registry import Registry
 
 PROGRESS = "progress"
 #: A thread runs this long past its deadline, so that the worker has certainly noticed the timeout.

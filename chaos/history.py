@@ -13,8 +13,8 @@ from redis.asyncio import Redis
 from chaos.load import Posted
 from chaos.run_log import HandlerRun
 from chaos.watch import Watched
-from common import codec
-from common.contracts.jobs import (
+from sluice.common import codec
+from sluice.common.contracts.jobs import (
     TERMINAL,
     WORKER_GROUP,
     DeadLetterField,
@@ -22,7 +22,7 @@ from common.contracts.jobs import (
     JobField,
     JobKeys,
 )
-from common.jobs.partition_clients import PartitionClients
+from sluice.common.jobs.partition_clients import PartitionClients
 
 _PAGE = 200
 _TYPE, _TS, _DATA = (field.encode() for field in (EventField.TYPE, EventField.TS, EventField.DATA))

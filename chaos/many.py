@@ -14,10 +14,10 @@ from contextlib import AbstractContextManager
 from redis.exceptions import RedisError
 
 from chaos.plan import Fault, FaultKind, On
-from common.contracts.jobs import JobKeys
-from common.jobs.partition_clients import PartitionClients
-from common.redis.partitions import Partitions
-from common.version import reported_version
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.jobs.partition_clients import PartitionClients
+from sluice.common.redis.partitions import Partitions
+from sluice.common.version import reported_version
 from tests.support.servers import BUNDLED, REDIS_8, SYSTEM, server_binary
 from tests.support.topologies import Node, RedisCluster, SentinelSet, cluster, sentinel_set, until
 

@@ -13,8 +13,8 @@ from redis.exceptions import RedisError
 
 from chaos.cluster import Cluster
 from chaos.plan import MASTER_FAULTS, Fault, FaultKind
-from common.contracts.jobs import WORKER_GROUP
-from common.redis.connection import TRANSIENT_ERRORS
+from sluice.common.contracts.jobs import WORKER_GROUP
+from sluice.common.redis.connection import TRANSIENT_ERRORS
 
 #: How long a command is retried while Redis is unavailable.
 _RETRY_FOR_S = 3.0

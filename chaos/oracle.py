@@ -9,8 +9,8 @@ from typing import NamedTuple
 from chaos.handlers import PROGRESS
 from chaos.history import Event, History, Record
 from chaos.load import Posted
-from common.contracts import values_of
-from common.contracts.jobs import TERMINAL, EventType, JobField, Status
+from sluice.common.contracts import values_of
+from sluice.common.contracts.jobs import TERMINAL, EventType, JobField, Status
 
 #: Tolerance: Redis and the harness read the same clock in whole milliseconds.
 CLOCK_MS = 2

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
-from common.contracts.jobs import Status, Task
+from sluice.common.contracts.jobs import Status, Task
 
 #: Tasks of the async handler, and the task of the plain handler, which runs in a thread.
 _ASYNC = (Task.CHAT, Task.PLAN, Task.TOOL, Task.RAG, Task.EMBED)

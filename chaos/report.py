@@ -12,7 +12,7 @@ from typing import Any
 
 from chaos.plan import LEASE_MS, Fault
 from chaos.run import Result
-from common.contracts.jobs import EventType
+from sluice.common.contracts.jobs import EventType
 
 #: A dead worker's job should continue within a lease and this many seconds.
 RECOVERY_MARGIN_S = 2.0

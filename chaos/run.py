@@ -23,11 +23,11 @@ from chaos.oracle import Violation
 from chaos.orders import make_orders
 from chaos.plan import Fault, On
 from chaos.watch import Watchers
-from common.contracts.jobs import TERMINAL, WORKER_GROUP, JobField
-from common.errors import StoreUnavailable
-from common.jobs.audit.auditor import AuditPace, build_auditor
-from common.jobs.partition_clients import PartitionClient
-from common.redis.connection import TRANSIENT_ERRORS
+from sluice.common.contracts.jobs import TERMINAL, WORKER_GROUP, JobField
+from sluice.common.errors import StoreUnavailable
+from sluice.common.jobs.audit.auditor import AuditPace, build_auditor
+from sluice.common.jobs.partition_clients import PartitionClient
+from sluice.common.redis.connection import TRANSIENT_ERRORS
 
 _PROGRESS_EVERY_S = 2.0
 _POLL_EVERY_S = 0.3

@@ -11,12 +11,12 @@ from pathlib import Path
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from common.contracts.jobs import JobKeys
-from common.jobs.partition_clients import PartitionClients
-from common.process.embedded_redis import find_server
-from common.redis.connection import async_client
-from common.redis.partitions import Partitions
-from common.version import reported_version
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.jobs.partition_clients import PartitionClients
+from sluice.common.process.embedded_redis import find_server
+from sluice.common.redis.connection import async_client
+from sluice.common.redis.partitions import Partitions
+from sluice.common.version import reported_version
 from tests.support import ports
 
 START_TIMEOUT_S = 30.0

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from chaos import http
 from chaos.http import Unanswered
-from common.contracts.jobs import TERMINAL, FrameType
+from sluice.common.contracts.jobs import TERMINAL, FrameType
 
 _WAIT_S = 0.3
 #: Probability that a client disconnects by itself after an event.

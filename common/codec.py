@@ -10,7 +10,14 @@ from typing import Any, Final
 
 import orjson
 
-from common.contracts.jobs import RAW_PAYLOAD, TERMINAL, TTL_MAX_S, TTL_MIN_S, EventField, JobField
+from sluice.common.contracts.jobs import (
+    RAW_PAYLOAD,
+    TERMINAL,
+    TTL_MAX_S,
+    TTL_MIN_S,
+    EventField,
+    JobField,
+)
 
 
 def ttl_or_default(raw: object, default_s: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from common.text import plural
+from sluice.common.text import plural
 
 #: sysexits.h EX_CONFIG: a restart does not help, the configuration has to be changed.
 EXIT_CONFIG = 78

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
-from common import codec
-from common.codec import json_pointer
+from sluice.common import codec
+from sluice.common.codec import json_pointer
 
 #: Largest schema, in bytes of JSON.
 MOST_BYTES = 128 * 1024

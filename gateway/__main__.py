@@ -1,6 +1,6 @@
 """`python -m gateway`."""
 
-from gateway.main import main
+from sluice.gateway.main import main
 
 if __name__ == "__main__":
     main()

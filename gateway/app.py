@@ -7,37 +7,37 @@ from typing import Any, Final
 
 from fastapi import FastAPI
 
-from common.settings.base import load_settings
-from common.settings.gateway import GatewaySettings
-from common.version import VERSION
-from gateway.admin import audit_log, integrity_audit
-from gateway.admin import queues as queue_admin
-from gateway.admin.dlq import routes as dlq
-from gateway.auth import key_routes
-from gateway.auth.middleware import AuthMiddleware, keys_required
-from gateway.dashboard import session_routes, static_files
-from gateway.dashboard.poll_cache import PollCacheMiddleware
-from gateway.feature import Feature
-from gateway.features.bullmq import routes as bullmq
-from gateway.features.images import routes as images
-from gateway.features.images.upload.tokens import UploadTokens
-from gateway.features.openai import routes as openai
-from gateway.features.rag import routes as rag
-from gateway.features.workflows import routes as workflows
-from gateway.http import problems
-from gateway.http.connection_limits import ConnectionLimits
-from gateway.http.fast_path import GatewayApp
-from gateway.http.middleware import RequestMiddleware
-from gateway.http.openapi import docs_page, schema
-from gateway.http.security import HostPolicy, OriginPolicy
-from gateway.jobs import listing
-from gateway.jobs import routes as jobs
-from gateway.lifespan import run_gateway
-from gateway.observability import workers
-from gateway.observability.history import routes as history
-from gateway.observability.metrics import routes as metrics
-from gateway.observability.metrics.collector import GatewayMetrics
-from gateway.observability.status import routes as status
+from sluice.common.settings.base import load_settings
+from sluice.common.settings.gateway import GatewaySettings
+from sluice.common.version import VERSION
+from sluice.gateway.admin import audit_log, integrity_audit
+from sluice.gateway.admin import queues as queue_admin
+from sluice.gateway.admin.dlq import routes as dlq
+from sluice.gateway.auth import key_routes
+from sluice.gateway.auth.middleware import AuthMiddleware, keys_required
+from sluice.gateway.dashboard import session_routes, static_files
+from sluice.gateway.dashboard.poll_cache import PollCacheMiddleware
+from sluice.gateway.feature import Feature
+from sluice.gateway.features.bullmq import routes as bullmq
+from sluice.gateway.features.images import routes as images
+from sluice.gateway.features.images.upload.tokens import UploadTokens
+from sluice.gateway.features.openai import routes as openai
+from sluice.gateway.features.rag import routes as rag
+from sluice.gateway.features.workflows import routes as workflows
+from sluice.gateway.http import problems
+from sluice.gateway.http.connection_limits import ConnectionLimits
+from sluice.gateway.http.fast_path import GatewayApp
+from sluice.gateway.http.middleware import RequestMiddleware
+from sluice.gateway.http.openapi import docs_page, schema
+from sluice.gateway.http.security import HostPolicy, OriginPolicy
+from sluice.gateway.jobs import listing
+from sluice.gateway.jobs import routes as jobs
+from sluice.gateway.lifespan import run_gateway
+from sluice.gateway.observability import workers
+from sluice.gateway.observability.history import routes as history
+from sluice.gateway.observability.metrics import routes as metrics
+from sluice.gateway.observability.metrics.collector import GatewayMetrics
+from sluice.gateway.observability.status import routes as status
 
 #: Bytes that a body may have besides the payload.
 ENVELOPE_BYTES: Final = 4096

@@ -10,13 +10,13 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from fastapi import APIRouter
 
-from common.aio import cancel
-from common.process.usage import LoopLag
-from common.redis.batching import ScriptBatcher
-from common.redis.pipelined import CommandClient
-from common.redis.scripts import BatchScript
-from common.settings.gateway import GatewaySettings
-from gateway.state import GatewayState
+from sluice.common.aio import cancel
+from sluice.common.process.usage import LoopLag
+from sluice.common.redis.batching import ScriptBatcher
+from sluice.common.redis.pipelined import CommandClient
+from sluice.common.redis.scripts import BatchScript
+from sluice.common.settings.gateway import GatewaySettings
+from sluice.gateway.state import GatewayState
 
 T = TypeVar("T")
 
@@ -55,7 +55,7 @@ class FeatureContext:
 
 @dataclass(frozen=True)
 class Feature(Generic[T]):
-    """One entry of `gateway.app.FEATURES`."""
+    """One entry of `sluice.gateway.app.FEATURES`."""
 
     routers: Sequence[APIRouter]
     #: `app.state` keeps the feature's state under this name; empty for a feature without state.

@@ -14,28 +14,28 @@ from typing import Any, Final
 from fastapi import FastAPI
 from sse_starlette.sse import AppStatus
 
-from common.contracts.access import AccessKeys
-from common.jobs.audit.auditor import Auditor, build_auditor
-from common.jobs.partition_clients import PartitionClients
-from common.jobs.pause import PauseStore
-from common.jobs.protocols import JobStoreProtocol, QueueProtocol
-from common.jobs.queue import Promoter
-from common.jobs.scripts import CORE_SCRIPT
-from common.observability import tracing_setup
-from common.process import runtime
-from common.redis.addresses import url_for_tag
-from common.redis.batching import MAX_CALLS, ScriptBatcher
-from common.redis.partitions import HOME_PARTITION
-from common.redis.pipelined import PipelinedConnection
-from common.redis.replication import with_replication
-from common.redis.scripts import BatchScript
-from common.settings.gateway import GatewaySettings
-from gateway.auth.access import Access
-from gateway.events.hub import EventHub
-from gateway.feature import Feature, FeatureContext, background_tasks
-from gateway.jobs.backpressure import DrainRate, PressureMonitor
-from gateway.jobs.partitioned_store import build_stores
-from gateway.state import GatewayState, StreamHubs
+from sluice.common.contracts.access import AccessKeys
+from sluice.common.jobs.audit.auditor import Auditor, build_auditor
+from sluice.common.jobs.partition_clients import PartitionClients
+from sluice.common.jobs.pause import PauseStore
+from sluice.common.jobs.protocols import JobStoreProtocol, QueueProtocol
+from sluice.common.jobs.queue import Promoter
+from sluice.common.jobs.scripts import CORE_SCRIPT
+from sluice.common.observability import tracing_setup
+from sluice.common.process import runtime
+from sluice.common.redis.addresses import url_for_tag
+from sluice.common.redis.batching import MAX_CALLS, ScriptBatcher
+from sluice.common.redis.partitions import HOME_PARTITION
+from sluice.common.redis.pipelined import PipelinedConnection
+from sluice.common.redis.replication import with_replication
+from sluice.common.redis.scripts import BatchScript
+from sluice.common.settings.gateway import GatewaySettings
+from sluice.gateway.auth.access import Access
+from sluice.gateway.events.hub import EventHub
+from sluice.gateway.feature import Feature, FeatureContext, background_tasks
+from sluice.gateway.jobs.backpressure import DrainRate, PressureMonitor
+from sluice.gateway.jobs.partitioned_store import build_stores
+from sluice.gateway.state import GatewayState, StreamHubs
 
 #: How long a request is retried while Redis is unavailable, before it gets a 503.
 REDIS_RETRY_S: Final = 2.5

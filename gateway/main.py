@@ -8,15 +8,15 @@ from typing import Any, Final
 
 import uvicorn
 
-from common.observability import logs
-from common.process import runtime
-from common.settings.base import load_settings
-from common.settings.gateway import GatewaySettings
-from gateway.app import create_app
-from gateway.http import server as listening
-from gateway.http.connection_limits import ConnectionLimits
-from gateway.http.protocol import protocol_for
-from gateway.http.server import GatewayServer
+from sluice.common.observability import logs
+from sluice.common.process import runtime
+from sluice.common.settings.base import load_settings
+from sluice.common.settings.gateway import GatewaySettings
+from sluice.gateway.app import create_app
+from sluice.gateway.http import server as listening
+from sluice.gateway.http.connection_limits import ConnectionLimits
+from sluice.gateway.http.protocol import protocol_for
+from sluice.gateway.http.server import GatewayServer
 
 __all__ = ["create_app", "main", "run"]
 
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """Create `gateway.main:app` on first access: importing the module reads no settings."""
+    """Create `sluice.gateway.main:app` on first access: importing the module reads no settings."""
     if name == "app":
         settings = load_settings(GatewaySettings)
         logs.configure(settings)

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Protocol
 from redis.asyncio import Redis
 from starlette.requests import Request
 
-from common.settings.gateway import GatewaySettings
+from sluice.common.settings.gateway import GatewaySettings
 
 if TYPE_CHECKING:
-    from common.jobs.audit.auditor import Auditor
-    from common.jobs.partition_clients import PartitionClients
-    from common.jobs.pause import PauseStore
-    from common.jobs.protocols import JobStoreProtocol, QueueProtocol
-    from gateway.auth.access import Access
-    from gateway.events.hub import EventHub
-    from gateway.jobs.backpressure import DrainRate, PressureMonitor
+    from sluice.common.jobs.audit.auditor import Auditor
+    from sluice.common.jobs.partition_clients import PartitionClients
+    from sluice.common.jobs.pause import PauseStore
+    from sluice.common.jobs.protocols import JobStoreProtocol, QueueProtocol
+    from sluice.gateway.auth.access import Access
+    from sluice.gateway.events.hub import EventHub
+    from sluice.gateway.jobs.backpressure import DrainRate, PressureMonitor
 
 
 class StreamHub(Protocol):

@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields
 from typing import Any
 
-from common.aio import cancel
-from common.errors import NoRedisServer, SluiceError
-from common.jobs.audit.auditor import build_auditor
-from common.jobs.audit.report import AuditReport, Violation, store_report
-from common.jobs.partition_clients import PartitionClients
-from common.redis.addresses import validate_url
-from common.settings.base import load_settings
-from common.settings.worker import WorkerSettings
-from ops import redis_target
+from sluice.common.aio import cancel
+from sluice.common.errors import NoRedisServer, SluiceError
+from sluice.common.jobs.audit.auditor import build_auditor
+from sluice.common.jobs.audit.report import AuditReport, Violation, store_report
+from sluice.common.jobs.partition_clients import PartitionClients
+from sluice.common.redis.addresses import validate_url
+from sluice.common.settings.base import load_settings
+from sluice.common.settings.worker import WorkerSettings
+from sluice.ops import redis_target
 
 #: Maximum seconds between two lines.
 LINE_EVERY_S = 1.0

@@ -15,14 +15,14 @@ from typing import NamedTuple
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
-from common.errors import SettingsError
-from common.settings.base import CommonSettings, load_settings
-from common.settings.gateway import GatewaySettings
-from common.settings.worker import WorkerSettings
-from ops.doctor.checks import settings
-from ops.doctor.machine import Machine
-from ops.redis_target import mask_password
-from ops.terminal import printable
+from sluice.common.errors import SettingsError
+from sluice.common.settings.base import CommonSettings, load_settings
+from sluice.common.settings.gateway import GatewaySettings
+from sluice.common.settings.worker import WorkerSettings
+from sluice.ops.doctor.checks import settings
+from sluice.ops.doctor.machine import Machine
+from sluice.ops.redis_target import mask_password
+from sluice.ops.terminal import printable
 
 OK, INVALID, USAGE = 0, 1, 2
 _PROCESSES: dict[str, type[CommonSettings]] = {

@@ -23,22 +23,27 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from common.access.audit_log import AuditEntry, AuditLog
-from common.access.key_format import KEY_ID_PATTERN, generate_key_id
-from common.access.record import AccessRecord, InvalidKeySpec, KeySpec
-from common.access.store import DEFAULT_ROTATION_GRACE_S, LONGEST_GRACE_S, IssuedKey, KeyStore
-from common.contracts.access import AccessKeys, AuditAction, Scope
-from common.contracts.jobs import QUEUE_STREAM, TASKS, JobKeys
-from common.errors import NoRedisServer, SettingsError, SluiceError
-from common.jobs.store import read_reply
-from common.process.embedded_redis import EmbeddedRedis
-from common.redis.addresses import is_cluster, validate_url
-from common.redis.connection import async_client
-from common.redis.partitions import HOME_PARTITION
-from common.settings.base import CommonSettings, load_settings
-from common.text import plural
-from ops import redis_target
-from ops.terminal import discard_stdout
+from sluice.common.access.audit_log import AuditEntry, AuditLog
+from sluice.common.access.key_format import KEY_ID_PATTERN, generate_key_id
+from sluice.common.access.record import AccessRecord, InvalidKeySpec, KeySpec
+from sluice.common.access.store import (
+    DEFAULT_ROTATION_GRACE_S,
+    LONGEST_GRACE_S,
+    IssuedKey,
+    KeyStore,
+)
+from sluice.common.contracts.access import AccessKeys, AuditAction, Scope
+from sluice.common.contracts.jobs import QUEUE_STREAM, TASKS, JobKeys
+from sluice.common.errors import NoRedisServer, SettingsError, SluiceError
+from sluice.common.jobs.store import read_reply
+from sluice.common.process.embedded_redis import EmbeddedRedis
+from sluice.common.redis.addresses import is_cluster, validate_url
+from sluice.common.redis.connection import async_client
+from sluice.common.redis.partitions import HOME_PARTITION
+from sluice.common.settings.base import CommonSettings, load_settings
+from sluice.common.text import plural
+from sluice.ops import redis_target
+from sluice.ops.terminal import discard_stdout
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 _DURATION = re.compile(r"\A([0-9]{1,9})([smhdw])\Z")

@@ -12,10 +12,10 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from redis import RedisError
 from redis.asyncio.connection import parse_url
 
-from common.errors import NoRedisServer
-from common.process.embedded_redis import EmbeddedRedis
-from common.redis.addresses import is_multi_host, parse_address
-from common.redis.locator import locate_sync
+from sluice.common.errors import NoRedisServer
+from sluice.common.process.embedded_redis import EmbeddedRedis
+from sluice.common.redis.addresses import is_multi_host, parse_address
+from sluice.common.redis.locator import locate_sync
 
 #: File with the administrator's URL, written by the installer and readable by root only.
 ADMIN_URL_FILE = "etc/sluice/credentials/admin.redis_url"

@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from common.contracts.jobs import JobKeys
-from common.jobs.scripts import CORE_SCRIPT
-from common.jobs.store import JobStore, WorkerIdentity
-from common.redis.batching import ScriptBatcher
-from common.redis.partitions import HOME_PARTITION
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.jobs.scripts import CORE_SCRIPT
+from sluice.common.jobs.store import JobStore, WorkerIdentity
+from sluice.common.redis.batching import ScriptBatcher
+from sluice.common.redis.partitions import HOME_PARTITION
 from tests.support.s3_server import s3_server
 from tests.support.servers import (
     ALL,

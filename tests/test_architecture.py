@@ -10,12 +10,12 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from common import contracts
-from common.contracts import jobs, values_of
-from common.contracts.queue import Operation
-from common.features.images import scripts as image_scripts
-from common.features.workflows import scripts as workflow_scripts
-from common.jobs import scripts
+from sluice.common import contracts
+from sluice.common.contracts import jobs, values_of
+from sluice.common.contracts.queue import Operation
+from sluice.common.features.images import scripts as image_scripts
+from sluice.common.features.workflows import scripts as workflow_scripts
+from sluice.common.jobs import scripts
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("common", "gateway", "worker", "sluice", "ops")
@@ -27,8 +27,8 @@ FORBIDDEN = {
     "sluice": {"common", "gateway", "worker"},
     "ops": {"gateway", "worker", "sluice"},
 }
-#: Re-exports the API for handler authors; no other module in sluice/ imports it.
-HANDLER_API = "sluice/worker.py"
+#: Top-level folders that are subpackages of `sluice`, through links in its folder.
+LINKED = ("common", "gateway", "worker", "ops")
 MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 LUA = sorted((ROOT / "common" / "jobs" / "lua").rglob("*.lua"))
 #: Shared Lua parts of features: their answers and facts belong to the scripts that include them.
@@ -184,13 +184,30 @@ def strings(tree: ast.Module) -> Iterator[tuple[int, str]]:
 def test_packages_import_only_allowed_packages() -> None:
     found = []
     for path in MODULES:
-        imported = set(imports(tree_of(path)))
-        known = {name.split(".")[0] for name in imported}
-        allowed = {"common", "worker"} if name_of(path) == HANDLER_API else set()
-        forbidden = known & (FORBIDDEN[path.relative_to(ROOT).parts[0]] | {"tests"}) - allowed
-        forbidden |= imported & {"sluice.worker"}
+        known = {_package_of(name) for name in imports(tree_of(path))}
+        forbidden = known & (FORBIDDEN[path.relative_to(ROOT).parts[0]] | {"tests", *OUTSIDE})
         found += [f"{name_of(path)} imports {name}" for name in sorted(forbidden)]
     assert found == []
+
+
+def _package_of(name: str) -> str:
+    """Package of a module: `common` for `sluice.common.aio`, `sluice` for `sluice.errors`."""
+    first, second, *_ = *name.split("."), "", ""
+    if first == "sluice" and second in LINKED:
+        return second
+    # Without the prefix, a module would be imported a second time under another name.
+    return f"{first} without the prefix `sluice.`" if first in LINKED else first
+
+
+#: Forbidden everywhere: the names of the folders without `sluice.`.
+OUTSIDE = {f"{name} without the prefix `sluice.`" for name in LINKED}
+
+
+def test_links_lead_to_the_top_level_folders() -> None:
+    links = {
+        path.name: path.readlink() for path in (ROOT / "sluice").iterdir() if path.is_symlink()
+    }
+    assert links == {name: Path("..", name) for name in LINKED}
 
 
 def test_directories_have_few_entries() -> None:
@@ -207,7 +224,11 @@ def test_directories_have_few_entries() -> None:
 
 def _entries(directory: Path) -> list[str]:
     left_out = {"__init__.py", "__pycache__", "py.typed"}
-    return [path.name for path in directory.iterdir() if path.name not in left_out]
+    return [
+        path.name
+        for path in directory.iterdir()
+        if path.name not in left_out and not path.is_symlink()
+    ]
 
 
 def test_no_import_cycles() -> None:
@@ -228,7 +249,8 @@ def test_no_import_cycles() -> None:
 
 
 def _module_of(path: Path) -> str:
-    return name_of(path).removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    name = name_of(path).removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    return f"sluice.{name}" if name.split(".")[0] in LINKED else name
 
 
 def _top_level_imports(path: Path) -> set[str]:
@@ -287,7 +309,7 @@ OTHER_FEATURE_MEANINGS = {
 def _feature_names() -> set[str]:
     """All contract names with more than one word, of all features."""
     found: set[str] = set()
-    for info in pkgutil.walk_packages(contracts.__path__, "common.contracts."):
+    for info in pkgutil.walk_packages(contracts.__path__, "sluice.common.contracts."):
         module = importlib.import_module(info.name)
         for name, value in vars(module).items():
             if isinstance(value, str) and name.isupper():

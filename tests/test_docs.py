@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from common.contracts import rag, values_of
-from common.contracts.access import AccessKeys, AuditLogField, Scope, SessionField
-from common.contracts.bullmq import BullKeys, BullState
-from common.contracts.images import (
+from sluice.common.contracts import rag, values_of
+from sluice.common.contracts.access import AccessKeys, AuditLogField, Scope, SessionField
+from sluice.common.contracts.bullmq import BullKeys, BullState
+from sluice.common.contracts.images import (
     DeadResultField,
     DetailField,
     Detect,
@@ -31,7 +31,7 @@ from common.contracts.images import (
     ImageStatusField,
     Stage,
 )
-from common.contracts.jobs import (
+from sluice.common.contracts.jobs import (
     AuditField,
     BackoffField,
     CancelStage,
@@ -51,10 +51,15 @@ from common.contracts.jobs import (
     Step,
     Task,
 )
-from common.contracts.models import HandlerEventType, ModelErrorKind, ModelStep, ToolErrorKind
-from common.contracts.queue import Lane, PauseField
-from common.contracts.rag import DocumentField, RagKeys
-from common.contracts.stats import (
+from sluice.common.contracts.models import (
+    HandlerEventType,
+    ModelErrorKind,
+    ModelStep,
+    ToolErrorKind,
+)
+from sluice.common.contracts.queue import Lane, PauseField
+from sluice.common.contracts.rag import DocumentField, RagKeys
+from sluice.common.contracts.stats import (
     RESOLUTIONS,
     FeedEvent,
     GatewayField,
@@ -62,9 +67,9 @@ from common.contracts.stats import (
     StatsField,
     StatsKeys,
 )
-from common.contracts.workflow.fields import MetadataField
-from common.contracts.workflow.keys import WorkflowKeys
-from common.contracts.workflow.statuses import (
+from sluice.common.contracts.workflow.fields import MetadataField
+from sluice.common.contracts.workflow.keys import WorkflowKeys
+from sluice.common.contracts.workflow.statuses import (
     Action,
     DraftState,
     ItemStatus,
@@ -74,10 +79,10 @@ from common.contracts.workflow.statuses import (
     WorkflowEvent,
     WorkflowStatus,
 )
-from common.settings.base import CommonSettings
-from common.settings.gateway import GatewaySettings
-from common.settings.worker import WorkerSettings
-from gateway.features.workflows.models.responses import (
+from sluice.common.settings.base import CommonSettings
+from sluice.common.settings.gateway import GatewaySettings
+from sluice.common.settings.worker import WorkerSettings
+from sluice.gateway.features.workflows.models.responses import (
     ExecuteResponse,
     JobStatusView,
     PageView,
@@ -85,7 +90,7 @@ from gateway.features.workflows.models.responses import (
     StepErrorView,
     StepperView,
 )
-from gateway.http.openapi import reference
+from sluice.gateway.http.openapi import reference
 
 ROOT = Path(__file__).parent.parent
 CONTRACT = (ROOT / "contract.md").read_text()

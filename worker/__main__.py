@@ -1,6 +1,6 @@
 """`python -m worker`."""
 
-from worker.main import main
+from sluice.worker.main import main
 
 if __name__ == "__main__":
     main()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from common.process import runtime
-from common.settings.base import load_settings
-from common.settings.worker import WorkerSettings
-from worker.features.images import job_failure as image_job_failure
-from worker.features.workflows import job_failure as workflow_job_failure
-from worker.handlers import echo
-from worker.main import run_with
-from worker.registry import Registry
+from sluice.common.process import runtime
+from sluice.common.settings.base import load_settings
+from sluice.common.settings.worker import WorkerSettings
+from sluice.worker.features.images import job_failure as image_job_failure
+from sluice.worker.features.workflows import job_failure as workflow_job_failure
+from sluice.worker.handlers import echo
+from sluice.worker.main import run_with
+from sluice.worker.registry import Registry
 
 
 def run(settings: WorkerSettings) -> int:

@@ -7,34 +7,34 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from common.aio import cancel
-from common.contracts.workers import WorkerField
-from common.jobs.limits import parse_limits
-from common.jobs.store import WorkerIdentity
-from common.process import runtime
-from common.process.host import pressure_bounds
-from common.process.systemd import Watchdog
-from common.process.usage import LoopLag
-from common.redis.addresses import url_for_tag
-from common.redis.pipelined import PipelinedConnection
-from common.settings.base import load_settings
-from common.settings.worker import WorkerSettings
-from worker.execution.outcome import WorkerDefaults
-from worker.monitoring import shutdown
-from worker.monitoring.audit import LazyAuditor, PeriodicAudit
-from worker.monitoring.heartbeat import HeartbeatSender
-from worker.monitoring.intake_gate import PauseGate, PressureGate
-from worker.monitoring.shutdown import StopSignals
-from worker.queue.consumers import (
+from sluice.common.aio import cancel
+from sluice.common.contracts.workers import WorkerField
+from sluice.common.jobs.limits import parse_limits
+from sluice.common.jobs.store import WorkerIdentity
+from sluice.common.process import runtime
+from sluice.common.process.host import pressure_bounds
+from sluice.common.process.systemd import Watchdog
+from sluice.common.process.usage import LoopLag
+from sluice.common.redis.addresses import url_for_tag
+from sluice.common.redis.pipelined import PipelinedConnection
+from sluice.common.settings.base import load_settings
+from sluice.common.settings.worker import WorkerSettings
+from sluice.worker.execution.outcome import WorkerDefaults
+from sluice.worker.monitoring import shutdown
+from sluice.worker.monitoring.audit import LazyAuditor, PeriodicAudit
+from sluice.worker.monitoring.heartbeat import HeartbeatSender
+from sluice.worker.monitoring.intake_gate import PauseGate, PressureGate
+from sluice.worker.monitoring.shutdown import StopSignals
+from sluice.worker.queue.consumers import (
     Capacity,
     QueueConsumers,
     build_consumers,
     build_listeners,
 )
-from worker.registry import Registry, WorkerServices
+from sluice.worker.registry import Registry, WorkerServices
 
 if TYPE_CHECKING:
-    from worker.bullmq.consumer import BullMQWorker
+    from sluice.worker.bullmq.consumer import BullMQWorker
 
 log = logging.getLogger(__name__)
 
@@ -192,7 +192,7 @@ def build_bullmq_worker(
     """None if BULLMQ_QUEUES is not set."""
     if not settings.bullmq_queues:
         return None
-    from worker.bullmq.consumer import BullMQWorker  # needs the optional package `bullmq`
+    from sluice.worker.bullmq.consumer import BullMQWorker  # needs the optional package `bullmq`
 
     return BullMQWorker(url, settings, registry)
 
@@ -259,7 +259,7 @@ def build_capacity(settings: WorkerSettings) -> Capacity:
 
 def build_registry(settings: WorkerSettings) -> Registry:
     """The built-in handlers, then the user's (WORKER_HANDLERS), which may replace them."""
-    from worker.handlers import builtin  # many imports, which the echo worker does not need
+    from sluice.worker.handlers import builtin  # many imports, which the echo worker does not need
 
     registry = Registry()
     builtin.register(registry, settings)
@@ -277,7 +277,7 @@ def run(settings: WorkerSettings) -> int:
 def run_with(registry: Registry, settings: WorkerSettings) -> int:
     """Run a worker with these handlers until it is stopped; returns the exit code."""
     if settings.bullmq_queues:
-        from worker.bullmq.main import require_package
+        from sluice.worker.bullmq.main import require_package
 
         require_package()
     runtime.run_service(settings, lambda url: serve(settings, url, registry))

@@ -14,28 +14,28 @@ from typing import TYPE_CHECKING, Any
 
 from redis.asyncio import Redis
 
-from common import codec
-from common.contracts.jobs import TASKS, JobKeys, Task
-from common.contracts.workflow.fields import StepPayloadField
-from common.errors import SettingsError
-from common.jobs.options import Backoff
-from common.redis.partitions import Partitions
-from worker.errors import InvalidPayload, UnknownTask
-from worker.execution.context import JobContext
-from worker.execution.outcome import NO_HANDLER_OPTIONS, HandlerOptions, Outcome
+from sluice.common import codec
+from sluice.common.contracts.jobs import TASKS, JobKeys, Task
+from sluice.common.contracts.workflow.fields import StepPayloadField
+from sluice.common.errors import SettingsError
+from sluice.common.jobs.options import Backoff
+from sluice.common.redis.partitions import Partitions
+from sluice.worker.errors import InvalidPayload, UnknownTask
+from sluice.worker.execution.context import JobContext
+from sluice.worker.execution.outcome import NO_HANDLER_OPTIONS, HandlerOptions, Outcome
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-    from common.features.images.store import ImageStore
-    from common.features.workflows.store import WorkflowStore
-    from common.features.workflows.webhooks.store import WebhookStore
-    from common.jobs.store import WorkerIdentity
-    from common.redis.pipelined import CommandClient
-    from worker.features.tools.toolbox import ToolBox
-    from worker.features.workflows.registry import Workflows
-    from worker.queue.claim import ClaimedJob
-    from worker.queue.limits import TaskLimits
+    from sluice.common.features.images.store import ImageStore
+    from sluice.common.features.workflows.store import WorkflowStore
+    from sluice.common.features.workflows.webhooks.store import WebhookStore
+    from sluice.common.jobs.store import WorkerIdentity
+    from sluice.common.redis.pipelined import CommandClient
+    from sluice.worker.features.tools.toolbox import ToolBox
+    from sluice.worker.features.workflows.registry import Workflows
+    from sluice.worker.queue.claim import ClaimedJob
+    from sluice.worker.queue.limits import TaskLimits
 
 Function = Callable[..., Any]
 
@@ -97,7 +97,7 @@ class WorkerServices:
     #: Deliveries that are due; None if this worker does not deliver webhooks.
     webhooks: WebhookStore | None = None
     #: Opens a connection that passes published messages to a callback
-    #: (`common.redis.pipelined`).
+    #: (`sluice.common.redis.pipelined`).
     subscribe: Callable[[Callable[[bytes], None]], CommandClient] | None = None
     #: All partitions; `keys` are those of the home partition.
     partitions: Partitions = field(default_factory=lambda: Partitions.create(JobKeys()))
@@ -167,14 +167,14 @@ class Registry:
     @cached_property
     def toolbox(self) -> ToolBox:
         """The tools that handlers may call. Created on first use, to save the import."""
-        from worker.features.tools.toolbox import ToolBox
+        from sluice.worker.features.tools.toolbox import ToolBox
 
         return ToolBox()
 
     @cached_property
     def workflows(self) -> Workflows:
         """The workflows whose steps this worker runs. Created on first use."""
-        from worker.features.workflows.registry import Workflows
+        from sluice.worker.features.workflows.registry import Workflows
 
         return Workflows()
 

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from bench.peers.field import NODE, NODE_RELEASE, SLUICE, SLUICE_HTTP
-from common.version import VERSION
+from sluice.common.version import VERSION
 from tests.interop import install
 
 _LOCKS = Path(__file__).with_name("requirements")

@@ -15,10 +15,10 @@ from bench.rag.corpus import ROOT, Corpus, build, documents
 from bench.rag.questions import Kind
 from bench.rag.recall import MODES, Outcome, ask, score
 from bench.report import Table, as_markdown, as_text
-from common.contracts.rag import SearchMode
-from common.settings.models_dir import EMBED_DIRECTORY, models_dir
-from worker.features.embedding.factory import find_model_problem
-from worker.features.embedding.local import LocalEmbedder
+from sluice.common.contracts.rag import SearchMode
+from sluice.common.settings.models_dir import EMBED_DIRECTORY, models_dir
+from sluice.worker.features.embedding.factory import find_model_problem
+from sluice.worker.features.embedding.local import LocalEmbedder
 
 PAGE: Final = ROOT / "docs" / "rag.md"
 #: Line width of the page.

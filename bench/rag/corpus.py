@@ -6,17 +6,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from common.contracts.rag import SearchMode
-from common.features.rag.documents import DocumentRecord
-from worker.features.embedding.types import Embedder
-from worker.features.rag.index.namespace import ChunkIndex, ChunkRef, ScoredChunk, prepare_document
-from worker.features.rag.ingest import texts_to_embed
-from worker.features.rag.parsing.reader import TEXT_MARKDOWN, DocumentReader, has_markup
-from worker.features.rag.search import MIN_CANDIDATES, fuse_rankings
-from worker.features.rag.store import StoredText
-from worker.features.rag.text.chunking import split_chunks
-from worker.features.rag.vectors.base import pack_vectors
-from worker.features.rag.vectors.memory import NumpyVectorIndex
+from sluice.common.contracts.rag import SearchMode
+from sluice.common.features.rag.documents import DocumentRecord
+from sluice.worker.features.embedding.types import Embedder
+from sluice.worker.features.rag.index.namespace import (
+    ChunkIndex,
+    ChunkRef,
+    ScoredChunk,
+    prepare_document,
+)
+from sluice.worker.features.rag.ingest import texts_to_embed
+from sluice.worker.features.rag.parsing.reader import TEXT_MARKDOWN, DocumentReader, has_markup
+from sluice.worker.features.rag.search import MIN_CANDIDATES, fuse_rankings
+from sluice.worker.features.rag.store import StoredText
+from sluice.worker.features.rag.text.chunking import split_chunks
+from sluice.worker.features.rag.vectors.base import pack_vectors
+from sluice.worker.features.rag.vectors.memory import NumpyVectorIndex
 
 ROOT: Final = Path(__file__).parents[2]
 #: Generated pages: of measurements, including this one, or of the OpenAPI document.

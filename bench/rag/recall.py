@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from bench.rag.corpus import Corpus
 from bench.rag.questions import Kind, Question
-from common.contracts.rag import SearchMode
+from sluice.common.contracts.rag import SearchMode
 
 #: Search modes in the order of the table.
 MODES = (SearchMode.LEXICAL, SearchMode.VECTOR, SearchMode.FUSED)

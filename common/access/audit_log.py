@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from redis.asyncio import Redis
 
-from common import codec
-from common.contracts.access import AccessKeys, AuditAction, AuditLogField
-from common.errors import CorruptKey
-from common.jobs.store import read_reply
+from sluice.common import codec
+from sluice.common.contracts.access import AccessKeys, AuditAction, AuditLogField
+from sluice.common.errors import CorruptKey
+from sluice.common.jobs.store import read_reply
 
 log = logging.getLogger(__name__)
 

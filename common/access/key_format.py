@@ -13,7 +13,7 @@ import secrets
 import zlib
 from typing import NamedTuple
 
-from common.contracts.access import KEY_PREFIX
+from sluice.common.contracts.access import KEY_PREFIX
 
 _ID_LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 _LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"

@@ -10,12 +10,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from common import codec
-from common.codec import TENANT_PATTERN
-from common.contracts.access import TAIL_DIGITS, AccessKeys, KeyRecordField, KeySecretField, Scope
-from common.contracts.jobs import TASKS
-from common.errors import SluiceError
-from common.jobs.limits import KeyLimits, interval_us
+from sluice.common import codec
+from sluice.common.codec import TENANT_PATTERN
+from sluice.common.contracts.access import (
+    TAIL_DIGITS,
+    AccessKeys,
+    KeyRecordField,
+    KeySecretField,
+    Scope,
+)
+from sluice.common.contracts.jobs import TASKS
+from sluice.common.errors import SluiceError
+from sluice.common.jobs.limits import KeyLimits, interval_us
 
 TOOL_NAME_PATTERN = re.compile(r"\A[A-Za-z0-9][A-Za-z0-9_.-]{0,127}\Z")
 #: Maximum number of tools in a key.

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 from redis.asyncio import Redis
 from redis.exceptions import WatchError
 
-from common import codec
-from common.access.key_format import generate_key, generate_key_id, key_digest
-from common.access.record import AccessRecord, InvalidKeySpec, KeySecret, KeySpec
-from common.contracts.access import AccessKeys
-from common.errors import CorruptKey, StoreUnavailable
-from common.jobs.store import read_reply
+from sluice.common import codec
+from sluice.common.access.key_format import generate_key, generate_key_id, key_digest
+from sluice.common.access.record import AccessRecord, InvalidKeySpec, KeySecret, KeySpec
+from sluice.common.contracts.access import AccessKeys
+from sluice.common.errors import CorruptKey, StoreUnavailable
+from sluice.common.jobs.store import read_reply
 
 #: Default time that the old secret of a rotated key stays valid, in seconds.
 DEFAULT_ROTATION_GRACE_S = 24 * 3600

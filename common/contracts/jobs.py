@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
-from common.contracts.queue import Lane
+from sluice.common.contracts.queue import Lane
 
 QUEUE_STREAM: Final = "jobs:stream"
 WORKER_GROUP: Final = "workers"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-from common.contracts.images import IMAGE_TOOL
-from common.contracts.jobs import TASKS
+from sluice.common.contracts.images import IMAGE_TOOL
+from sluice.common.contracts.jobs import TASKS
 
 
 class WorkerField:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from common.contracts.jobs import TASKS
-from common.redis.scripts import Argument
+from sluice.common.contracts.jobs import TASKS
+from sluice.common.redis.scripts import Argument
 
 _MINUTE_US = 60_000_000
 

@@ -6,11 +6,11 @@ import random
 from dataclasses import dataclass
 from typing import Any, Final
 
-from common import codec
-from common.codec import TENANT_PATTERN
-from common.contracts import values_of
-from common.contracts.jobs import TTL_MAX_S, BackoffField, Option
-from common.contracts.queue import EXTRA_LANES
+from sluice.common import codec
+from sluice.common.codec import TENANT_PATTERN
+from sluice.common.contracts import values_of
+from sluice.common.contracts.jobs import TTL_MAX_S, BackoffField, Option
+from sluice.common.contracts.queue import EXTRA_LANES
 
 #: The tenant of a job whose stored tenant is invalid. It matches no real tenant.
 UNKNOWN_TENANT: Final = "?"
@@ -44,7 +44,7 @@ class JobOptions:
 
     timeout_s: float | None = None
     backoff: Backoff | None = None
-    #: The trace of the request (`common.observability.tracing`).
+    #: The trace of the request (`sluice.common.observability.tracing`).
     traceparent: str | None = None
     tracestate: str | None = None
     #: The owner of the job, and the tools that the caller's key may use. None: no owner, all tools.

@@ -8,9 +8,9 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from redis.asyncio import Redis
 
-from common import codec
-from common.errors import CorruptKey
-from common.jobs.store import read_reply
+from sluice.common import codec
+from sluice.common.errors import CorruptKey
+from sluice.common.jobs.store import read_reply
 
 #: Later than any real time; a third party may have written `inf`.
 _FAR_MS: Final = 1 << 52

@@ -14,12 +14,12 @@ from typing import Any, TypeVar, cast
 from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
 
-from common.contracts.jobs import JobKeys
-from common.errors import SluiceError
-from common.jobs.store import read_reply
-from common.redis.addresses import url_for_tag
-from common.redis.connection import async_client, execute_pipeline
-from common.redis.partitions import HOME_PARTITION, Partitions
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.errors import SluiceError
+from sluice.common.jobs.store import read_reply
+from sluice.common.redis.addresses import url_for_tag
+from sluice.common.redis.connection import async_client, execute_pipeline
+from sluice.common.redis.partitions import HOME_PARTITION, Partitions
 
 Answer = TypeVar("Answer")
 

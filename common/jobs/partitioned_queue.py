@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from common import codec
-from common.codec import decode_text
-from common.errors import CorruptKey
-from common.jobs.protocols import QueueProtocol
-from common.jobs.queue import DeadLetter, DeadLetterRedrive, DueJobs, QueueStore
-from common.redis.partitions import Partitions
-from common.redis.scripts import Reply
+from sluice.common import codec
+from sluice.common.codec import decode_text
+from sluice.common.errors import CorruptKey
+from sluice.common.jobs.protocols import QueueProtocol
+from sluice.common.jobs.queue import DeadLetter, DeadLetterRedrive, DueJobs, QueueStore
+from sluice.common.redis.partitions import Partitions
+from sluice.common.redis.scripts import Reply
 
 _NUMBER: Final = re.compile(r"\A[0-9]{1,3}\Z")
 

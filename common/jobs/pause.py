@@ -8,12 +8,12 @@ from typing import Any, Final
 
 from redis.asyncio import Redis
 
-from common import codec
-from common.contracts.jobs import JobKeys
-from common.contracts.queue import PauseField, paused_key
-from common.errors import CorruptKey
-from common.jobs.store import read_reply
-from common.redis.scripts import plain_script, run_script
+from sluice.common import codec
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.contracts.queue import PauseField, paused_key
+from sluice.common.errors import CorruptKey
+from sluice.common.jobs.store import read_reply
+from sluice.common.redis.scripts import plain_script, run_script
 
 #: Longest `by` and `why`, in characters.
 MAX_TEXT_CHARS: Final = 500

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from common import codec
-from common.contracts.jobs import JobKeys
-from common.redis.scripts import Reply
+from sluice.common import codec
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.redis.scripts import Reply
 
 if TYPE_CHECKING:
-    from common.jobs.queue import DeadLetter, DeadLetterRedrive, DueJobs, QueueStore
-    from common.jobs.queue_stats import JobCounts
-    from common.jobs.store import AcceptedJob, NewJob
+    from sluice.common.jobs.queue import DeadLetter, DeadLetterRedrive, DueJobs, QueueStore
+    from sluice.common.jobs.queue_stats import JobCounts
+    from sluice.common.jobs.store import AcceptedJob, NewJob
 
 
 class JobStoreProtocol(Protocol):

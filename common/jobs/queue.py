@@ -12,17 +12,17 @@ from typing import Any, NamedTuple
 
 from redis.asyncio import Redis
 
-from common import codec
-from common.contracts.access import TAIL_DIGITS
-from common.contracts.jobs import DataField, DeadLetterField, JobKeys
-from common.contracts.queue import Answer, Operation
-from common.errors import CorruptKey, SluiceError
-from common.jobs.options import JobOptions
-from common.jobs.store import NO_LANES, read_reply, reply_int
-from common.process import crashpoints
-from common.process.crashpoints import CrashPoint
-from common.redis.batching import ScriptBatcher
-from common.redis.scripts import Argument, Record, Reply
+from sluice.common import codec
+from sluice.common.contracts.access import TAIL_DIGITS
+from sluice.common.contracts.jobs import DataField, DeadLetterField, JobKeys
+from sluice.common.contracts.queue import Answer, Operation
+from sluice.common.errors import CorruptKey, SluiceError
+from sluice.common.jobs.options import JobOptions
+from sluice.common.jobs.store import NO_LANES, read_reply, reply_int
+from sluice.common.process import crashpoints
+from sluice.common.process.crashpoints import CrashPoint
+from sluice.common.redis.batching import ScriptBatcher
+from sluice.common.redis.scripts import Argument, Record, Reply
 
 #: Entries checked by one TRIM; they are read with their payloads.
 TRIM_PAGE = 64
@@ -102,7 +102,7 @@ class DeadLetterRedrive(NamedTuple):
     payload: str
     ttl_s: int
     delay_ms: int = 0
-    #: Options of the new job (`common.jobs.options`).
+    #: Options of the new job (`sluice.common.jobs.options`).
     options: bytes = b""
     #: The public id of the dead letter, if it differs from its stream id.
     name: str = ""
@@ -126,7 +126,7 @@ class QueueStore:
 
     @property
     def queues(self) -> Sequence[QueueStore]:
-        """The queue of every partition: only this one. See `common.jobs.partitioned_queue`."""
+        """The queue of every partition: only this one. See `PartitionedQueue`."""
         return (self,)
 
     # -- maintenance -----------------------------------------------------------------------

@@ -14,9 +14,9 @@ from typing import Any, Final
 from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
 
-from common import codec
-from common.contracts import values_of
-from common.contracts.jobs import CountField
+from sluice.common import codec
+from sluice.common.contracts import values_of
+from sluice.common.contracts.jobs import CountField
 
 #: Fields of the counts hash for HMGET, in the order of `JobCounts`.
 COUNT_FIELDS: Final = values_of(CountField)

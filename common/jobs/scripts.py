@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from common.contracts import jobs, queue
-from common.redis.scripts import (
+from sluice.common.contracts import jobs, queue
+from sluice.common.redis.scripts import (
     Argument,
     BatchScript,
     Record,

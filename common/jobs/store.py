@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
-from common import codec
-from common.contracts import values_of
-from common.contracts.jobs import (
+from sluice.common import codec
+from sluice.common.contracts import values_of
+from sluice.common.contracts.jobs import (
     CHECKPOINT_PREFIX,
     TASKS,
     DeadReason,
@@ -19,8 +19,8 @@ from common.contracts.jobs import (
     LeaseField,
     QueueField,
 )
-from common.contracts.queue import Answer, Operation
-from common.errors import (
+from sluice.common.contracts.queue import Answer, Operation
+from sluice.common.errors import (
     CorruptKey,
     IdempotencyConflict,
     QueueFull,
@@ -29,11 +29,11 @@ from common.errors import (
     ScheduleFull,
     StoreUnavailable,
 )
-from common.jobs.limits import KeyLimits
-from common.jobs.queue_stats import COUNT_FIELDS, JobCounts
-from common.redis.batching import ScriptBatcher
-from common.redis.connection import TRANSIENT_ERRORS
-from common.redis.scripts import Argument, Record, Reply
+from sluice.common.jobs.limits import KeyLimits
+from sluice.common.jobs.queue_stats import COUNT_FIELDS, JobCounts
+from sluice.common.redis.batching import ScriptBatcher
+from sluice.common.redis.connection import TRANSIENT_ERRORS
+from sluice.common.redis.scripts import Argument, Record, Reply
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class NewJob:
     idempotency_key: str | None = None
     idempotency_ttl_s: int = 0
     fingerprint: str = ""
-    #: The request's limit of attempts, and its other options (`common.jobs.options`).
+    #: The request's limit of attempts, and its other options (`sluice.common.jobs.options`).
     max_attempts: int | None = None
     options: bytes = b""
     #: Milliseconds until it is due, and the maximum number of scheduled jobs.

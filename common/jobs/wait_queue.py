@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 from redis.exceptions import ResponseError
 
-from common import codec
-from common.contracts.jobs import WAIT_QUEUE_PREFIX
-from common.contracts.queue import Operation
-from common.redis.batching import ScriptBatcher
-from common.redis.pipelined import CommandClient
-from common.redis.scripts import Argument, Record
+from sluice.common import codec
+from sluice.common.contracts.jobs import WAIT_QUEUE_PREFIX
+from sluice.common.contracts.queue import Operation
+from sluice.common.redis.batching import ScriptBatcher
+from sluice.common.redis.pipelined import CommandClient
+from sluice.common.redis.scripts import Argument, Record
 
 #: Messages that one TOUCH_WAITING handles.
 TOUCH_PAGE_SIZE = 200

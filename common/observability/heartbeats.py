@@ -16,10 +16,10 @@ from pydantic import Field, TypeAdapter, ValidationError
 from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
 
-from common import codec
-from common.contracts.jobs import JobKeys
-from common.contracts.models import McpState
-from common.contracts.workers import (
+from sluice.common import codec
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.contracts.models import McpState
+from sluice.common.contracts.workers import (
     FIRST_TOKEN_BOUNDS,
     HISTOGRAM_BOUNDS,
     MOST_NAMED,
@@ -29,9 +29,9 @@ from common.contracts.workers import (
     TaskCounter,
     TaskHistogram,
 )
-from common.jobs.queue_stats import QueueReading
-from common.process.host import HostReadings
-from common.redis.connection import execute_pipeline
+from sluice.common.jobs.queue_stats import QueueReading
+from sluice.common.process.host import HostReadings
+from sluice.common.redis.connection import execute_pipeline
 
 #: Longer heartbeats are ignored.
 MOST_BYTES = 256 * 1024

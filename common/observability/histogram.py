@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from common.contracts.workers import HistogramField
+from sluice.common.contracts.workers import HistogramField
 
 
 class Histogram:

@@ -12,7 +12,7 @@ import socket
 import struct
 from collections.abc import Callable, Mapping
 
-from common.text import plural
+from sluice.common.text import plural
 
 SOCKET = "/run/systemd/journal/socket"
 #: Longest line written to stderr instead: poll guarantees space for this many bytes.

@@ -8,14 +8,14 @@ import sys
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
-from common import codec
-from common.contracts.jobs import JobField, LeaseField
-from common.observability import journal
-from common.observability.journal import JournalHandler
-from common.observability.log_throttle import ThrottlingHandler
+from sluice.common import codec
+from sluice.common.contracts.jobs import JobField, LeaseField
+from sluice.common.observability import journal
+from sluice.common.observability.journal import JournalHandler
+from sluice.common.observability.log_throttle import ThrottlingHandler
 
 if TYPE_CHECKING:
-    from common.settings.base import CommonSettings
+    from sluice.common.settings.base import CommonSettings
 
 #: Most lines contain none of these, and cost only a few substring searches. In lower case, because
 #: the searched text is too.
@@ -78,7 +78,7 @@ _NAMES: tuple[ContextVar[str] | ContextVar[int], ...] = (
 
 #: A logger that always writes at INFO, and one that never writes below it: at DEBUG sse_starlette
 #: logs what it sends, which contains payloads and results.
-_ALWAYS, _NEVER_IN_DETAIL = "common.access.audit_log", "sse_starlette"
+_ALWAYS, _NEVER_IN_DETAIL = "sluice.common.access.audit_log", "sse_starlette"
 
 
 def begin_request(name: str) -> None:

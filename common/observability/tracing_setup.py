@@ -8,7 +8,7 @@ import os
 import threading
 from typing import Any
 
-from common.observability import tracing
+from sluice.common.observability import tracing
 
 log = logging.getLogger(__name__)
 

@@ -23,8 +23,8 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from common.errors import NoRedisServer
-from common.version import OLDEST_REDIS, SERVER_PROGRAMS, ServerVersion, parse_banner
+from sluice.common.errors import NoRedisServer
+from sluice.common.version import OLDEST_REDIS, SERVER_PROGRAMS, ServerVersion, parse_banner
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from common.settings.base import CommonSettings
+    from sluice.common.settings.base import CommonSettings
 
 _MB = 1 << 20
 _FULL = re.compile(rb"^full .*?\bavg10=([0-9]+(?:[.][0-9]+)?)", re.MULTILINE)

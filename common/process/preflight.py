@@ -11,13 +11,19 @@ from typing import Any, NamedTuple
 
 import redis
 
-from common.errors import UnsuitableRedis
-from common.redis.addresses import CLUSTER_SLOTS, Topology, is_cluster, is_multi_host, parse_address
-from common.redis.connection import TRANSIENT_ERRORS, sync_client
-from common.redis.locator import survey_cluster
-from common.redis.tls import tls_problem
-from common.text import plural
-from common.version import OLDEST_REDIS
+from sluice.common.errors import UnsuitableRedis
+from sluice.common.redis.addresses import (
+    CLUSTER_SLOTS,
+    Topology,
+    is_cluster,
+    is_multi_host,
+    parse_address,
+)
+from sluice.common.redis.connection import TRANSIENT_ERRORS, sync_client
+from sluice.common.redis.locator import survey_cluster
+from sluice.common.redis.tls import tls_problem
+from sluice.common.text import plural
+from sluice.common.version import OLDEST_REDIS
 
 log = logging.getLogger(__name__)
 

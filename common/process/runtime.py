@@ -13,13 +13,13 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from common.errors import SluiceError, UnsuitableRedis
-from common.observability import logs, tracing_setup
-from common.observability.logs import mask
-from common.process import preflight, schema_version
+from sluice.common.errors import SluiceError, UnsuitableRedis
+from sluice.common.observability import logs, tracing_setup
+from sluice.common.observability.logs import mask
+from sluice.common.process import preflight, schema_version
 
 if TYPE_CHECKING:
-    from common.settings.base import CommonSettings
+    from sluice.common.settings.base import CommonSettings
 
 Settings = TypeVar("Settings", bound="CommonSettings")
 
@@ -36,7 +36,7 @@ def redis_url(settings: CommonSettings) -> Iterator[str]:
         yield settings.redis_url
         return
     # Imported only where a private server is needed.
-    from common.process.embedded_redis import EmbeddedRedis
+    from sluice.common.process.embedded_redis import EmbeddedRedis
 
     embedded = EmbeddedRedis(settings.sluice_data_dir, settings.embedded_fsync)
     try:

@@ -17,12 +17,12 @@ from typing import Any
 
 import redis
 
-from common import codec
-from common.contracts.jobs import SCHEMA_VERSION, SchemaField
-from common.errors import UnsuitableRedis
-from common.redis.addresses import Topology, url_for_tag
-from common.redis.connection import TRANSIENT_ERRORS, sync_client
-from common.redis.partitions import HOME_PARTITION, Partitions
+from sluice.common import codec
+from sluice.common.contracts.jobs import SCHEMA_VERSION, SchemaField
+from sluice.common.errors import UnsuitableRedis
+from sluice.common.redis.addresses import Topology, url_for_tag
+from sluice.common.redis.connection import TRANSIENT_ERRORS, sync_client
+from sluice.common.redis.partitions import HOME_PARTITION, Partitions
 
 log = logging.getLogger(__name__)
 

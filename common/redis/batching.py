@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 
 from redis.exceptions import ResponseError
 
-from common.aio import STALL_GRACE_S, STALL_THRESHOLD_S
-from common.contracts.jobs import JobKeys
-from common.errors import CorruptKey, NotReplicated, StoreUnavailable
-from common.redis.connection import TRANSIENT_ERRORS
-from common.redis.pipelined import CommandClient
-from common.redis.scripts import (
+from sluice.common.aio import STALL_GRACE_S, STALL_THRESHOLD_S
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.errors import CorruptKey, NotReplicated, StoreUnavailable
+from sluice.common.redis.connection import TRANSIENT_ERRORS
+from sluice.common.redis.pipelined import CommandClient
+from sluice.common.redis.scripts import (
     BatchScript,
     Record,
     Reply,
@@ -32,7 +32,7 @@ from common.redis.scripts import (
     run_packed,
     unpack,
 )
-from common.text import plural
+from sluice.common.text import plural
 
 log = logging.getLogger(__name__)
 

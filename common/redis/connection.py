@@ -1,7 +1,7 @@
 """Redis clients with explicit timeouts, retries and limits.
 
-A URL may name one server, a Sentinel set or a Cluster (`common.redis.addresses`). Each connection
-locates its server when it opens.
+A URL may name one server, a Sentinel set or a Cluster (`sluice.common.redis.addresses`). Each
+connection locates its server when it opens.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from redis.backoff import NoBackoff
 from redis.driver_info import DriverInfo
 from redis.retry import Retry
 
-from common.redis.addresses import is_multi_host, parse_address
-from common.redis.failover import located_class, located_sync_class
-from common.redis.tls import with_shared_context
+from sluice.common.redis.addresses import is_multi_host, parse_address
+from sluice.common.redis.failover import located_class, located_sync_class
+from sluice.common.redis.tls import with_shared_context
 
 #: Redis is unreachable or not ready: every operation of Sluice may safely be repeated.
 TRANSIENT_ERRORS = (

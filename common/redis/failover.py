@@ -12,8 +12,8 @@ import redis.connection
 from redis import exceptions
 from redis.asyncio.connection import AbstractConnection
 
-from common.redis.addresses import Node, RedisAddress, Topology
-from common.redis.locator import (
+from sluice.common.redis.addresses import Node, RedisAddress, Topology
+from sluice.common.redis.locator import (
     LOOKUP_ERRORS,
     ServerLocator,
     locate,

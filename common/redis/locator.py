@@ -21,8 +21,8 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from common.redis.addresses import CLUSTER_SLOTS, Node, RedisAddress, Topology
-from common.redis.tls import certificate_error, with_shared_context
+from sluice.common.redis.addresses import CLUSTER_SLOTS, Node, RedisAddress, Topology
+from sluice.common.redis.tls import certificate_error, with_shared_context
 
 #: Seconds that one server may take to answer a query. One that does not is queried last next time.
 ASK_TIMEOUT_S = 1.0

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 from zlib import crc32
 
-from common.contracts.jobs import JobKeys
+from sluice.common.contracts.jobs import JobKeys
 
 #: The partition with all singleton data.
 HOME_PARTITION: Final = 0

@@ -22,14 +22,14 @@ from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import RedisError
 from redis.typing import EncodableT
 
-from common.aio import STALL_GRACE_S, STALL_THRESHOLD_S
-from common.redis.connection import (
+from sluice.common.aio import STALL_GRACE_S, STALL_THRESHOLD_S
+from sluice.common.redis.connection import (
     CONNECT_TIMEOUT_S,
     REPLY_TIMEOUT_S,
     TRANSIENT_ERRORS,
     new_connection,
 )
-from common.redis.failover import WRONG_SERVER_ERRORS, LocatedConnectionMixin
+from sluice.common.redis.failover import WRONG_SERVER_ERRORS, LocatedConnectionMixin
 
 log = logging.getLogger(__name__)
 

@@ -7,10 +7,10 @@ from typing import Any
 from redis import exceptions
 from redis.typing import EncodableT
 
-from common.contracts.jobs import JobKeys
-from common.errors import NotReplicated
-from common.redis.pipelined import CommandClient, OnReply, send_and_wait
-from common.text import plural
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.errors import NotReplicated
+from sluice.common.redis.pipelined import CommandClient, OnReply, send_and_wait
+from sluice.common.text import plural
 
 #: Seconds until the marker key expires, which is only written for WAIT.
 _MARKER_TTL_S = 60

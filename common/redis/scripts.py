@@ -15,10 +15,10 @@ from redis.asyncio import Redis
 from redis.exceptions import NoScriptError
 from redis.typing import EncodableT
 
-from common.contracts import members_of, queue
-from common.contracts.jobs import JobKeys
-from common.errors import CorruptKey, SluiceError, StoreUnavailable
-from common.redis.pipelined import CommandClient
+from sluice.common.contracts import members_of, queue
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.errors import CorruptKey, SluiceError, StoreUnavailable
+from sluice.common.redis.pipelined import CommandClient
 
 Argument = str | bytes | int
 
@@ -56,7 +56,7 @@ class Record(NamedTuple):
     operation: str
     keys: Sequence[str]
     args: Sequence[Argument]
-    #: The worker (`common.jobs.store.WorkerIdentity`), if the operation needs it.
+    #: The worker (`sluice.common.jobs.store.WorkerIdentity`), if the operation needs it.
     identity: tuple[Argument, ...] = ()
     #: Approximate size in bytes; 0 if it is small.
     size: int = 0

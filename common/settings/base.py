@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from common.contracts.jobs import (
+from sluice.common.contracts.jobs import (
     DEAD_LETTER_STREAM,
     INDEX_MAX,
     PARTITIONS_MAX,
@@ -18,10 +18,10 @@ from common.contracts.jobs import (
     WORKER_GROUP,
     JobKeys,
 )
-from common.contracts.queue import TENANT_LANE_PREFIX, TENANT_LANES_MAX, Lane
-from common.errors import SettingsError
-from common.redis.addresses import validate_url
-from common.redis.partitions import Partitions, validate_queue_name
+from sluice.common.contracts.queue import TENANT_LANE_PREFIX, TENANT_LANES_MAX, Lane
+from sluice.common.errors import SettingsError
+from sluice.common.redis.addresses import validate_url
+from sluice.common.redis.partitions import Partitions, validate_queue_name
 
 #: Masks the password in a URL, even an invalid one: everything before its last `@`.
 _PASSWORD = re.compile(r"^([\w+]+:/*)?.*(?=@)|(password=)[^&]*", re.DOTALL | re.IGNORECASE)

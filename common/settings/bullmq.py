@@ -6,10 +6,10 @@ from typing import ClassVar
 
 from pydantic import Field, field_validator, model_validator
 
-from common.contracts.bullmq import DEFAULT_PREFIX
-from common.features.bullmq.job import parse_name_map, parse_queue_names
-from common.redis.addresses import validate_bullmq_url
-from common.settings.base import SettingsPart, process_name
+from sluice.common.contracts.bullmq import DEFAULT_PREFIX
+from sluice.common.features.bullmq.job import parse_name_map, parse_queue_names
+from sluice.common.redis.addresses import validate_bullmq_url
+from sluice.common.settings.base import SettingsPart, process_name
 
 
 class SharedBullmqSettings(SettingsPart):

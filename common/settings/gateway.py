@@ -6,13 +6,13 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from common.contracts.jobs import TTL_MAX_S, TTL_MIN_S
-from common.redis.addresses import check_for_cluster
-from common.settings.base import CommonSettings
-from common.settings.bullmq import BullmqGatewaySettings
-from common.settings.images import ImageGatewaySettings
-from common.settings.queue import ReplicationSettings, TenantSettings
-from common.settings.workflows import WorkflowGatewaySettings
+from sluice.common.contracts.jobs import TTL_MAX_S, TTL_MIN_S
+from sluice.common.redis.addresses import check_for_cluster
+from sluice.common.settings.base import CommonSettings
+from sluice.common.settings.bullmq import BullmqGatewaySettings
+from sluice.common.settings.images import ImageGatewaySettings
+from sluice.common.settings.queue import ReplicationSettings, TenantSettings
+from sluice.common.settings.workflows import WorkflowGatewaySettings
 
 _DAY_S = 24 * 3600
 

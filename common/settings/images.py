@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, SecretStr, model_validator
 
-from common.settings.base import SettingsPart
+from sluice.common.settings.base import SettingsPart
 
 _DAY_S = 24 * 3600
 _MIB = 1 << 20

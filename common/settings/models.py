@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator
 
-from common.settings.base import SettingsPart
+from sluice.common.settings.base import SettingsPart
 
 
 class ModelSettings(SettingsPart):

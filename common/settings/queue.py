@@ -6,8 +6,8 @@ from functools import lru_cache
 
 from pydantic import Field, field_validator
 
-from common.contracts.queue import TENANT_LANES_MAX
-from common.settings.base import SettingsPart, split_names
+from sluice.common.contracts.queue import TENANT_LANES_MAX
+from sluice.common.settings.base import SettingsPart, split_names
 
 
 class TenantSettings(SettingsPart):

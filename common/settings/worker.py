@@ -6,14 +6,14 @@ from typing import ClassVar
 
 from pydantic import Field, field_validator, model_validator
 
-from common.contracts.jobs import LEASE_MAX_MS, TTL_MAX_S, TTL_MIN_S
-from common.jobs.limits import parse_limits
-from common.redis.addresses import check_for_cluster
-from common.settings.base import CommonSettings, process_name, split_names
-from common.settings.bullmq import BullmqWorkerSettings
-from common.settings.images import ImageWorkerSettings
-from common.settings.models import ModelSettings
-from common.settings.workflows import WorkflowWorkerSettings
+from sluice.common.contracts.jobs import LEASE_MAX_MS, TTL_MAX_S, TTL_MIN_S
+from sluice.common.jobs.limits import parse_limits
+from sluice.common.redis.addresses import check_for_cluster
+from sluice.common.settings.base import CommonSettings, process_name, split_names
+from sluice.common.settings.bullmq import BullmqWorkerSettings
+from sluice.common.settings.images import ImageWorkerSettings
+from sluice.common.settings.models import ModelSettings
+from sluice.common.settings.workflows import WorkflowWorkerSettings
 
 _DAY_S = 24 * 3600
 

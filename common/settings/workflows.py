@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pydantic import Field, SecretStr, field_validator
 
-from common.contracts.jobs import TTL_MAX_S
-from common.features.workflows.webhooks.hosts import AllowedHosts
-from common.settings.base import SettingsPart
+from sluice.common.contracts.jobs import TTL_MAX_S
+from sluice.common.features.workflows.webhooks.hosts import AllowedHosts
+from sluice.common.settings.base import SettingsPart
 
 _DAY_S = 24 * 3600
 

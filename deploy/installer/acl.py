@@ -14,17 +14,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from common.contracts.access import AccessKeys
-from common.contracts.images import IMAGE_KEYS_PATTERN, ImageKeys, image_key_patterns
-from common.contracts.jobs import JobKeys
-from common.contracts.rag import document_key_patterns, upload_key
-from common.contracts.workflow.keys import (
+from deploy.installer.layout import ADMIN, GATEWAY, WORKER
+from deploy.installer.redis_server import RedisServer
+from sluice.common.contracts.access import AccessKeys
+from sluice.common.contracts.images import IMAGE_KEYS_PATTERN, ImageKeys, image_key_patterns
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.contracts.rag import document_key_patterns, upload_key
+from sluice.common.contracts.workflow.keys import (
     WORKFLOW_KEYS_PATTERN,
     WorkflowKeys,
     workflow_key_patterns,
 )
-from deploy.installer.layout import ADMIN, GATEWAY, WORKER
-from deploy.installer.redis_server import RedisServer
 
 #: First version with selectors, key permissions and real subcommands.
 SELECTORS_SINCE: Final = 7

@@ -11,8 +11,8 @@ import tempfile
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from common.version import REDIS, ServerVersion
 from deploy.installer.errors import Unsuitable
+from sluice.common.version import REDIS, ServerVersion
 
 FORMAT = 1
 CONTENTS = "backup.json"

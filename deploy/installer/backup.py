@@ -8,7 +8,6 @@ import time
 from datetime import datetime, timezone
 from pathlib import Path
 
-from common.version import reported_version
 from deploy.installer import archive
 from deploy.installer.credentials import Credentials
 from deploy.installer.errors import InstallError, Unsuitable
@@ -17,6 +16,7 @@ from deploy.installer.layout import ADMIN
 from deploy.installer.manifest import Manifest
 from deploy.installer.options import Options
 from deploy.installer.resp import RedisCommandError, Resp
+from sluice.common.version import reported_version
 
 POLL_S = 0.05
 TIMEOUT_S = 1800.0

@@ -6,7 +6,6 @@ import time
 from dataclasses import dataclass
 from typing import Protocol
 
-from common.contracts.jobs import JobKeys
 from deploy.installer import probe
 from deploy.installer.credentials import Credentials
 from deploy.installer.errors import InstallError, Unhealthy
@@ -23,6 +22,7 @@ from deploy.installer.layout import (
 from deploy.installer.output import Output
 from deploy.installer.resp import Resp
 from deploy.installer.units import Systemd
+from sluice.common.contracts.jobs import JobKeys
 
 RETRY_EVERY_S = 0.5
 #: A unit that crashes at start is active for a moment. It must be active twice, this far apart.

@@ -6,8 +6,8 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from common.version import REDIS, ServerVersion
 from deploy.installer.errors import Unsuitable
+from sluice.common.version import REDIS, ServerVersion
 
 DEFAULT_LISTEN = "127.0.0.1:8080"
 

@@ -17,7 +17,7 @@ from deploy.installer.layout import CHECKOUT, GROUP, MODEL_UNIT, WORKER_UNITS, L
 from deploy.installer.output import Output
 from deploy.installer.releases import COMPLETE
 from deploy.installer.steps import Step
-from ops.model.catalogue import ENGINE, LOCK, pins
+from sluice.ops.model.catalogue import ENGINE, LOCK, pins
 
 #: Names below the model's home directory.
 ENGINE_LINK, MODELS = "engine", "models"

@@ -6,8 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.contracts.jobs import DEAD_LETTER_STREAM, QUEUE_STREAM, JobKeys
-from common.redis.partitions import Partitions
 from deploy.installer import distro_redis, model, redis_conf, units, user_steps
 from deploy.installer.acl import users_acl
 from deploy.installer.credentials import Credentials
@@ -31,6 +29,8 @@ from deploy.installer.manifest import Manifest
 from deploy.installer.redis_server import RedisServer
 from deploy.installer.releases import AddRelease, Builder, target_of
 from deploy.installer.steps import Step
+from sluice.common.contracts.jobs import DEAD_LETTER_STREAM, QUEUE_STREAM, JobKeys
+from sluice.common.redis.partitions import Partitions
 
 DEPLOY = CHECKOUT / "deploy"
 #: Root connects to Redis as admin; other users only reach the gateway.

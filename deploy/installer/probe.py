@@ -10,10 +10,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from common.contracts.jobs import EventField, EventType, JobField, JobKeys, QueueField, Status, Step
-from common.contracts.jobs import Task as JobTask
 from deploy.installer.errors import InstallError
 from deploy.installer.resp import Resp
+from sluice.common.contracts.jobs import (
+    EventField,
+    EventType,
+    JobField,
+    JobKeys,
+    QueueField,
+    Status,
+    Step,
+)
+from sluice.common.contracts.jobs import Task as JobTask
 
 #: Time limit of one probe job.
 PROBE_TIMEOUT_S = 10

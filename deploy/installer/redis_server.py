@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from common.version import OLDEST_REDIS, REDIS, SERVER_PROGRAMS, ServerVersion, parse_banner
 from deploy.installer.errors import Missing, Unsuitable
+from sluice.common.version import OLDEST_REDIS, REDIS, SERVER_PROGRAMS, ServerVersion, parse_banner
 
 DEFAULT_PATHS: Final = tuple(
     f"{directory}/{program}"

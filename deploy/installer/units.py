@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from common.process import host as network
 from deploy.installer.acl import SELECTORS_SINCE
 from deploy.installer.errors import Unsuitable
 from deploy.installer.file_steps import WriteFile
@@ -22,6 +21,7 @@ from deploy.installer.layout import (
 )
 from deploy.installer.manifest import DEFAULT_LISTEN
 from deploy.installer.redis_server import RedisServer
+from sluice.common.process import host as network
 
 SOURCES = CHECKOUT / "deploy" / "systemd"
 _SUFFIXES = (".service", ".socket", ".target", ".timer", ".path", ".slice")

@@ -13,7 +13,7 @@ from pathlib import Path
 from deploy.installer.errors import InstallError
 from deploy.installer.layout import CHECKOUT
 from deploy.installer.sources import DISTRIBUTION, Sources
-from ops.model.catalogue import LOCK as MODEL_LOCK
+from sluice.ops.model.catalogue import LOCK as MODEL_LOCK
 
 #: glibc minor versions, from CentOS 7 to Ubuntu 22.04 (JetPack 6).
 _GLIBC = range(17, 36)

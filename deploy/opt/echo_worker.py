@@ -3,11 +3,11 @@
 import os
 import sys
 
-sys.path.pop(0)  # this directory: its worker.py would hide the package `worker`
+sys.path.pop(0)  # this directory: nothing in it may be imported
 # Handlers are imported with their first job. An upgrade may move the link `venv` before that, so
 # resolve it now and stay with this release.
 sys.path[:] = [os.path.realpath(path) for path in sys.path]
 
-from worker.echo_worker import main  # noqa: E402
+from sluice.worker.echo_worker import main  # noqa: E402
 
 main()

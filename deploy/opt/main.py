@@ -1,5 +1,5 @@
 """/opt/redis-gateway/main.py: entry point of redis-gateway.service."""
 
-from gateway.main import main
+from sluice.gateway.main import main
 
 main()

@@ -9,11 +9,11 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 from starlette.requests import Request
 
-from common.access.audit_log import NEWEST
-from common.contracts.access import AuditAction
-from gateway.admin.dlq.models import DeadLetterIdStr
-from gateway.http.openapi.schema import problem_responses
-from gateway.state import state_of
+from sluice.common.access.audit_log import NEWEST
+from sluice.common.contracts.access import AuditAction
+from sluice.gateway.admin.dlq.models import DeadLetterIdStr
+from sluice.gateway.http.openapi.schema import problem_responses
+from sluice.gateway.state import state_of
 
 
 class AuditEntryView(BaseModel):

@@ -14,16 +14,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from common import codec
-from common.aio import cancel
-from common.contracts.access import AuditAction
-from common.errors import SluiceError
-from common.jobs.audit.auditor import AuditNotPermitted, AuditRunning
-from common.jobs.audit.report import AuditReport, Violation, load_record, store_report
-from common.jobs.audit.rules import Rule
-from gateway.events.response import NDJSON, SEND_TIMEOUT_S
-from gateway.http.problems import Problem, ProblemView, retry_headers
-from gateway.state import GatewayState, state_of
+from sluice.common import codec
+from sluice.common.aio import cancel
+from sluice.common.contracts.access import AuditAction
+from sluice.common.errors import SluiceError
+from sluice.common.jobs.audit.auditor import AuditNotPermitted, AuditRunning
+from sluice.common.jobs.audit.report import AuditReport, Violation, load_record, store_report
+from sluice.common.jobs.audit.rules import Rule
+from sluice.gateway.events.response import NDJSON, SEND_TIMEOUT_S
+from sluice.gateway.http.problems import Problem, ProblemView, retry_headers
+from sluice.gateway.state import GatewayState, state_of
 
 log = logging.getLogger(__name__)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from common.contracts.jobs import QUEUE_STREAM
-from common.jobs.pause import MAX_TEXT_CHARS, Pause
+from sluice.common.contracts.jobs import QUEUE_STREAM
+from sluice.common.jobs.pause import MAX_TEXT_CHARS, Pause
 
 
 class PauseRequest(BaseModel):

@@ -9,10 +9,10 @@ from fastapi import APIRouter, Depends, Path
 from starlette.requests import Request
 from starlette.responses import Response
 
-from common.contracts.access import AuditAction
-from common.contracts.jobs import QUEUE_STREAM
-from common.contracts.queue import Lane
-from gateway.admin.queue_models import (
+from sluice.common.contracts.access import AuditAction
+from sluice.common.contracts.jobs import QUEUE_STREAM
+from sluice.common.contracts.queue import Lane
+from sluice.gateway.admin.queue_models import (
     BullQueueView,
     LaneView,
     PartitionView,
@@ -23,16 +23,16 @@ from gateway.admin.queue_models import (
     QueueView,
     WaitingView,
 )
-from gateway.auth.callers import caller_of
-from gateway.features.bullmq.queues import BullQueues, bullmq_of
-from gateway.http.openapi.schema import problem_responses
-from gateway.http.problems import Problem, store_unavailable
-from gateway.http.routing import JsonBody, JsonRoute
-from gateway.observability.metrics.collector import metrics_of
-from gateway.observability.metrics.routes import TIMEOUT_S, facts_or_none
-from gateway.observability.snapshot.partitions import PartitionFacts, merge_lanes
-from gateway.observability.snapshot.redis import RedisFacts
-from gateway.state import GatewayState, state_of
+from sluice.gateway.auth.callers import caller_of
+from sluice.gateway.features.bullmq.queues import BullQueues, bullmq_of
+from sluice.gateway.http.openapi.schema import problem_responses
+from sluice.gateway.http.problems import Problem, store_unavailable
+from sluice.gateway.http.routing import JsonBody, JsonRoute
+from sluice.gateway.observability.metrics.collector import metrics_of
+from sluice.gateway.observability.metrics.routes import TIMEOUT_S, facts_or_none
+from sluice.gateway.observability.snapshot.partitions import PartitionFacts, merge_lanes
+from sluice.gateway.observability.snapshot.redis import RedisFacts
+from sluice.gateway.state import GatewayState, state_of
 
 _JSON = "application/json"
 

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from redis.asyncio import Redis
 from starlette.requests import Request
 
-from common.access.audit_log import AuditEntry, AuditLog
-from common.access.store import KeyStore
-from common.contracts.access import AccessKeys, AuditAction
-from common.errors import QuotaExceeded
-from common.jobs.protocols import JobStoreProtocol, QueueProtocol
-from common.jobs.store import AcceptedJob, NewJob
-from common.observability import logs
-from gateway.auth.callers import Callers, caller_of
-from gateway.dashboard.sessions import SessionStore
+from sluice.common.access.audit_log import AuditEntry, AuditLog
+from sluice.common.access.store import KeyStore
+from sluice.common.contracts.access import AccessKeys, AuditAction
+from sluice.common.errors import QuotaExceeded
+from sluice.common.jobs.protocols import JobStoreProtocol, QueueProtocol
+from sluice.common.jobs.store import AcceptedJob, NewJob
+from sluice.common.observability import logs
+from sluice.gateway.auth.callers import Callers, caller_of
+from sluice.gateway.dashboard.sessions import SessionStore
 
 #: Seconds before the quota of a key is recounted after a recount that found no finished jobs.
 SETTLE_EVERY_S = 0.2

@@ -11,8 +11,8 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
-from common.aio import cancel, wait_for
-from common.errors import SluiceError, StoreUnavailable
+from sluice.common.aio import cancel, wait_for
+from sluice.common.errors import SluiceError, StoreUnavailable
 
 log = logging.getLogger(__name__)
 

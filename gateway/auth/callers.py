@@ -12,15 +12,15 @@ from typing import NamedTuple
 
 from starlette.requests import Request
 
-from common.access.key_format import KEY_ID_SLICE, PresentedKey, parse_key
-from common.access.record import AccessRecord, is_valid_secret, tenant_tail
-from common.access.store import KeyStore
-from common.aio import cancel
-from common.contracts.access import AccessKeys, Scope
-from common.errors import SluiceError
-from common.jobs.limits import KeyLimits
-from gateway.auth.batched_lookup import BatchedLookup
-from gateway.dashboard.sessions import Session, SessionStore
+from sluice.common.access.key_format import KEY_ID_SLICE, PresentedKey, parse_key
+from sluice.common.access.record import AccessRecord, is_valid_secret, tenant_tail
+from sluice.common.access.store import KeyStore
+from sluice.common.aio import cancel
+from sluice.common.contracts.access import AccessKeys, Scope
+from sluice.common.errors import SluiceError
+from sluice.common.jobs.limits import KeyLimits
+from sluice.gateway.auth.batched_lookup import BatchedLookup
+from sluice.gateway.dashboard.sessions import Session, SessionStore
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from common.access.record import (
+from sluice.common.access.record import (
     LONGEST_LIFE_S,
     LONGEST_NAME,
     MOST_BURST,
@@ -17,10 +17,10 @@ from common.access.record import (
     AccessRecord,
     KeySpec,
 )
-from common.access.store import DEFAULT_ROTATION_GRACE_S, LONGEST_GRACE_S
-from common.codec import TENANT_PATTERN, schema_pattern
-from common.contracts.access import Scope
-from common.contracts.jobs import Task
+from sluice.common.access.store import DEFAULT_ROTATION_GRACE_S, LONGEST_GRACE_S
+from sluice.common.codec import TENANT_PATTERN, schema_pattern
+from sluice.common.contracts.access import Scope
+from sluice.common.contracts.jobs import Task
 
 _KEY_ID = "k3x9q2ab"
 _TENANT = schema_pattern(TENANT_PATTERN)

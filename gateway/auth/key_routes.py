@@ -9,12 +9,12 @@ from fastapi import APIRouter, Depends, Path
 from starlette.requests import Request
 from starlette.responses import Response
 
-from common.access.key_format import KEY_ID_PATTERN, generate_key_id
-from common.access.record import InvalidKeySpec
-from common.access.store import IssuedKey, TooManyKeys
-from common.contracts.access import AuditAction, Scope
-from gateway.auth.callers import caller_of
-from gateway.auth.key_models import (
+from sluice.common.access.key_format import KEY_ID_PATTERN, generate_key_id
+from sluice.common.access.record import InvalidKeySpec
+from sluice.common.access.store import IssuedKey, TooManyKeys
+from sluice.common.contracts.access import AuditAction, Scope
+from sluice.gateway.auth.callers import caller_of
+from sluice.gateway.auth.key_models import (
     EXAMPLE_KEY,
     IssuedKeyView,
     KeyList,
@@ -25,10 +25,10 @@ from gateway.auth.key_models import (
     WhoAmI,
     ordered_tasks,
 )
-from gateway.http.openapi.schema import problem_responses
-from gateway.http.problems import FieldProblem, Problem
-from gateway.http.routing import JsonBody, JsonRoute
-from gateway.state import state_of
+from sluice.gateway.http.openapi.schema import problem_responses
+from sluice.gateway.http.problems import FieldProblem, Problem
+from sluice.gateway.http.routing import JsonBody, JsonRoute
+from sluice.gateway.state import state_of
 
 _AWAY = "Redis does not answer, or the audit log cannot be written."
 _UNKNOWN = "No such key."

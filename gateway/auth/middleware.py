@@ -15,20 +15,20 @@ from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from common.contracts.access import KEY_PREFIX
-from common.errors import SettingsError, StoreUnavailable
-from common.observability import logs
-from common.process.host import is_loopback
-from common.settings.gateway import GatewaySettings
-from gateway.auth.access import Access
-from gateway.auth.callers import ANONYMOUS, LOCAL, SCOPE_KEY, Caller, Callers
-from gateway.auth.permissions import Permission, permission_for
-from gateway.dashboard import request_checks
-from gateway.dashboard.sessions import Session
-from gateway.features.images.upload import tokens
-from gateway.features.images.upload.tokens import UploadTokens
-from gateway.http.paths import DASHBOARD_SESSION, is_image_upload, is_openai
-from gateway.http.problems import Problem, store_unavailable
+from sluice.common.contracts.access import KEY_PREFIX
+from sluice.common.errors import SettingsError, StoreUnavailable
+from sluice.common.observability import logs
+from sluice.common.process.host import is_loopback
+from sluice.common.settings.gateway import GatewaySettings
+from sluice.gateway.auth.access import Access
+from sluice.gateway.auth.callers import ANONYMOUS, LOCAL, SCOPE_KEY, Caller, Callers
+from sluice.gateway.auth.permissions import Permission, permission_for
+from sluice.gateway.dashboard import request_checks
+from sluice.gateway.dashboard.sessions import Session
+from sluice.gateway.features.images.upload import tokens
+from sluice.gateway.features.images.upload.tokens import UploadTokens
+from sluice.gateway.http.paths import DASHBOARD_SESSION, is_image_upload, is_openai
+from sluice.gateway.http.problems import Problem, store_unavailable
 
 _REALM = 'Bearer realm="sluice"'
 _BEARER = b"bearer "

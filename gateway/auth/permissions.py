@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from common.contracts.access import Scope
-from gateway.http import paths
+from sluice.common.contracts.access import Scope
+from sluice.gateway.http import paths
 
 
 class Permission(NamedTuple):

@@ -7,9 +7,9 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
-from common.contracts.access import Scope
-from common.version import VERSION
-from gateway.auth.callers import Caller
+from sluice.common.contracts.access import Scope
+from sluice.common.version import VERSION
+from sluice.gateway.auth.callers import Caller
 
 
 class DashboardAction(str, Enum):

@@ -9,9 +9,9 @@ from typing import Final, NamedTuple
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.auth.callers import SCOPE_KEY, Caller
-from gateway.dashboard.request_checks import PAGE_HEADER
-from gateway.http.security import is_mutating
+from sluice.gateway.auth.callers import SCOPE_KEY, Caller
+from sluice.gateway.dashboard.request_checks import PAGE_HEADER
+from sluice.gateway.http.security import is_mutating
 
 #: Maximum age, in seconds, of a response that is served from the cache.
 CACHE_TTL_S: Final = 1.0

@@ -9,13 +9,13 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.types import Scope
 
-from common.contracts.access import AuditAction
-from common.errors import SluiceError
-from gateway.auth.access import Access
-from gateway.dashboard.sessions import Session
-from gateway.http.paths import DASHBOARD_SESSION
-from gateway.http.problems import Problem, problem_of
-from gateway.http.security import is_mutating, is_same_origin
+from sluice.common.contracts.access import AuditAction
+from sluice.common.errors import SluiceError
+from sluice.gateway.auth.access import Access
+from sluice.gateway.dashboard.sessions import Session
+from sluice.gateway.http.paths import DASHBOARD_SESSION
+from sluice.gateway.http.problems import Problem, problem_of
+from sluice.gateway.http.security import is_mutating, is_same_origin
 
 COOKIE: Final = "sluice_session"
 #: Header that dashboard pages send. A form or link on another site cannot set it.

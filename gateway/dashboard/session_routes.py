@@ -8,18 +8,18 @@ from fastapi import APIRouter, Depends, Header
 from starlette.requests import Request
 from starlette.responses import Response
 
-from common.contracts.access import KEY_PREFIX, AuditAction, Scope
-from gateway.auth.callers import SCOPE_KEY, Caller, caller_of
-from gateway.auth.middleware import invalid_key
-from gateway.dashboard import request_checks
-from gateway.dashboard.models import SessionView, SignInRequest
-from gateway.dashboard.sessions import SESSION_TTL_S, Session
-from gateway.http.headers import text_schema
-from gateway.http.openapi.schema import problem_responses
-from gateway.http.paths import DASHBOARD_SESSION
-from gateway.http.problems import Problem
-from gateway.http.routing import JsonBody, JsonRoute, declare
-from gateway.state import state_of
+from sluice.common.contracts.access import KEY_PREFIX, AuditAction, Scope
+from sluice.gateway.auth.callers import SCOPE_KEY, Caller, caller_of
+from sluice.gateway.auth.middleware import invalid_key
+from sluice.gateway.dashboard import request_checks
+from sluice.gateway.dashboard.models import SessionView, SignInRequest
+from sluice.gateway.dashboard.sessions import SESSION_TTL_S, Session
+from sluice.gateway.http.headers import text_schema
+from sluice.gateway.http.openapi.schema import problem_responses
+from sluice.gateway.http.paths import DASHBOARD_SESSION
+from sluice.gateway.http.problems import Problem
+from sluice.gateway.http.routing import JsonBody, JsonRoute, declare
+from sluice.gateway.state import state_of
 
 _EXAMPLE = {"key": f"{KEY_PREFIX}k3x9q2ab_…", "actions": False}
 #: `request_checks` reads it before the route is called.

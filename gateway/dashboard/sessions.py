@@ -16,10 +16,10 @@ from typing import Any, Final, NamedTuple
 
 from redis.asyncio import Redis
 
-from common import codec
-from common.contracts.access import AccessKeys, SessionField
-from common.jobs.store import read_reply
-from gateway.auth.batched_lookup import BatchedLookup
+from sluice.common import codec
+from sluice.common.contracts.access import AccessKeys, SessionField
+from sluice.common.jobs.store import read_reply
+from sluice.gateway.auth.batched_lookup import BatchedLookup
 
 #: Lifetime of a session in seconds; after that the user signs in again.
 SESSION_TTL_S: Final = 8 * 3600

@@ -13,9 +13,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from gateway.http.headers import accepts_gzip, if_none_match, is_etag_listed, not_modified
-from gateway.http.paths import DASHBOARD, DASHBOARD_FILE, DASHBOARD_PAGE
-from gateway.http.security import PAGE_HEADERS
+from sluice.gateway.http.headers import accepts_gzip, if_none_match, is_etag_listed, not_modified
+from sluice.gateway.http.paths import DASHBOARD, DASHBOARD_FILE, DASHBOARD_PAGE
+from sluice.gateway.http.security import PAGE_HEADERS
 
 STATIC: Final = Path(__file__).parent / "static"
 #: Accepted file names, at most two directories deep. The only dot is the one before the suffix, so

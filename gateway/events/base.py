@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
-from common.aio import cancel
-from gateway.events.frames import Frame, heartbeat_frame, shutdown_frame
+from sluice.common.aio import cancel
+from sluice.gateway.events.frames import Frame, heartbeat_frame, shutdown_frame
 
 
 class BaseSubscriber:

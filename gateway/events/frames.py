@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from common import codec
-from common.codec import Event
-from common.contracts.jobs import TERMINAL, EventField, EventType, FrameType, JobKeys, Step
-from common.contracts.workflow.keys import WorkflowKeys
-from common.contracts.workflow.statuses import FINAL_EVENTS, WORKFLOW_JOB_ID_PATTERN
+from sluice.common import codec
+from sluice.common.codec import Event
+from sluice.common.contracts.jobs import TERMINAL, EventField, EventType, FrameType, JobKeys, Step
+from sluice.common.contracts.workflow.keys import WorkflowKeys
+from sluice.common.contracts.workflow.statuses import FINAL_EVENTS, WORKFLOW_JOB_ID_PATTERN
 
 #: Milliseconds after which a browser reconnects: after a lost connection, and after a shutdown.
 RETRY_MS = 1000

@@ -13,15 +13,15 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from common.codec import decode_text
-from common.contracts.jobs import FrameType
-from common.observability.histogram import Histogram
-from common.redis.partitions import HOME_PARTITION, Partitions
-from common.redis.pipelined import CommandClient, keep_subscribed
-from gateway.events.base import BaseHub
-from gateway.events.frames import Frame, Source, job_source, notice_frame
-from gateway.events.stream_reader import PAGE, StreamReader, Topic
-from gateway.events.subscriber import EventSubscriber, Position, format_position
+from sluice.common.codec import decode_text
+from sluice.common.contracts.jobs import FrameType
+from sluice.common.observability.histogram import Histogram
+from sluice.common.redis.partitions import HOME_PARTITION, Partitions
+from sluice.common.redis.pipelined import CommandClient, keep_subscribed
+from sluice.gateway.events.base import BaseHub
+from sluice.gateway.events.frames import Frame, Source, job_source, notice_frame
+from sluice.gateway.events.stream_reader import PAGE, StreamReader, Topic
+from sluice.gateway.events.subscriber import EventSubscriber, Position, format_position
 
 #: Histogram bucket bounds for the delay between writing and sending an event.
 LAG_BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0)

@@ -12,15 +12,15 @@ from sse_starlette.sse import EventSourceResponse, SendTimeoutError
 from starlette.requests import Request
 from starlette.types import Message, Send
 
-from common.codec import parse_stream_id
-from common.contracts.jobs import FrameType
-from gateway.auth.callers import Caller
-from gateway.events.base import BaseSubscriber
-from gateway.events.frames import RETRY_MS, Frame, Source, notice_frame
-from gateway.events.hub import EventHub
-from gateway.events.subscriber import Position
-from gateway.http.problems import Problem
-from gateway.state import GatewayState
+from sluice.common.codec import parse_stream_id
+from sluice.common.contracts.jobs import FrameType
+from sluice.gateway.auth.callers import Caller
+from sluice.gateway.events.base import BaseSubscriber
+from sluice.gateway.events.frames import RETRY_MS, Frame, Source, notice_frame
+from sluice.gateway.events.hub import EventHub
+from sluice.gateway.events.subscriber import Position
+from sluice.gateway.http.problems import Problem
+from sluice.gateway.state import GatewayState
 
 SSE: Final = "text/event-stream"
 NDJSON: Final = "application/x-ndjson"

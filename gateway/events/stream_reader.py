@@ -14,13 +14,13 @@ from typing import Any
 
 from redis.exceptions import RedisError, ResponseError
 
-from common.aio import cancel
-from common.contracts.jobs import FrameType
-from common.errors import StoreUnavailable
-from common.redis.connection import TRANSIENT_ERRORS
-from common.redis.pipelined import CommandClient
-from gateway.events.frames import Frame, Source, notice_frame, shutdown_frame
-from gateway.events.subscriber import EventSubscriber, Position, format_position
+from sluice.common.aio import cancel
+from sluice.common.contracts.jobs import FrameType
+from sluice.common.errors import StoreUnavailable
+from sluice.common.redis.connection import TRANSIENT_ERRORS
+from sluice.common.redis.pipelined import CommandClient
+from sluice.gateway.events.frames import Frame, Source, notice_frame, shutdown_frame
+from sluice.gateway.events.subscriber import EventSubscriber, Position, format_position
 
 log = logging.getLogger(__name__)
 

@@ -6,12 +6,12 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from common.errors import StoreUnavailable
-from gateway.events.base import BaseSubscriber
-from gateway.events.frames import Frame, Source
+from sluice.common.errors import StoreUnavailable
+from sluice.gateway.events.base import BaseSubscriber
+from sluice.gateway.events.frames import Frame, Source
 
 if TYPE_CHECKING:
-    from gateway.events.hub import EventHub
+    from sluice.gateway.events.hub import EventHub
 
 log = logging.getLogger(__name__)
 

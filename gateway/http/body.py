@@ -13,8 +13,8 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message, Receive
 
-from common import codec
-from gateway.http.problems import Problem, validation_problem
+from sluice.common import codec
+from sluice.gateway.http.problems import Problem, validation_problem
 
 TOO_LARGE = 413
 

@@ -12,11 +12,11 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
-from common.process.usage import raise_file_limit
-from common.settings.gateway import GatewaySettings
-from gateway.http.problems import Problem, retry_headers
+from sluice.common.process.usage import raise_file_limit
+from sluice.common.settings.gateway import GatewaySettings
+from sluice.gateway.http.problems import Problem, retry_headers
 
-log = logging.getLogger("gateway.access")
+log = logging.getLogger("sluice.gateway.access")
 
 #: Seconds between two log lines about too many connections.
 WARN_EVERY_S = 10.0

@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from common import codec
-from common.contracts.workflow.statuses import WorkflowError
+from sluice.common import codec
+from sluice.common.contracts.workflow.statuses import WorkflowError
 
 #: OpenAI's names for codes of this API.
 _OPENAI_CODES = {

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.http.problems import problem_of
+from sluice.gateway.http.problems import problem_of
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 

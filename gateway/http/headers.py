@@ -15,7 +15,7 @@ from pydantic import WithJsonSchema
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.http.problems import Problem
+from sluice.gateway.http.problems import Problem
 
 
 def text_schema(*examples: str) -> WithJsonSchema:

@@ -11,13 +11,13 @@ from urllib.parse import quote
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from common.observability import logs
-from gateway.features.images.upload.sink import FORM_BYTES
-from gateway.http import paths as workflow
-from gateway.http.body import TOO_LARGE, Body, DiscardLimits
-from gateway.http.paths import is_image_upload
-from gateway.http.problems import Problem, store_unavailable
-from gateway.http.security import (
+from sluice.common.observability import logs
+from sluice.gateway.features.images.upload.sink import FORM_BYTES
+from sluice.gateway.http import paths as workflow
+from sluice.gateway.http.body import TOO_LARGE, Body, DiscardLimits
+from sluice.gateway.http.paths import is_image_upload
+from sluice.gateway.http.problems import Problem, store_unavailable
+from sluice.gateway.http.security import (
     DOCUMENTS_PREFIX,
     HostPolicy,
     OriginPolicy,
@@ -25,10 +25,10 @@ from gateway.http.security import (
     missing_security_headers,
     require_single_header,
 )
-from gateway.jobs.ids import new_request_id
-from gateway.observability.metrics.http import HttpMetrics
+from sluice.gateway.jobs.ids import new_request_id
+from sluice.gateway.observability.metrics.http import HttpMetrics
 
-log = logging.getLogger("gateway.access")
+log = logging.getLogger("sluice.gateway.access")
 
 #: Statuses of requests that were not authenticated or not authorised.
 AUTH_REFUSALS = (401, 403)

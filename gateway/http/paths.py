@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 from urllib.parse import quote
 
-from common.contracts.workflow.statuses import WORKFLOW_JOB_ID_PATTERN
+from sluice.common.contracts.workflow.statuses import WORKFLOW_JOB_ID_PATTERN
 
 BULLMQ_QUEUE_PARAM: Final = "queue"
 BULLMQ_JOB_PARAM: Final = "id"

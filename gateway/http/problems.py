@@ -18,14 +18,14 @@ from starlette.responses import Response
 from starlette.routing import Match
 from starlette.types import Receive, Scope, Send
 
-from common import codec
-from common.codec import json_pointer
-from common.errors import CorruptKey, NotReplicated, StoreUnavailable
-from common.observability import logs
-from common.text import plural
-from gateway.http import error_formats as workflow_errors
-from gateway.http.error_formats import openai_error_view
-from gateway.http.paths import is_openai, is_workflow, workflow_job_id_in
+from sluice.common import codec
+from sluice.common.codec import json_pointer
+from sluice.common.errors import CorruptKey, NotReplicated, StoreUnavailable
+from sluice.common.observability import logs
+from sluice.common.text import plural
+from sluice.gateway.http import error_formats as workflow_errors
+from sluice.gateway.http.error_formats import openai_error_view
+from sluice.gateway.http.paths import is_openai, is_workflow, workflow_job_id_in
 
 MEDIA_TYPE = "application/problem+json"
 _JSON = "application/json"

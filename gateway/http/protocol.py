@@ -21,9 +21,9 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
-from common.aio import STALL_GRACE_S, timer_is_late
-from gateway.http import security
-from gateway.http.connection_limits import (
+from sluice.common.aio import STALL_GRACE_S, timer_is_late
+from sluice.gateway.http import security
+from sluice.gateway.http.connection_limits import (
     ConnectionLimits,
     head_too_long,
     head_too_slow,
@@ -31,10 +31,10 @@ from gateway.http.connection_limits import (
     too_many_connections,
     unsent_bytes,
 )
-from gateway.http.problems import MEDIA_TYPE, Problem
-from gateway.jobs.ids import new_request_id
+from sluice.gateway.http.problems import MEDIA_TYPE, Problem
+from sluice.gateway.jobs.ids import new_request_id
 
-log = logging.getLogger("gateway.access")
+log = logging.getLogger("sluice.gateway.access")
 
 #: Pipelined requests that may wait behind the current one; further ones are not read.
 PIPELINE_MAX = 64

@@ -21,8 +21,8 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.http.body import parse_body, read_json, read_json_if_any
-from gateway.http.problems import problem_response
+from sluice.gateway.http.body import parse_body, read_json, read_json_if_any
+from sluice.gateway.http.problems import problem_response
 
 Model = TypeVar("Model", bound=BaseModel)
 _JSON = "application/json"

@@ -16,8 +16,8 @@ from typing import Final
 from starlette.responses import Response
 from starlette.types import Message, Scope
 
-from common.errors import SettingsError
-from gateway.http.problems import Problem
+from sluice.common.errors import SettingsError
+from sluice.gateway.http.problems import Problem
 
 #: Prefix of documents and of searches.
 DOCUMENTS_PREFIX: Final = "/v1/rag/"

@@ -12,13 +12,13 @@ from types import FrameType
 
 import uvicorn
 
-from common.aio import cancel
-from common.errors import SettingsError
-from common.jobs.queue_stats import QueueReader, combine_readings
-from common.process.host import is_loopback
-from common.process.systemd import Watchdog
-from common.text import plural
-from gateway.state import GatewayState
+from sluice.common.aio import cancel
+from sluice.common.errors import SettingsError
+from sluice.common.jobs.queue_stats import QueueReader, combine_readings
+from sluice.common.process.host import is_loopback
+from sluice.common.process.systemd import Watchdog
+from sluice.common.text import plural
+from sluice.gateway.state import GatewayState
 
 #: The first descriptor that systemd passes (sd_listen_fds(3)).
 FIRST_FD = 3

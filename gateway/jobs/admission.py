@@ -11,12 +11,12 @@ from typing import Any, Protocol, TypeVar
 
 from starlette.requests import Request
 
-from common.contracts.queue import AdmissionAnswer, AdmissionFact
-from common.errors import QueueFull, QuotaExceeded, RateLimited
-from common.jobs.limits import AdmissionLimits
-from gateway.auth.callers import caller_of
-from gateway.jobs import refusals
-from gateway.state import GatewayState, state_of
+from sluice.common.contracts.queue import AdmissionAnswer, AdmissionFact
+from sluice.common.errors import QueueFull, QuotaExceeded, RateLimited
+from sluice.common.jobs.limits import AdmissionLimits
+from sluice.gateway.auth.callers import caller_of
+from sluice.gateway.jobs import refusals
+from sluice.gateway.state import GatewayState, state_of
 
 
 class ScriptOutcome(Protocol):

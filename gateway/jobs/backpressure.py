@@ -14,10 +14,10 @@ from functools import partial
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from common.errors import SluiceError
-from common.jobs.protocols import JobStoreProtocol
-from common.observability.heartbeats import Heartbeat, read_heartbeats
-from common.process.host import (
+from sluice.common.errors import SluiceError
+from sluice.common.jobs.protocols import JobStoreProtocol
+from sluice.common.observability.heartbeats import Heartbeat, read_heartbeats
+from sluice.common.process.host import (
     CALM_S,
     SAMPLE_INTERVAL_S,
     Host,
@@ -27,9 +27,9 @@ from common.process.host import (
     pressure_bounds,
     unmeasured_bounds,
 )
-from common.redis.connection import TRANSIENT_ERRORS
-from common.settings.gateway import GatewaySettings
-from gateway.http.problems import Problem, retry_headers
+from sluice.common.redis.connection import TRANSIENT_ERRORS
+from sluice.common.settings.gateway import GatewaySettings
+from sluice.gateway.http.problems import Problem, retry_headers
 
 log = logging.getLogger(__name__)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from common.contracts.workflow.statuses import EXECUTION_ID_PREFIX
-from common.redis.partitions import HOME_PARTITION, Partitions
+from sluice.common.contracts.workflow.statuses import EXECUTION_ID_PREFIX
+from sluice.common.redis.partitions import HOME_PARTITION, Partitions
 
 _VARIANT = "89ab"
 #: Odd, so that every number is reached; large, so that successive ids differ in most digits.

@@ -13,19 +13,19 @@ from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from common import codec
-from common.access.record import tenant_tail
-from common.contracts.jobs import JobField, Status, Task
-from common.errors import SluiceError, StoreUnavailable
-from common.jobs.pagination import IndexCursor, MergedPages
-from common.jobs.partition_clients import PartitionClient, PartitionClients
-from common.jobs.store import read_reply
-from common.text import plural
-from gateway.auth.callers import Caller, caller_of
-from gateway.http.problems import Problem
-from gateway.jobs.models import SUMMARY_FIELD_NAMES, JobPage, Time, summary
-from gateway.jobs.openapi import LIST_JOBS
-from gateway.state import state_of
+from sluice.common import codec
+from sluice.common.access.record import tenant_tail
+from sluice.common.contracts.jobs import JobField, Status, Task
+from sluice.common.errors import SluiceError, StoreUnavailable
+from sluice.common.jobs.pagination import IndexCursor, MergedPages
+from sluice.common.jobs.partition_clients import PartitionClient, PartitionClients
+from sluice.common.jobs.store import read_reply
+from sluice.common.text import plural
+from sluice.gateway.auth.callers import Caller, caller_of
+from sluice.gateway.http.problems import Problem
+from sluice.gateway.jobs.models import SUMMARY_FIELD_NAMES, JobPage, Time, summary
+from sluice.gateway.jobs.openapi import LIST_JOBS
+from sluice.gateway.state import state_of
 
 log = logging.getLogger(__name__)
 

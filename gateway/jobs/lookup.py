@@ -10,16 +10,16 @@ from fastapi import Depends, Path
 from starlette.requests import Request
 from starlette.types import Receive
 
-from common.codec import JOB_ID_PATTERN, Job
-from common.contracts.jobs import JobField
-from common.errors import StoreUnavailable
-from common.observability import logs
-from gateway.auth.callers import caller_of
-from gateway.auth.middleware import invalid_key
-from gateway.events.frames import Source
-from gateway.http.headers import Prefer, parse_prefer_wait
-from gateway.http.problems import Problem
-from gateway.state import GatewayState, state_of
+from sluice.common.codec import JOB_ID_PATTERN, Job
+from sluice.common.contracts.jobs import JobField
+from sluice.common.errors import StoreUnavailable
+from sluice.common.observability import logs
+from sluice.gateway.auth.callers import caller_of
+from sluice.gateway.auth.middleware import invalid_key
+from sluice.gateway.events.frames import Source
+from sluice.gateway.http.headers import Prefer, parse_prefer_wait
+from sluice.gateway.http.problems import Problem
+from sluice.gateway.state import GatewayState, state_of
 
 JobIdPath = Annotated[
     str,

@@ -23,8 +23,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from common import codec
-from common.contracts.jobs import (
+from sluice.common import codec
+from sluice.common.contracts.jobs import (
     RAW_PAYLOAD,
     TTL_MAX_S,
     TTL_MIN_S,
@@ -33,8 +33,8 @@ from common.contracts.jobs import (
     Status,
     Task,
 )
-from common.contracts.queue import Lane
-from common.jobs.options import Backoff
+from sluice.common.contracts.queue import Lane
+from sluice.common.jobs.options import Backoff
 
 #: Characters of an error message in a summary.
 MOST_MESSAGE: Final = 200

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 from fastapi import Depends
 
-from common.contracts import values_of
-from common.contracts.jobs import EventField
-from gateway.http.headers import (
+from sluice.common.contracts import values_of
+from sluice.common.contracts.jobs import EventField
+from sluice.gateway.http.headers import (
     IdempotencyKey,
     IfNoneMatch,
     LastEventId,
@@ -16,10 +16,10 @@ from gateway.http.headers import (
     Prefer,
     Traceparent,
 )
-from gateway.http.openapi.schema import problem_responses
-from gateway.http.routing import JsonBody, declare
-from gateway.jobs.lookup import JobIdPath
-from gateway.jobs.models import (
+from sluice.gateway.http.openapi.schema import problem_responses
+from sluice.gateway.http.routing import JsonBody, declare
+from sluice.gateway.jobs.lookup import JobIdPath
+from sluice.gateway.jobs.models import (
     EXAMPLE_REQUEST,
     CancelRequest,
     CancelView,

@@ -10,20 +10,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Final
 
-from common import codec
-from common.contracts.access import TAIL_DIGITS
-from common.contracts.jobs import TTL_MIN_S
-from common.errors import QueueFull, ScheduleFull, SluiceError
-from common.jobs.partition_clients import PartitionClients
-from common.jobs.partitioned_queue import join_queues
-from common.jobs.protocols import JobStoreProtocol, QueueProtocol
-from common.jobs.queue import QueueStore
-from common.jobs.queue_stats import JobCounts
-from common.jobs.store import NO_LANES, AcceptedJob, JobStore, NewJob
-from common.redis.batching import ScriptBatcher
-from common.redis.partitions import HOME_PARTITION
-from common.redis.scripts import Reply
-from gateway.jobs.ids import new_job_id_in
+from sluice.common import codec
+from sluice.common.contracts.access import TAIL_DIGITS
+from sluice.common.contracts.jobs import TTL_MIN_S
+from sluice.common.errors import QueueFull, ScheduleFull, SluiceError
+from sluice.common.jobs.partition_clients import PartitionClients
+from sluice.common.jobs.partitioned_queue import join_queues
+from sluice.common.jobs.protocols import JobStoreProtocol, QueueProtocol
+from sluice.common.jobs.queue import QueueStore
+from sluice.common.jobs.queue_stats import JobCounts
+from sluice.common.jobs.store import NO_LANES, AcceptedJob, JobStore, NewJob
+from sluice.common.redis.batching import ScriptBatcher
+from sluice.common.redis.partitions import HOME_PARTITION
+from sluice.common.redis.scripts import Reply
+from sluice.gateway.jobs.ids import new_job_id_in
 
 #: Partitions that are tried before a job that may go to any partition is refused.
 MOST_ASKED: Final = 4

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 
-from common.contracts.jobs import Task
-from common.errors import QueueFull, QuotaExceeded, RateLimited, StoreUnavailable
-from common.text import plural
-from gateway.auth.callers import Caller
-from gateway.http.problems import Problem, retry_headers
-from gateway.jobs.backpressure import DEFAULT_RETRY_S, bound_retry_s
-from gateway.state import GatewayState
+from sluice.common.contracts.jobs import Task
+from sluice.common.errors import QueueFull, QuotaExceeded, RateLimited, StoreUnavailable
+from sluice.common.text import plural
+from sluice.gateway.auth.callers import Caller
+from sluice.gateway.http.problems import Problem, retry_headers
+from sluice.gateway.jobs.backpressure import DEFAULT_RETRY_S, bound_retry_s
+from sluice.gateway.state import GatewayState
 
 
 def queue_full(state: GatewayState, full: QueueFull) -> Problem:

@@ -8,15 +8,15 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from common import codec
-from common.codec import Job
-from common.contracts.access import AuditAction, Scope
-from common.contracts.jobs import JobField, Status
-from common.contracts.queue import Answer
-from common.process import crashpoints
-from common.process.crashpoints import CrashPoint
-from gateway.auth.callers import caller_of
-from gateway.events.response import (
+from sluice.common import codec
+from sluice.common.codec import Job
+from sluice.common.contracts.access import AuditAction, Scope
+from sluice.common.contracts.jobs import JobField, Status
+from sluice.common.contracts.queue import Answer
+from sluice.common.process import crashpoints
+from sluice.common.process.crashpoints import CrashPoint
+from sluice.gateway.auth.callers import caller_of
+from sluice.gateway.events.response import (
     SEND_TIMEOUT_S,
     EventStreamResponse,
     hello_frame,
@@ -24,10 +24,10 @@ from gateway.events.response import (
     resume_position,
     stream_events,
 )
-from gateway.http.body import read_json
-from gateway.http.headers import if_none_match, is_etag_listed, not_modified, strong_etag
-from gateway.http.routing import DirectRoute, JsonRoute
-from gateway.jobs.lookup import (
+from sluice.gateway.http.body import read_json
+from sluice.gateway.http.headers import if_none_match, is_etag_listed, not_modified, strong_etag
+from sluice.gateway.http.routing import DirectRoute, JsonRoute
+from sluice.gateway.jobs.lookup import (
     CheckedJobId,
     WaitSeconds,
     checked_job_id,
@@ -38,17 +38,17 @@ from gateway.jobs.lookup import (
     wait_s_of,
     wait_until_ended,
 )
-from gateway.jobs.models import CancelRequest, CancelView, JobView, SubmitJobResponse
-from gateway.jobs.openapi import (
+from sluice.gateway.jobs.models import CancelRequest, CancelView, JobView, SubmitJobResponse
+from sluice.gateway.jobs.openapi import (
     CANCEL_JOB,
     CREATE_JOB,
     READ_JOB,
     WATCH_JOB,
     CancelBody,
 )
-from gateway.jobs.refusals import check_streams
-from gateway.jobs.submit import drop_upload, submit
-from gateway.state import state_of
+from sluice.gateway.jobs.refusals import check_streams
+from sluice.gateway.jobs.submit import drop_upload, submit
+from sluice.gateway.state import state_of
 
 _JSON = "application/json"
 

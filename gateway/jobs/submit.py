@@ -17,13 +17,13 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 from starlette.requests import Request
 
-from common import codec
-from common.codec import JOB_ID_PATTERN, json_pointer
-from common.contracts.jobs import JobField, Task
-from common.contracts.models import RESERVED_TOOLS
-from common.contracts.queue import TENANT_LANE_PREFIX, Lane
-from common.contracts.rag import upload_key
-from common.errors import (
+from sluice.common import codec
+from sluice.common.codec import JOB_ID_PATTERN, json_pointer
+from sluice.common.contracts.jobs import JobField, Task
+from sluice.common.contracts.models import RESERVED_TOOLS
+from sluice.common.contracts.queue import TENANT_LANE_PREFIX, Lane
+from sluice.common.contracts.rag import upload_key
+from sluice.common.errors import (
     IdempotencyConflict,
     QueueFull,
     QuotaExceeded,
@@ -31,27 +31,27 @@ from common.errors import (
     ScheduleFull,
     StoreUnavailable,
 )
-from common.jobs.limits import KeyLimits
-from common.jobs.options import Backoff, JobOptions
-from common.jobs.store import AcceptedJob, NewJob
-from common.observability import logs
-from common.observability.tracing import TraceContext
-from common.process import crashpoints
-from common.process.crashpoints import CrashPoint
-from common.redis.connection import TRANSIENT_ERRORS
-from common.redis.partitions import HOME_PARTITION, Partitions
-from common.settings.gateway import GatewaySettings
-from common.settings.queue import parse_weights
-from gateway.auth.callers import Caller, caller_of
-from gateway.http import problems
-from gateway.http.headers import REPLAYED_HEADERS, idempotency_key
-from gateway.http.problems import FieldProblem, Problem
-from gateway.jobs import refusals
-from gateway.jobs.ids import new_job_id, new_job_id_in
-from gateway.jobs.models import CreateJobRequest
-from gateway.jobs.tracing import start_send_span
-from gateway.observability.metrics.http import job_metrics_of
-from gateway.state import GatewayState, state_of
+from sluice.common.jobs.limits import KeyLimits
+from sluice.common.jobs.options import Backoff, JobOptions
+from sluice.common.jobs.store import AcceptedJob, NewJob
+from sluice.common.observability import logs
+from sluice.common.observability.tracing import TraceContext
+from sluice.common.process import crashpoints
+from sluice.common.process.crashpoints import CrashPoint
+from sluice.common.redis.connection import TRANSIENT_ERRORS
+from sluice.common.redis.partitions import HOME_PARTITION, Partitions
+from sluice.common.settings.gateway import GatewaySettings
+from sluice.common.settings.queue import parse_weights
+from sluice.gateway.auth.callers import Caller, caller_of
+from sluice.gateway.http import problems
+from sluice.gateway.http.headers import REPLAYED_HEADERS, idempotency_key
+from sluice.gateway.http.problems import FieldProblem, Problem
+from sluice.gateway.jobs import refusals
+from sluice.gateway.jobs.ids import new_job_id, new_job_id_in
+from sluice.gateway.jobs.models import CreateJobRequest
+from sluice.gateway.jobs.tracing import start_send_span
+from sluice.gateway.observability.metrics.http import job_metrics_of
+from sluice.gateway.state import GatewayState, state_of
 
 
 class JobPlacement(NamedTuple):

@@ -7,10 +7,10 @@ from types import TracebackType
 from opentelemetry.trace import Span, SpanKind, StatusCode
 from starlette.datastructures import Headers
 
-from common.jobs.store import AcceptedJob
-from common.observability import logs, tracing
-from common.observability.tracing import TraceContext
-from gateway.http.problems import Problem
+from sluice.common.jobs.store import AcceptedJob
+from sluice.common.observability import logs, tracing
+from sluice.common.observability.tracing import TraceContext
+from sluice.gateway.http.problems import Problem
 
 TRACEPARENT, TRACESTATE, TRACERESPONSE = "traceparent", "tracestate", "traceresponse"
 

@@ -10,14 +10,14 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 from redis.exceptions import RedisError
 
-from common.aio import wait_for
-from common.contracts.workers import WorkerField
-from common.observability.heartbeats import Heartbeat, read_heartbeats
-from common.redis.connection import TRANSIENT_ERRORS
-from gateway.auth.callers import Caller, caller_of
-from gateway.http.openapi.schema import problem_responses
-from gateway.http.problems import store_unavailable
-from gateway.state import GatewayState, state_of
+from sluice.common.aio import wait_for
+from sluice.common.contracts.workers import WorkerField
+from sluice.common.observability.heartbeats import Heartbeat, read_heartbeats
+from sluice.common.redis.connection import TRANSIENT_ERRORS
+from sluice.gateway.auth.callers import Caller, caller_of
+from sluice.gateway.http.openapi.schema import problem_responses
+from sluice.gateway.http.problems import store_unavailable
+from sluice.gateway.state import GatewayState, state_of
 
 TIMEOUT_S = 2.0
 

@@ -10,19 +10,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from common.errors import SettingsError
-from common.redis.addresses import is_multi_host
-from common.settings.base import Settings, load_settings
-from common.settings.gateway import GatewaySettings
-from common.settings.worker import WorkerSettings
-from ops import redis_target
-from ops.doctor import report
-from ops.doctor.checks import CHECKS, settings, systemd
-from ops.doctor.finding import Check, Finding, Health
-from ops.doctor.machine import Machine
-from ops.doctor.redis_server import RedisServer
-from ops.doctor.runner import run_checks
-from ops.terminal import discard_stdout, printable
+from sluice.common.errors import SettingsError
+from sluice.common.redis.addresses import is_multi_host
+from sluice.common.settings.base import Settings, load_settings
+from sluice.common.settings.gateway import GatewaySettings
+from sluice.common.settings.worker import WorkerSettings
+from sluice.ops import redis_target
+from sluice.ops.doctor import report
+from sluice.ops.doctor.checks import CHECKS, settings, systemd
+from sluice.ops.doctor.finding import Check, Finding, Health
+from sluice.ops.doctor.machine import Machine
+from sluice.ops.doctor.redis_server import RedisServer
+from sluice.ops.doctor.runner import run_checks
+from sluice.ops.terminal import discard_stdout, printable
 
 HEALTHY, UNHEALTHY, USAGE, INTERRUPTED = 0, 1, 2, 130
 EXAMPLE_URL = "http://127.0.0.1:8080"

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ops.doctor.machine import Machine
+    from sluice.ops.doctor.machine import Machine
 
 #: Default timeout of a check in seconds.
 TIMEOUT_S = 10.0

@@ -11,15 +11,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from common.contracts.jobs import JobKeys
-from common.settings.gateway import GatewaySettings
-from common.settings.worker import WorkerSettings
-from common.version import SERVER_PROGRAMS, VERSION
-from ops.doctor.finding import CheckSkipped
-from ops.doctor.queue_facts import QueueFacts, merge_facts, read_queue
-from ops.doctor.redis_server import PartitionServer, RedisServer, partition_servers
-from ops.doctor.remedies import Remedies
-from ops.http import Fetch, fetch_url
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.settings.gateway import GatewaySettings
+from sluice.common.settings.worker import WorkerSettings
+from sluice.common.version import SERVER_PROGRAMS, VERSION
+from sluice.ops.doctor.finding import CheckSkipped
+from sluice.ops.doctor.queue_facts import QueueFacts, merge_facts, read_queue
+from sluice.ops.doctor.redis_server import PartitionServer, RedisServer, partition_servers
+from sluice.ops.doctor.remedies import Remedies
+from sluice.ops.http import Fetch, fetch_url
 
 #: Timeouts of a command and of a request in seconds.
 COMMAND_S = 5.0

@@ -8,11 +8,11 @@ from typing import Any
 
 from redis.exceptions import NoPermissionError, ResponseError
 
-from common import codec
-from common.contracts.jobs import JobKeys
-from common.contracts.workers import MOST_WORKERS
-from common.jobs.queue_stats import QueueReader, QueueReading, combine_readings
-from common.observability.heartbeats import Heartbeat, parse_heartbeats, parse_worker_names
+from sluice.common import codec
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.contracts.workers import MOST_WORKERS
+from sluice.common.jobs.queue_stats import QueueReader, QueueReading, combine_readings
+from sluice.common.observability.heartbeats import Heartbeat, parse_heartbeats, parse_worker_names
 
 
 @dataclass(frozen=True, slots=True)

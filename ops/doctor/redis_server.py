@@ -11,13 +11,13 @@ from typing import Any
 import redis
 from redis import exceptions
 
-from common import codec
-from common.contracts.jobs import JobKeys
-from common.redis.addresses import url_for_tag, validate_url
-from common.redis.connection import TRANSIENT_ERRORS, sync_client
-from common.redis.partitions import Partitions
-from ops.doctor.finding import CheckSkipped
-from ops.redis_target import RedisTarget
+from sluice.common import codec
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.redis.addresses import url_for_tag, validate_url
+from sluice.common.redis.connection import TRANSIENT_ERRORS, sync_client
+from sluice.common.redis.partitions import Partitions
+from sluice.ops.doctor.finding import CheckSkipped
+from sluice.ops.redis_target import RedisTarget
 
 #: Timeout of one reply in seconds; a healthy Redis needs about a millisecond.
 REPLY_S = 2.0

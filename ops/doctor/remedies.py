@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ops.redis_target import PRIVATE_SOURCE, RedisTarget
+from sluice.ops.redis_target import PRIVATE_SOURCE, RedisTarget
 
 
 @dataclass(frozen=True, slots=True)

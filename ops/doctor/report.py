@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from itertools import groupby
 
-from common.text import plural
-from ops.doctor.finding import Finding, Health
-from ops.terminal import printable
+from sluice.common.text import plural
+from sluice.ops.doctor.finding import Finding, Health
+from sluice.ops.terminal import printable
 
 NAME_WIDTH = 21
 _LABEL_WIDTH = 7

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 from redis.exceptions import NoPermissionError, RedisError
 
-from common.redis.connection import TRANSIENT_ERRORS
-from ops.doctor.finding import Check, CheckSkipped, Finding, Health, fail, warn
-from ops.doctor.machine import Machine
+from sluice.common.redis.connection import TRANSIENT_ERRORS
+from sluice.ops.doctor.finding import Check, CheckSkipped, Finding, Health, fail, warn
+from sluice.ops.doctor.machine import Machine
 
 #: Seconds after which a slow check is reported. Shorter than the timeout of a Redis reply, so that
 #: an unresponsive Redis is reported.

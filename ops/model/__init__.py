@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from common.errors import EXIT_CONFIG, EXIT_UNAVAILABLE, SluiceError
+from sluice.common.errors import EXIT_CONFIG, EXIT_UNAVAILABLE, SluiceError
 
 MB = 1_000_000
 

@@ -11,8 +11,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.contracts.models import MODEL_FILE, ModelFileField
-from ops.model import ModelSetupError
+from sluice.common.contracts.models import MODEL_FILE, ModelFileField
+from sluice.ops.model import ModelSetupError
 
 
 @dataclass(frozen=True)

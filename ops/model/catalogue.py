@@ -10,8 +10,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
-from common.contracts.jobs import Task
-from common.settings.models_dir import CHAT_FILE, CHAT_MODEL, EMBED_DIRECTORY, FACES_FILE
+from sluice.common.contracts.jobs import Task
+from sluice.common.settings.models_dir import CHAT_FILE, CHAT_MODEL, EMBED_DIRECTORY, FACES_FILE
 
 LOCK: Final = Path(__file__).with_name("model.lock")
 #: The Python distribution (and module) that runs models.

@@ -7,14 +7,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from common.errors import SluiceError
-from common.settings.base import load_settings
-from common.settings.models_dir import MODELS_DIR_VARIABLE, models_dir
-from ops.model.catalogue import Purpose
-from ops.model.engine import ServeOptions, default_threads
-from ops.model.install import InstallPlan, install
-from ops.model.serve import ServeSettings, is_verbose, resolve_model, serve, settings_for
-from ops.model.status import as_json, status, status_lines
+from sluice.common.errors import SluiceError
+from sluice.common.settings.base import load_settings
+from sluice.common.settings.models_dir import MODELS_DIR_VARIABLE, models_dir
+from sluice.ops.model.catalogue import Purpose
+from sluice.ops.model.engine import ServeOptions, default_threads
+from sluice.ops.model.install import InstallPlan, install
+from sluice.ops.model.serve import ServeSettings, is_verbose, resolve_model, serve, settings_for
+from sluice.ops.model.status import as_json, status, status_lines
 
 INTERRUPTED = 130
 PORT = 8090

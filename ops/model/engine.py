@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from ops.model import ModelSetupError
-from ops.model.catalogue import ENGINE
-from ops.model.install import require_library
+from sluice.ops.model import ModelSetupError
+from sluice.ops.model.catalogue import ENGINE
+from sluice.ops.model.install import require_library
 
 #: Prompt tokens per batch. A cancel takes effect between batches, so batches are small; on a CPU
 #: larger batches would not be faster.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from ops.model import ModelSetupError
+from sluice.ops.model import ModelSetupError
 
 _MAGIC: Final = b"GGUF"
 _VERSIONS: Final = (2, 3)

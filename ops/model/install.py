@@ -20,8 +20,8 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
-from ops.model import MB, ModelError, ModelSetupError
-from ops.model.catalogue import (
+from sluice.ops.model import MB, ModelError, ModelSetupError
+from sluice.ops.model.catalogue import (
     ALL,
     ENGINE,
     ENGINE_BYTES,
@@ -32,7 +32,7 @@ from ops.model.catalogue import (
     Weights,
     pins,
 )
-from ops.terminal import show_progress
+from sluice.ops.terminal import show_progress
 
 _NO_NETWORK = re.compile(
     r"NewConnectionError|NameResolutionError|ConnectTimeout|ReadTimeout|ProxyError|SSLError"

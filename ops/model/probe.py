@@ -9,7 +9,7 @@ from http.client import HTTPException
 from typing import Any
 from urllib.error import URLError
 
-from ops.http import Fetch, fetch_url
+from sluice.ops.http import Fetch, fetch_url
 
 #: Timeout of a request in seconds.
 TIMEOUT_S = 3.0

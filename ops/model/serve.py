@@ -15,19 +15,19 @@ from typing import ClassVar, NoReturn
 
 from pydantic import Field, SecretStr
 
-from common.observability import logs
-from common.process import runtime, systemd
-from common.process.host import Host, is_loopback
-from common.process.systemd import Watchdog
-from common.settings.base import CommonSettings, load_settings
-from common.settings.models_dir import CHAT_FILE, CHAT_MODEL, models_dir
-from common.text import plural
-from ops.model import MB, ModelError, ModelSetupError, gguf
-from ops.model.announcement import Announcement, ServedModel
-from ops.model.catalogue import CHAT
-from ops.model.engine import Engine, ServeOptions
-from ops.model.gguf import Gguf
-from ops.model.probe import ProbeResult, ServerState, probe
+from sluice.common.observability import logs
+from sluice.common.process import runtime, systemd
+from sluice.common.process.host import Host, is_loopback
+from sluice.common.process.systemd import Watchdog
+from sluice.common.settings.base import CommonSettings, load_settings
+from sluice.common.settings.models_dir import CHAT_FILE, CHAT_MODEL, models_dir
+from sluice.common.text import plural
+from sluice.ops.model import MB, ModelError, ModelSetupError, gguf
+from sluice.ops.model.announcement import Announcement, ServedModel
+from sluice.ops.model.catalogue import CHAT
+from sluice.ops.model.engine import Engine, ServeOptions
+from sluice.ops.model.gguf import Gguf
+from sluice.ops.model.probe import ProbeResult, ServerState, probe
 
 #: Seconds within which the server must answer once the model is loaded.
 READY_S = 30.0

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from common.text import plural
-from ops.model import MB
-from ops.model.announcement import Announcement
-from ops.model.catalogue import ALL, ENGINE, pins
-from ops.model.install import engine_version
-from ops.model.probe import ProbeResult, ServerState, probe
-from ops.model.serve import ServeSettings
+from sluice.common.text import plural
+from sluice.ops.model import MB
+from sluice.ops.model.announcement import Announcement
+from sluice.ops.model.catalogue import ALL, ENGINE, pins
+from sluice.ops.model.install import engine_version
+from sluice.ops.model.probe import ProbeResult, ServerState, probe
+from sluice.ops.model.serve import ServeSettings
 
 #: The data directory of the installed unit.
 UNIT_DIRECTORY = Path("/run/sluice-model")

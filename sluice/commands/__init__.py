@@ -50,10 +50,12 @@ GROUPS: dict[str, dict[str, Command]] = {
     "This machine": {
         "up": Command("sluice.commands.local.up", "run gateway, worker and Redis together"),
         "install": Command("sluice.commands.local.install", "install the systemd services"),
-        "doctor": Command("ops.doctor.command", "diagnose problems and print how to fix them"),
-        "model": Command("ops.model.command", "install and serve a small language model"),
-        "key": Command("ops.keys", "create, list, rotate and revoke API keys"),
-        "config": Command("ops.config", "show and check the settings"),
+        "doctor": Command(
+            "sluice.ops.doctor.command", "diagnose problems and print how to fix them"
+        ),
+        "model": Command("sluice.ops.model.command", "install and serve a small language model"),
+        "key": Command("sluice.ops.keys", "create, list, rotate and revoke API keys"),
+        "config": Command("sluice.ops.config", "show and check the settings"),
     },
     "Misc": {
         "version": Command("sluice.commands.local.version", "print the version"),

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ops.model.catalogue import LOCK as MODEL_LOCK
+from sluice.ops.model.catalogue import LOCK as MODEL_LOCK
 from tests.aarch64.chroot import PROJECT, Chroot, CommandFailed, base_tree
 from tests.aarch64.emulation import emulator, what_is_missing
 from tests.aarch64.smoke import SERVERS, TESTS

@@ -13,10 +13,10 @@ from bench.rag import __main__ as command
 from bench.rag.corpus import ROOT, Corpus, build, documents
 from bench.rag.questions import Answer, Kind, Question, load
 from bench.rag.recall import MODES, Outcome, ask, score
-from common.contracts.rag import SearchMode
+from sluice.common.contracts.rag import SearchMode
+from sluice.worker.features.embedding.local import LocalEmbedder
+from sluice.worker.features.rag.text.chunking import split_chunks
 from tests.support.worker.embedding import weights
-from worker.features.embedding.local import LocalEmbedder
-from worker.features.rag.text.chunking import split_chunks
 
 QUESTIONS = load()
 ANSWERS = sorted(

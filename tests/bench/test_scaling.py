@@ -14,8 +14,8 @@ from bench.machine import Load
 from bench.measured import Measured
 from bench.scaling import Drained, growth, measure, section
 from bench.simulation import CURRENT, NODES, SEPARATED, Fleet, project
-from common.contracts.jobs import JobKeys
-from common.redis.partitions import Partitions
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.redis.partitions import Partitions
 
 COST = Measured(
     redis_enqueue_us=40,

@@ -17,8 +17,8 @@ from pathlib import Path
 from PIL import Image, ImageDraw
 from playwright.sync_api import Browser, expect
 
-from common.contracts.jobs import JobKeys
-from common.contracts.stats import ONE_SECOND, StatsField, StatsKeys
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.contracts.stats import ONE_SECOND, StatsField, StatsKeys
 from tests.browser.support import chromium
 from tests.browser.support.dashboard_page import WIDE, DashboardPage, Scheme, open_dashboard_page
 from tests.browser.support.live_server import LiveServer, run_server

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from common.contracts.jobs import JobKeys
-from common.jobs.store import WorkerIdentity
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.jobs.store import WorkerIdentity
 from tests.support.servers import Backend
 from tests.support.store.jobs import StoreHarness
 

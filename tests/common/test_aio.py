@@ -1,4 +1,4 @@
-"""common.aio: cancellation, and timeouts that tolerate a stall of this process."""
+"""sluice.common.aio: cancellation, and timeouts that tolerate a stall of this process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from common.aio import STALL_THRESHOLD_S, cancel, wait_for
+from sluice.common.aio import STALL_THRESHOLD_S, cancel, wait_for
 
 
 async def test_an_answer_in_time() -> None:
@@ -75,7 +75,7 @@ async def test_the_caller_may_be_canceled() -> None:
     await asyncio.wait_for(ended.wait(), 5)
 
 
-# -- common.aio.cancel: tasks end even if they swallow a cancellation -----------------------------
+# -- cancel: tasks end even if they swallow a cancellation -----------------------------
 
 
 async def test_a_task_that_swallows_a_cancellation() -> None:

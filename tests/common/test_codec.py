@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common import codec
-from common.codec import ttl_or_default
+from sluice.common import codec
+from sluice.common.codec import ttl_or_default
 
 settings.register_profile("sluice", deadline=None, database=None, derandomize=True)
 settings.load_profile("sluice")

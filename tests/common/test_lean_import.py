@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_the_metrics_of_redis_py_are_not_imported() -> None:
     code = (
-        "import sys, common.redis.connection\n"
+        "import sys, sluice.common.redis.connection\n"
         "assert not [name for name in sys.modules if name.startswith('opentelemetry.sdk')]\n"
         "import opentelemetry.sdk.metrics\n"  # still available if it is needed
     )
@@ -20,7 +20,7 @@ def test_the_metrics_of_redis_py_are_not_imported() -> None:
 
 def test_contracts_can_be_imported_without_redis_py() -> None:
     """The installer needs them, on a system Python without packages."""
-    code = "import common.contracts.access, sys; assert 'redis' not in sys.modules"
+    code = "import sluice.common.contracts.access, sys; assert 'redis' not in sys.modules"
     subprocess.run(
         [sys.executable, "-S", "-c", code], env={"PYTHONPATH": str(ROOT)}, check=True, timeout=60
     )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from common.errors import QueueFull
-from common.text import plural
+from sluice.common.errors import QueueFull
+from sluice.common.text import plural
 
 
 @pytest.mark.parametrize(("count", "words"), [(0, "0 jobs"), (1, "1 job"), (2, "2 jobs")])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from common.version import REDIS, VALKEY, ServerVersion, parse_banner, reported_version
+from sluice.common.version import REDIS, VALKEY, ServerVersion, parse_banner, reported_version
 
 
 def redis(*numbers: int) -> ServerVersion:

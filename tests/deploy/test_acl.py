@@ -11,15 +11,15 @@ from redis.backoff import NoBackoff
 from redis.exceptions import NoPermissionError
 from redis.retry import Retry
 
-from common.contracts.access import AccessKeys
-from common.contracts.jobs import JobKeys
-from common.jobs.scripts import CORE_SCRIPT
-from common.jobs.store import JobStore, NewJob
-from common.redis.batching import ScriptBatcher
-from common.redis.connection import async_client
-from common.redis.partitions import Partitions
-from common.redis.pipelined import PipelinedConnection
 from deploy.installer.layout import GATEWAY, WORKER
+from sluice.common.contracts.access import AccessKeys
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.jobs.scripts import CORE_SCRIPT
+from sluice.common.jobs.store import JobStore, NewJob
+from sluice.common.redis.batching import ScriptBatcher
+from sluice.common.redis.connection import async_client
+from sluice.common.redis.partitions import Partitions
+from sluice.common.redis.pipelined import PipelinedConnection
 from tests.support.deploy.acl import InstalledRedis
 
 QUEUE, JOB, EVENTS = "jobs:stream", "job:a", "job:a:events"

@@ -11,16 +11,22 @@ from typing import Any, ClassVar
 
 import pytest
 
-from common.contracts.jobs import JobKeys
-from common.contracts.rag import RagKeys, SearchMode
-from common.features.rag.documents import DocumentRecord, RagReader
-from common.jobs.store import Fence, WorkerIdentity
-from common.observability.heartbeats import read_heartbeats
-from common.process.usage import LoopLag
-from common.redis.connection import async_client
 from deploy.installer import probe
 from deploy.installer.layout import ADMIN, GATEWAY, WORKER
 from deploy.installer.resp import Resp
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.contracts.rag import RagKeys, SearchMode
+from sluice.common.features.rag.documents import DocumentRecord, RagReader
+from sluice.common.jobs.store import Fence, WorkerIdentity
+from sluice.common.observability.heartbeats import read_heartbeats
+from sluice.common.process.usage import LoopLag
+from sluice.common.redis.connection import async_client
+from sluice.worker.features.rag.index.cache import NamespaceCache
+from sluice.worker.features.rag.search import Searcher
+from sluice.worker.features.rag.store import NewDocument, RagStore
+from sluice.worker.features.rag.text.chunking import Span
+from sluice.worker.features.rag.vectors.base import pack_vectors
+from sluice.worker.monitoring.heartbeat import HeartbeatSender
 from tests.gateway.observability.metrics.test_metrics import scrape
 from tests.support.deploy.acl import PASSWORDS, InstalledRedis
 from tests.support.gateway.harness import make_gateway
@@ -31,12 +37,6 @@ from tests.support.processes.worker import Process, wait_until
 from tests.support.servers import Backend
 from tests.support.worker.harness import WorkerHarness
 from tests.support.worker.rag import WordEmbedder, vector_of
-from worker.features.rag.index.cache import NamespaceCache
-from worker.features.rag.search import Searcher
-from worker.features.rag.store import NewDocument, RagStore
-from worker.features.rag.text.chunking import Span
-from worker.features.rag.vectors.base import pack_vectors
-from worker.monitoring.heartbeat import HeartbeatSender
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("nothing_denied")]
 

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import yaml
 
-from common.settings.gateway import GatewaySettings
-from common.settings.worker import WorkerSettings
-from gateway.observability.metrics.collector import METRICS
+from sluice.common.settings.gateway import GatewaySettings
+from sluice.common.settings.worker import WorkerSettings
+from sluice.gateway.observability.metrics.collector import METRICS
 from tests.support.servers import missing
 
 ROOT = Path(__file__).parents[2]

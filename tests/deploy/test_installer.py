@@ -12,10 +12,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from common.contracts.jobs import JobKeys
 from deploy.installer import cli, redis_server
 from deploy.installer.layout import REDIS_ROLES
 from deploy.installer.plan import keys_of
+from sluice.common.contracts.jobs import JobKeys
 from tests.support.deploy.fake_machine import FIRST_RELEASE, FakeMachine, fake_redis
 
 ROOT = Path(__file__).parents[2]

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from common.contracts.jobs import JobKeys
-from common.version import reported_version
 from deploy.installer import probe
 from deploy.installer.layout import ADMIN, GATEWAY, WORKER
 from deploy.installer.probe import Gateway, ProbeFailed
 from deploy.installer.resp import RedisCommandError, RedisUnavailable, Resp
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.version import reported_version
 from tests.support.deploy.acl import PASSWORDS, InstalledRedis
 from tests.support.processes.base import Spawn
 from tests.support.processes.gateway import StartGateway, free_port, gateway_starter

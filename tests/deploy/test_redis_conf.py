@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from common.version import REDIS, VALKEY
 from deploy.installer import redis_server
 from deploy.installer.archive import Contents
 from deploy.installer.errors import Unsuitable
 from deploy.installer.redis_conf import redis_conf
 from deploy.installer.redis_server import RedisServer
 from deploy.installer.restore import _check_version
+from sluice.common.version import REDIS, VALKEY
 from tests.support.deploy.acl import MEMORY_BYTES, InstalledRedis
 from tests.support.deploy.fake_machine import FakeMachine, fake_redis
 from tests.support.servers import REAL, require_binary

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import EXIT_CONFIG
-from common.settings.base import CommonSettings
-from common.settings.gateway import GatewaySettings
-from common.settings.worker import WorkerSettings
 from deploy.installer.layout import Layout
-from gateway import main as gateway_main
-from ops.model import command
+from sluice.common.errors import EXIT_CONFIG
+from sluice.common.settings.base import CommonSettings
+from sluice.common.settings.gateway import GatewaySettings
+from sluice.common.settings.worker import WorkerSettings
+from sluice.gateway import main as gateway_main
+from sluice.ops.model import command
 from tests.support.servers import missing
 
 ROOT = Path(__file__).parents[2]

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from common.process import crashpoints
-from common.process.crashpoints import CrashPoint
-from common.settings.gateway import GatewaySettings
-from gateway.admin import queues as queues_route
-from gateway.app import create_app
-from gateway.observability.history import collector
-from gateway.observability.metrics import routes as metrics_route
-from gateway.observability.snapshot import limits as limits_snapshot
-from gateway.observability.snapshot import redis as redis_snapshot
-from gateway.observability.status import routes as status_route
+from sluice.common.process import crashpoints
+from sluice.common.process.crashpoints import CrashPoint
+from sluice.common.settings.gateway import GatewaySettings
+from sluice.gateway.admin import queues as queues_route
+from sluice.gateway.app import create_app
+from sluice.gateway.observability.history import collector
+from sluice.gateway.observability.metrics import routes as metrics_route
+from sluice.gateway.observability.snapshot import limits as limits_snapshot
+from sluice.gateway.observability.snapshot import redis as redis_snapshot
+from sluice.gateway.observability.status import routes as status_route
 from tests.support.gateway.harness import Gateway, Make, gateway_maker
 from tests.support.servers import BUNDLED, Backend, RealServer, require_binary
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from common.process.crashpoints import CrashPoint
+from sluice.common.process.crashpoints import CrashPoint
 from tests.gateway.conftest import Crash, Died
 from tests.gateway.jobs.test_cancel import cancel, events
 from tests.support.gateway.harness import CHAT, Gateway

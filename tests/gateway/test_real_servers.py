@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from common.contracts.jobs import JobKeys
-from common.contracts.stats import ONE_SECOND
-from common.jobs.audit.auditor import AuditNotPermitted, Auditor
-from common.redis.connection import async_client
-from common.settings.gateway import GatewaySettings
-from gateway.lifespan import Connections, open_state
-from gateway.observability import workers
-from gateway.observability.history.rings import WriteOutcome
-from gateway.observability.metrics import routes as metrics_route
-from gateway.observability.status import routes as status_route
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.contracts.stats import ONE_SECOND
+from sluice.common.jobs.audit.auditor import AuditNotPermitted, Auditor
+from sluice.common.redis.connection import async_client
+from sluice.common.settings.gateway import GatewaySettings
+from sluice.gateway.lifespan import Connections, open_state
+from sluice.gateway.observability import workers
+from sluice.gateway.observability.history.rings import WriteOutcome
+from sluice.gateway.observability.metrics import routes as metrics_route
+from sluice.gateway.observability.status import routes as status_route
 from tests.gateway.admin.test_audit import actions
 from tests.gateway.observability.metrics.test_metrics import scrape
 from tests.gateway.observability.status.test_status import read as read_status

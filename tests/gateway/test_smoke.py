@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from common.jobs.queue import Promoter
-from gateway.observability.history.collector import Baseline
-from gateway.observability.history.sampler import HistorySampler
+from sluice.common.jobs.queue import Promoter
+from sluice.gateway.observability.history.collector import Baseline
+from sluice.gateway.observability.history.sampler import HistorySampler
 from tests.gateway.observability.history.test_stream import jobs_in, open_page
 from tests.gateway.observability.metrics.test_metrics import scrape
 from tests.support.gateway.access import call, id_of, key_for, post

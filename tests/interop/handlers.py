@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from worker.errors import JobError, TransientError
-from worker.execution.context import JobContext
-from worker.registry import Registry
+from sluice.worker.errors import JobError, TransientError
+from sluice.worker.execution.context import JobContext
+from sluice.worker.registry import Registry
 
 
 async def echo(context: JobContext, data: Any) -> Any:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from common.contracts.bullmq import BullKeys
+from sluice.common.contracts.bullmq import BullKeys
 from tests.interop.node import TIMEOUT_S, Node
 from tests.support.gateway.sse import Block, Parser
 from tests.support.processes.gateway import PYTHON_M, GatewayProcess

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ops.redis_target import RedisTarget, find_target, mask_password
+from sluice.ops.redis_target import RedisTarget, find_target, mask_password
 from tests.ops.doctor.machines import write
 
 

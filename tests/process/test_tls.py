@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from common.errors import EXIT_CONFIG
+from sluice.common.errors import EXIT_CONFIG
 from tests.support.processes import commands
 from tests.support.processes.cluster import PARTITIONS, ClusterProcesses
 from tests.support.processes.gateway import TIMEOUT_S, RawStream, StartGateway

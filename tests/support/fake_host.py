@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from common.process.host import Host, HostReadings
+from sluice.common.process.host import Host, HostReadings
 
 NORMAL = HostReadings(0.0, 4 << 30, 45.0, "gpu-thermal", 0.5, "15W")
 HOT = replace(NORMAL, temperature_c=85.0)

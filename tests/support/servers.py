@@ -26,8 +26,8 @@ from redis.asyncio.connection import AbstractConnection
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from common.redis.connection import async_client, sync_client
-from common.redis.pipelined import CommandClient, OnReply, PipelinedConnection
+from sluice.common.redis.connection import async_client, sync_client
+from sluice.common.redis.pipelined import CommandClient, OnReply, PipelinedConnection
 from tests.support.newer_servers import newer_binary
 from tests.support.waiting import until
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from deploy.installer.wheelhouse import download_model
-from ops.model.catalogue import LOCK as MODEL_LOCK
+from sluice.ops.model.catalogue import LOCK as MODEL_LOCK
 from tests.system.cache import built_once, print_progress
 from tests.system.rootfs import base_tree, python_version
 

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from common.contracts.jobs import JobKeys
-from common.jobs.store import WorkerIdentity
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.jobs.store import WorkerIdentity
 from tests.support.servers import Backend
 from tests.support.store.jobs import StoreHarness
 from tests.support.worker.harness import MakeWorker, worker_maker
@@ -18,7 +18,7 @@ async def make_worker(
     backend: Backend, keys: JobKeys, worker: WorkerIdentity, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[MakeWorker]:
     """Makes workers on an empty Redis of every kind. They scan often for expired leases."""
-    monkeypatch.setattr("worker.queue.recovery.LONGEST_WAIT_S", 0.1)
+    monkeypatch.setattr("sluice.worker.queue.recovery.LONGEST_WAIT_S", 0.1)
     async for make in worker_maker(backend, keys, worker):
         yield make
 

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from common.contracts.jobs import Task
-from common.errors import SettingsError
-from common.settings.base import load_settings
-from common.settings.worker import WorkerSettings
+from sluice.common.contracts.jobs import Task
+from sluice.common.errors import SettingsError
+from sluice.common.settings.base import load_settings
+from sluice.common.settings.worker import WorkerSettings
+from sluice.worker.errors import InvalidPayload, UnknownTask
+from sluice.worker.main import build_registry
+from sluice.worker.registry import Registry
 from tests.support.worker.harness import MakeWorker
-from worker.errors import InvalidPayload, UnknownTask
-from worker.main import build_registry
-from worker.registry import Registry
 
 
 class Prompt(BaseModel):

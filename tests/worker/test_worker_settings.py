@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from common.errors import SettingsError
-from common.jobs.limits import TaskLimit
-from common.jobs.options import Backoff
-from common.settings.base import load_settings
-from common.settings.worker import WorkerSettings
-from worker.execution.outcome import HandlerOptions, WorkerDefaults
-from worker.main import build_capacity, build_identity
+from sluice.common.errors import SettingsError
+from sluice.common.jobs.limits import TaskLimit
+from sluice.common.jobs.options import Backoff
+from sluice.common.settings.base import load_settings
+from sluice.common.settings.worker import WorkerSettings
+from sluice.worker.execution.outcome import HandlerOptions, WorkerDefaults
+from sluice.worker.main import build_capacity, build_identity
 
 
 def named(limits: Sequence[TaskLimit]) -> dict[str, int]:

@@ -68,7 +68,7 @@ if "out" in _PLAN:
 
     def pytest_configure(config: pytest.Config) -> None:
         """Records the operations of scripts."""
-        from common.redis.scripts import Record
+        from sluice.common.redis.scripts import Record
 
         create = Record.__new__
 

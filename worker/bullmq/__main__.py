@@ -1,6 +1,6 @@
 """`python -m worker.bullmq`."""
 
-from worker.bullmq.main import main
+from sluice.worker.bullmq.main import main
 
 if __name__ == "__main__":
     main()

@@ -9,32 +9,32 @@ from collections.abc import Coroutine
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from common.contracts.bullmq import BullKeys
-from common.contracts.workers import TaskCounter
-from common.errors import StoreUnavailable
-from common.features.bullmq.job import parse_name_map, parse_queue_names
-from common.jobs.store import WorkerIdentity
-from common.redis.connection import REPLY_TIMEOUT_S, sync_client
-from common.redis.pipelined import PipelinedConnection
-from worker.bullmq.job import BullMQHandlers, LockedJob
-from worker.bullmq.locks import RETRY_S, LockRenewer, StallChecker
-from worker.bullmq.reader import BullMQReader, BullMQSlots
-from worker.bullmq.reports import BullMQBackend
-from worker.bullmq.schedules import ScheduleWriter
-from worker.bullmq.script_client import ScriptClient
-from worker.bullmq.scripts import QueueScripts
-from worker.execution.control import ControlListener, ControlTarget
-from worker.execution.executor import Executor
-from worker.execution.leases import LeaseKeeper
-from worker.execution.outcome import WorkerDefaults
-from worker.monitoring.counters import Counters
-from worker.monitoring.shutdown import StopSignals
-from worker.queue.slots import Slots
-from worker.registry import Registry
+from sluice.common.contracts.bullmq import BullKeys
+from sluice.common.contracts.workers import TaskCounter
+from sluice.common.errors import StoreUnavailable
+from sluice.common.features.bullmq.job import parse_name_map, parse_queue_names
+from sluice.common.jobs.store import WorkerIdentity
+from sluice.common.redis.connection import REPLY_TIMEOUT_S, sync_client
+from sluice.common.redis.pipelined import PipelinedConnection
+from sluice.worker.bullmq.job import BullMQHandlers, LockedJob
+from sluice.worker.bullmq.locks import RETRY_S, LockRenewer, StallChecker
+from sluice.worker.bullmq.reader import BullMQReader, BullMQSlots
+from sluice.worker.bullmq.reports import BullMQBackend
+from sluice.worker.bullmq.schedules import ScheduleWriter
+from sluice.worker.bullmq.script_client import ScriptClient
+from sluice.worker.bullmq.scripts import QueueScripts
+from sluice.worker.execution.control import ControlListener, ControlTarget
+from sluice.worker.execution.executor import Executor
+from sluice.worker.execution.leases import LeaseKeeper
+from sluice.worker.execution.outcome import WorkerDefaults
+from sluice.worker.monitoring.counters import Counters
+from sluice.worker.monitoring.shutdown import StopSignals
+from sluice.worker.queue.slots import Slots
+from sluice.worker.registry import Registry
 
 if TYPE_CHECKING:
-    from common.observability.heartbeats import BullmqReading
-    from common.settings.worker import WorkerSettings
+    from sluice.common.observability.heartbeats import BullmqReading
+    from sluice.common.settings.worker import WorkerSettings
 
 log = logging.getLogger(__name__)
 
@@ -233,7 +233,7 @@ class BullMQWorker:
 
     def readings(self) -> list[BullmqReading]:
         """State and counters for the heartbeat. (`python -m worker.bullmq` sends none.)"""
-        from common.observability.heartbeats import BullmqReading
+        from sluice.common.observability.heartbeats import BullmqReading
 
         names = {each.name for each in fields(BullmqReading)}
         counted = [count for count in TaskCounter if count.value in names]

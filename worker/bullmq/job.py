@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
-from common import codec
-from common.contracts.bullmq import BullCallOpt, BullField, BullOpt
-from common.contracts.jobs import TTL_MAX_S
-from common.jobs.options import Backoff, JobOptions
-from common.jobs.store import Lease
-from worker.errors import InvalidPayload, JobError, UnknownTask
-from worker.execution.outcome import RequestOptions
-from worker.queue.claim import ClaimedJob
-from worker.registry import Handler, Registry
+from sluice.common import codec
+from sluice.common.contracts.bullmq import BullCallOpt, BullField, BullOpt
+from sluice.common.contracts.jobs import TTL_MAX_S
+from sluice.common.jobs.options import Backoff, JobOptions
+from sluice.common.jobs.store import Lease
+from sluice.worker.errors import InvalidPayload, JobError, UnknownTask
+from sluice.worker.execution.outcome import RequestOptions
+from sluice.worker.queue.claim import ClaimedJob
+from sluice.worker.registry import Handler, Registry
 
 #: Which ended jobs of a queue are kept: `count`, `age` and `limit`, as the scripts expect them.
 RetentionRule = Mapping[str, Any]

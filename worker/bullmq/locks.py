@@ -10,13 +10,13 @@ from typing import Any, Final
 import redis
 from redis.exceptions import RedisError
 
-from common import codec
-from common.jobs.store import Lease
-from common.redis.connection import TRANSIENT_ERRORS
-from common.redis.scripts import run_packed_blocking
-from worker.bullmq.script_client import ScriptClient
-from worker.bullmq.scripts import QueueScripts
-from worker.execution.leases import Renewal
+from sluice.common import codec
+from sluice.common.jobs.store import Lease
+from sluice.common.redis.connection import TRANSIENT_ERRORS
+from sluice.common.redis.scripts import run_packed_blocking
+from sluice.worker.bullmq.script_client import ScriptClient
+from sluice.worker.bullmq.scripts import QueueScripts
+from sluice.worker.execution.leases import Renewal
 
 log = logging.getLogger(__name__)
 

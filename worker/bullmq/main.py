@@ -11,17 +11,17 @@ import logging
 from functools import partial
 from typing import Final
 
-from common.aio import cancel
-from common.errors import SettingsError
-from common.features.bullmq import package
-from common.process import runtime
-from common.process.host import pressure_bounds
-from common.process.systemd import Watchdog
-from common.settings.base import load_settings
-from common.settings.worker import WorkerSettings
-from worker.monitoring.intake_gate import PressureGate
-from worker.monitoring.shutdown import StopSignals
-from worker.registry import Registry
+from sluice.common.aio import cancel
+from sluice.common.errors import SettingsError
+from sluice.common.features.bullmq import package
+from sluice.common.process import runtime
+from sluice.common.process.host import pressure_bounds
+from sluice.common.process.systemd import Watchdog
+from sluice.common.settings.base import load_settings
+from sluice.common.settings.worker import WorkerSettings
+from sluice.worker.monitoring.intake_gate import PressureGate
+from sluice.worker.monitoring.shutdown import StopSignals
+from sluice.worker.registry import Registry
 
 TAKE: Final = "moveToActive-11"
 FINISH: Final = "moveToFinished-14"
@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 
 async def serve(settings: WorkerSettings, url: str, registry: Registry) -> None:
     """Run jobs until SIGTERM or SIGINT, then let the running ones finish."""
-    from worker.bullmq.consumer import BullMQWorker  # needs the optional package `bullmq`
+    from sluice.worker.bullmq.consumer import BullMQWorker  # needs the optional package `bullmq`
 
     bullmq_worker = BullMQWorker(url, settings, registry)
     pressure_gate = PressureGate(
@@ -83,7 +83,7 @@ def run(settings: WorkerSettings) -> int:
         registry.load(module)
     run_worker = serve
     if registry.services or not settings.handler_modules:
-        from worker import main as full_worker  # imports much more
+        from sluice.worker import main as full_worker  # imports much more
 
         if not settings.handler_modules:
             registry = full_worker.build_registry(settings)

@@ -12,13 +12,13 @@ from typing import Any, Final
 
 from redis.exceptions import RedisError
 
-from common import codec
-from common.redis.connection import TRANSIENT_ERRORS
-from common.redis.pipelined import CommandClient
-from worker.bullmq.job import LockedJob
-from worker.bullmq.script_client import FIRST_PAUSE_S, LONGEST_PAUSE_S, ScriptClient
-from worker.bullmq.scripts import QueueScripts, now_ms
-from worker.queue.slots import Slots
+from sluice.common import codec
+from sluice.common.redis.connection import TRANSIENT_ERRORS
+from sluice.common.redis.pipelined import CommandClient
+from sluice.worker.bullmq.job import LockedJob
+from sluice.worker.bullmq.script_client import FIRST_PAUSE_S, LONGEST_PAUSE_S, ScriptClient
+from sluice.worker.bullmq.scripts import QueueScripts, now_ms
+from sluice.worker.queue.slots import Slots
 
 log = logging.getLogger(__name__)
 

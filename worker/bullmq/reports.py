@@ -13,26 +13,26 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from redis.exceptions import RedisError
 from redis.typing import EncodableT
 
-from common import codec
-from common.contracts.bullmq import BullEvent, BullEventField, BullField
-from common.contracts.jobs import DataField, Status
-from common.contracts.models import HandlerEventType, ProgressField
-from common.contracts.queue import Answer
-from common.errors import StoreUnavailable
-from common.jobs.store import Fence, JobOutcome, Lease, PendingEvent, WorkerIdentity
-from common.redis.connection import TRANSIENT_ERRORS
-from worker.bullmq.job import LockedJob
-from worker.bullmq.script_client import (
+from sluice.common import codec
+from sluice.common.contracts.bullmq import BullEvent, BullEventField, BullField
+from sluice.common.contracts.jobs import DataField, Status
+from sluice.common.contracts.models import HandlerEventType, ProgressField
+from sluice.common.contracts.queue import Answer
+from sluice.common.errors import StoreUnavailable
+from sluice.common.jobs.store import Fence, JobOutcome, Lease, PendingEvent, WorkerIdentity
+from sluice.common.redis.connection import TRANSIENT_ERRORS
+from sluice.worker.bullmq.job import LockedJob
+from sluice.worker.bullmq.script_client import (
     CompletionBatcher,
     ScriptClient,
     is_transient_error,
     retry_until,
 )
-from worker.bullmq.scripts import QueueScripts, ScriptCall
-from worker.errors import InvalidResult, JobError
+from sluice.worker.bullmq.scripts import QueueScripts, ScriptCall
+from sluice.worker.errors import InvalidResult, JobError
 
 if TYPE_CHECKING:
-    from common.settings.bullmq import BullmqWorkerSettings
+    from sluice.common.settings.bullmq import BullmqWorkerSettings
 
 log = logging.getLogger(__name__)
 

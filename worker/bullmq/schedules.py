@@ -9,12 +9,12 @@ import time
 from functools import partial
 from typing import Any, Final
 
-from common import codec
-from common.contracts.bullmq import PACKAGE, BullOpt, BullRepeat
-from common.errors import SluiceError
-from worker.bullmq.job import LockedJob
-from worker.bullmq.script_client import ScriptClient, retry_until
-from worker.bullmq.scripts import QueueScripts, ScriptCall, now_ms
+from sluice.common import codec
+from sluice.common.contracts.bullmq import PACKAGE, BullOpt, BullRepeat
+from sluice.common.errors import SluiceError
+from sluice.worker.bullmq.job import LockedJob
+from sluice.worker.bullmq.script_client import ScriptClient, retry_until
+from sluice.worker.bullmq.scripts import QueueScripts, ScriptCall, now_ms
 
 log = logging.getLogger(__name__)
 

@@ -15,11 +15,11 @@ from typing import Any, Final
 
 from redis.exceptions import RedisError
 
-from common.errors import StoreUnavailable
-from common.redis.connection import TRANSIENT_ERRORS
-from common.redis.pipelined import CommandClient
-from common.redis.scripts import is_transient, run_packed
-from worker.bullmq.scripts import JobCompletion, QueueScripts, ScriptCall
+from sluice.common.errors import StoreUnavailable
+from sluice.common.redis.connection import TRANSIENT_ERRORS
+from sluice.common.redis.pipelined import CommandClient
+from sluice.common.redis.scripts import is_transient, run_packed
+from sluice.worker.bullmq.scripts import JobCompletion, QueueScripts, ScriptCall
 
 log = logging.getLogger(__name__)
 

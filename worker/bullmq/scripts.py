@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgpack  # type: ignore[import-untyped]
 from redis.typing import EncodableT
 
-from common.contracts.bullmq import BullCallOpt, BullField, BullKeys, BullState
-from common.features.bullmq import package
-from common.features.bullmq import scripts as wrapped_scripts
-from common.redis.scripts import Script, plain_script
-from worker.bullmq import main
-from worker.bullmq.job import LockedJob, RetentionRule
+from sluice.common.contracts.bullmq import BullCallOpt, BullField, BullKeys, BullState
+from sluice.common.features.bullmq import package
+from sluice.common.features.bullmq import scripts as wrapped_scripts
+from sluice.common.redis.scripts import Script, plain_script
+from sluice.worker.bullmq import main
+from sluice.worker.bullmq.job import LockedJob, RetentionRule
 
 if TYPE_CHECKING:
-    from common.settings.bullmq import BullmqWorkerSettings
+    from sluice.common.settings.bullmq import BullmqWorkerSettings
 
 _TOKEN, _KEEP, _COUNT = (
     BullCallOpt.TOKEN,

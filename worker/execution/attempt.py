@@ -7,17 +7,17 @@ from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from common import codec
-from common.contracts.jobs import CancelStage, DataField, EventType, Step
-from common.jobs.store import PendingEvent
-from worker.execution.context import EventBuffer, JobContext, Outbox
-from worker.execution.outcome import NO_HANDLER_OPTIONS, HandlerOptions, Timeout
-from worker.queue.claim import ClaimedJob
+from sluice.common import codec
+from sluice.common.contracts.jobs import CancelStage, DataField, EventType, Step
+from sluice.common.jobs.store import PendingEvent
+from sluice.worker.execution.context import EventBuffer, JobContext, Outbox
+from sluice.worker.execution.outcome import NO_HANDLER_OPTIONS, HandlerOptions, Timeout
+from sluice.worker.queue.claim import ClaimedJob
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
-    from worker.registry import OnEndFunction
+    from sluice.worker.registry import OnEndFunction
 
 #: Seconds that a handler gets to end after its task was canceled. Then the job ends without it.
 HARD_KILL_S = 5.0

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 
-from common import codec
-from common.jobs.store import WorkerIdentity
-from common.observability import logs, tracing
-from worker.execution.attempt import Attempt
-from worker.execution.outcome import AttemptDecision, Outcome, Retry
+from sluice.common import codec
+from sluice.common.jobs.store import WorkerIdentity
+from sluice.common.observability import logs, tracing
+from sluice.worker.execution.attempt import Attempt
+from sluice.worker.execution.outcome import AttemptDecision, Outcome, Retry
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ def start(attempt: Attempt, queue: str, worker: WorkerIdentity) -> None:
     traceparent = attempt.job.request.options.traceparent
     if traceparent is not None or tracing.tracer is not None:
         try:
-            from worker.execution import tracing as spans  # imports OpenTelemetry
+            from sluice.worker.execution import tracing as spans  # imports OpenTelemetry
 
             spans.start_span(attempt, traceparent, queue, worker)
         except Exception as error:  # a failure of tracing must not fail the job
@@ -61,7 +61,7 @@ def log_outcome(attempt: Attempt, decision: AttemptDecision, outcome: Outcome) -
     else:
         log.warning("failed in attempt %d: %s", number, _short_error(decision))
     if attempt.span is not None:
-        from worker.execution import tracing as spans
+        from sluice.worker.execution import tracing as spans
 
         spans.record_outcome(attempt.span, decision, outcome)
 
@@ -75,7 +75,7 @@ def end_span(attempt: Attempt) -> None:
 def record_unfinished(attempt: Attempt, outcome: Outcome) -> None:
     """Record that the attempt ended without a decision: lost, released or left pending."""
     if attempt.span is not None:
-        from worker.execution import tracing as spans
+        from sluice.worker.execution import tracing as spans
 
         spans.record_unfinished(attempt.span, outcome)
 

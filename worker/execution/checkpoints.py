@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Protocol
 
-from common import codec
-from common.errors import CorruptKey
+from sluice.common import codec
+from sluice.common.errors import CorruptKey
 
 #: Limits: bytes of JSON per step, steps per job, and characters of a step's name.
 MAX_STEP_BYTES = 64 * 1024

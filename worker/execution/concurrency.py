@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
-from common.aio import cancel
+from sluice.common.aio import cancel
 
 
 async def call_in_thread(function: Callable[..., Any], *args: Any) -> Any:

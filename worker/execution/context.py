@@ -8,22 +8,22 @@ import time
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from common import codec
-from common.contracts import values_of
-from common.contracts.jobs import EventType, Step
-from common.contracts.models import HandlerEventType, ProgressField
-from common.contracts.queue import Answer
-from common.errors import SluiceError
-from common.jobs.store import Fence, PendingEvent
-from common.process import crashpoints
-from common.process.crashpoints import CrashPoint
-from worker.errors import AttemptLost
-from worker.execution.checkpoints import Checkpoints
+from sluice.common import codec
+from sluice.common.contracts import values_of
+from sluice.common.contracts.jobs import EventType, Step
+from sluice.common.contracts.models import HandlerEventType, ProgressField
+from sluice.common.contracts.queue import Answer
+from sluice.common.errors import SluiceError
+from sluice.common.jobs.store import Fence, PendingEvent
+from sluice.common.process import crashpoints
+from sluice.common.process.crashpoints import CrashPoint
+from sluice.worker.errors import AttemptLost
+from sluice.worker.execution.checkpoints import Checkpoints
 
 if TYPE_CHECKING:
-    from common.jobs.options import JobOptions
-    from common.jobs.store import Lease, WorkerIdentity
-    from worker.execution.protocols import JobBackend
+    from sluice.common.jobs.options import JobOptions
+    from sluice.common.jobs.store import Lease, WorkerIdentity
+    from sluice.worker.execution.protocols import JobBackend
 
 log = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from common import codec
-from common.redis.pipelined import CommandClient, keep_subscribed
+from sluice.common import codec
+from sluice.common.redis.pipelined import CommandClient, keep_subscribed
 
 OnMessage = Callable[[bytes], None]
 

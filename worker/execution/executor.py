@@ -8,20 +8,20 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine
 from functools import partial
 from typing import Any, TypeVar
 
-from common import codec
-from common.contracts.jobs import CancelStage, DataField, Status
-from common.contracts.queue import Answer
-from common.errors import CorruptKey, SluiceError, StoreUnavailable
-from common.jobs.store import JobOutcome, Lease, WorkerIdentity
-from common.observability import logs
-from common.process import crashpoints
-from common.process.crashpoints import CrashPoint
-from worker.errors import AttemptLost, JobError
-from worker.execution import attempt_log
-from worker.execution.attempt import Attempt, RunningAttempts, StopReason
-from worker.execution.concurrency import call_in_thread
-from worker.execution.context import Outbox, ThreadJobContext
-from worker.execution.outcome import (
+from sluice.common import codec
+from sluice.common.contracts.jobs import CancelStage, DataField, Status
+from sluice.common.contracts.queue import Answer
+from sluice.common.errors import CorruptKey, SluiceError, StoreUnavailable
+from sluice.common.jobs.store import JobOutcome, Lease, WorkerIdentity
+from sluice.common.observability import logs
+from sluice.common.process import crashpoints
+from sluice.common.process.crashpoints import CrashPoint
+from sluice.worker.errors import AttemptLost, JobError
+from sluice.worker.execution import attempt_log
+from sluice.worker.execution.attempt import Attempt, RunningAttempts, StopReason
+from sluice.worker.execution.concurrency import call_in_thread
+from sluice.worker.execution.context import Outbox, ThreadJobContext
+from sluice.worker.execution.outcome import (
     NO_HANDLER_OPTIONS,
     NO_REQUEST_OPTIONS,
     AttemptDecision,
@@ -37,11 +37,16 @@ from worker.execution.outcome import (
     finish_canceled,
     finish_done,
 )
-from worker.execution.protocols import AttemptSlots, HandlerResolver, JobBackend, LeaseManager
-from worker.monitoring.counters import Counters
-from worker.queue.claim import ClaimedJob
-from worker.queue.limits import TaskLimits
-from worker.registry import Handler, OnEndFunction, tool_arguments
+from sluice.worker.execution.protocols import (
+    AttemptSlots,
+    HandlerResolver,
+    JobBackend,
+    LeaseManager,
+)
+from sluice.worker.monitoring.counters import Counters
+from sluice.worker.queue.claim import ClaimedJob
+from sluice.worker.queue.limits import TaskLimits
+from sluice.worker.registry import Handler, OnEndFunction, tool_arguments
 
 log = logging.getLogger(__name__)
 

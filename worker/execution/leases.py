@@ -12,17 +12,17 @@ from typing import Final, Protocol
 
 import redis
 
-from common.contracts.jobs import JobKeys
-from common.contracts.queue import Answer
-from common.errors import SluiceError
-from common.jobs.scripts import CORE_SCRIPT
-from common.jobs.store import Lease, WorkerIdentity, renewal_record
-from common.process import crashpoints
-from common.process.crashpoints import CrashPoint
-from common.redis.batching import MAX_RECORDS
-from common.redis.connection import TRANSIENT_ERRORS
-from common.redis.scripts import Reply, run_packed_blocking, unpack
-from common.text import plural
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.contracts.queue import Answer
+from sluice.common.errors import SluiceError
+from sluice.common.jobs.scripts import CORE_SCRIPT
+from sluice.common.jobs.store import Lease, WorkerIdentity, renewal_record
+from sluice.common.process import crashpoints
+from sluice.common.process.crashpoints import CrashPoint
+from sluice.common.redis.batching import MAX_RECORDS
+from sluice.common.redis.connection import TRANSIENT_ERRORS
+from sluice.common.redis.scripts import Reply, run_packed_blocking, unpack
+from sluice.common.text import plural
 
 log = logging.getLogger(__name__)
 

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from common import codec
-from common.contracts.jobs import TTL_MAX_S, CancelStage, DataField, ErrorKind, Status, Step
-from common.jobs.options import NO_OPTIONS, Backoff, JobOptions
-from common.jobs.store import JobOutcome
-from worker.errors import InvalidResult, JobError, NotNow, TransientError
-from worker.execution.context import JobContext
+from sluice.common import codec
+from sluice.common.contracts.jobs import TTL_MAX_S, CancelStage, DataField, ErrorKind, Status, Step
+from sluice.common.jobs.options import NO_OPTIONS, Backoff, JobOptions
+from sluice.common.jobs.store import JobOutcome
+from sluice.worker.errors import InvalidResult, JobError, NotNow, TransientError
+from sluice.worker.execution.context import JobContext
 
 if TYPE_CHECKING:
-    from common.settings.worker import WorkerSettings
+    from sluice.common.settings.worker import WorkerSettings
 
 
 class Outcome(Enum):

@@ -10,12 +10,12 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from common.contracts.queue import Answer
-from common.jobs.store import Fence, JobOutcome, Lease, PendingEvent, WorkerIdentity
+from sluice.common.contracts.queue import Answer
+from sluice.common.jobs.store import Fence, JobOutcome, Lease, PendingEvent, WorkerIdentity
 
 if TYPE_CHECKING:
-    from worker.queue.claim import ClaimedJob
-    from worker.registry import Handler
+    from sluice.worker.queue.claim import ClaimedJob
+    from sluice.worker.registry import Handler
 
 
 class JobBackend(Protocol):

@@ -6,13 +6,13 @@ from __future__ import annotations
 from opentelemetry import context as otel_context
 from opentelemetry.trace import Link, Span, SpanKind, StatusCode
 
-from common import codec
-from common.contracts.jobs import DataField
-from common.jobs.store import WorkerIdentity
-from common.observability import logs, tracing
-from common.observability.tracing import TraceContext
-from worker.execution.attempt import Attempt
-from worker.execution.outcome import AttemptDecision, Outcome
+from sluice.common import codec
+from sluice.common.contracts.jobs import DataField
+from sluice.common.jobs.store import WorkerIdentity
+from sluice.common.observability import logs, tracing
+from sluice.common.observability.tracing import TraceContext
+from sluice.worker.execution.attempt import Attempt
+from sluice.worker.execution.outcome import AttemptDecision, Outcome
 
 #: Longer errors are cut; the job has the full text.
 MAX_SPAN_ERROR_CHARS = 300

@@ -6,17 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from worker.features.embedding.factory import choose_embedder
-from worker.features.model.checker.checker import Checker
-from worker.features.model.client import ModelClient
-from worker.features.rag.service import RagService
+from sluice.worker.features.embedding.factory import choose_embedder
+from sluice.worker.features.model.checker.checker import Checker
+from sluice.worker.features.model.client import ModelClient
+from sluice.worker.features.rag.service import RagService
 
 if TYPE_CHECKING:
-    from common.settings.worker import WorkerSettings
-    from worker.features.embedding.factory import NullEmbedder
-    from worker.features.embedding.local import LocalEmbedder
-    from worker.features.embedding.server import ServerEmbedder
-    from worker.registry import Service
+    from sluice.common.settings.worker import WorkerSettings
+    from sluice.worker.features.embedding.factory import NullEmbedder
+    from sluice.worker.features.embedding.local import LocalEmbedder
+    from sluice.worker.features.embedding.server import ServerEmbedder
+    from sluice.worker.registry import Service
 
 
 @dataclass(frozen=True)

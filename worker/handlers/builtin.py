@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from worker.features.images import service as images
-from worker.features.model.availability import MODEL_TASKS
-from worker.features.shared import SharedServices
-from worker.features.tools import mcp
-from worker.features.webhooks import service as webhooks
-from worker.features.workflows import service as workflows
-from worker.features.workflows.memory_first import workflow as memory_first
-from worker.handlers import chat, code, embed, plan, rag, tool
-from worker.registry import Handler, Registry
+from sluice.worker.features.images import service as images
+from sluice.worker.features.model.availability import MODEL_TASKS
+from sluice.worker.features.shared import SharedServices
+from sluice.worker.features.tools import mcp
+from sluice.worker.features.webhooks import service as webhooks
+from sluice.worker.features.workflows import service as workflows
+from sluice.worker.features.workflows.memory_first import workflow as memory_first
+from sluice.worker.handlers import chat, code, embed, plan, rag, tool
+from sluice.worker.registry import Handler, Registry
 
 if TYPE_CHECKING:
-    from common.settings.worker import WorkerSettings
+    from sluice.common.settings.worker import WorkerSettings
 
 #: Adds the handlers, tools, workflows and services of a feature that the settings enable.
 RegisterFeature = Callable[[Registry, "WorkerSettings", SharedServices], None]

@@ -5,32 +5,32 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from common import codec
-from common.contracts import values_of
-from common.contracts.jobs import Task
-from common.contracts.models import AgentFinishReason, ModelStep
-from worker.errors import InvalidPayload
-from worker.execution.concurrency import call_in_thread
-from worker.execution.context import JobContext
-from worker.features.agent.loop import run_agent
-from worker.features.agent.types import AgentLimits, AgentResult
-from worker.features.model.checker.checker import Checker, CheckLimitExceeded
-from worker.features.model.errors import ModelRefused
-from worker.features.model.output_parsing import (
+from sluice.common import codec
+from sluice.common.contracts import values_of
+from sluice.common.contracts.jobs import Task
+from sluice.common.contracts.models import AgentFinishReason, ModelStep
+from sluice.worker.errors import InvalidPayload
+from sluice.worker.execution.concurrency import call_in_thread
+from sluice.worker.execution.context import JobContext
+from sluice.worker.features.agent.loop import run_agent
+from sluice.worker.features.agent.types import AgentLimits, AgentResult
+from sluice.worker.features.model.checker.checker import Checker, CheckLimitExceeded
+from sluice.worker.features.model.errors import ModelRefused
+from sluice.worker.features.model.output_parsing import (
     ChatModel,
     NoJsonFound,
     UnusableAnswer,
     find_json,
     request_usable_answer,
 )
-from worker.features.model.token_events import TokenStream, completion_result
-from worker.features.model.types import CANCELED, ChatRequest, Completion
-from worker.handlers.chat_payload import ChatPayload, ResponseFormat
-from worker.registry import Registry
+from sluice.worker.features.model.token_events import TokenStream, completion_result
+from sluice.worker.features.model.types import CANCELED, ChatRequest, Completion
+from sluice.worker.handlers.chat_payload import ChatPayload, ResponseFormat
+from sluice.worker.registry import Registry
 
 if TYPE_CHECKING:
-    from common.settings.worker import WorkerSettings
-    from worker.features.shared import SharedServices
+    from sluice.common.settings.worker import WorkerSettings
+    from sluice.worker.features.shared import SharedServices
 
 #: Path of the schema in a payload, for messages.
 _SCHEMA = "response_format.json_schema.schema"

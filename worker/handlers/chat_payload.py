@@ -14,8 +14,8 @@ from pydantic import (
     model_validator,
 )
 
-from common import codec
-from worker.features.model.output_parsing import nesting_depth
+from sluice.common import codec
+from sluice.worker.features.model.output_parsing import nesting_depth
 
 #: Most characters of one text. Payloads sent over HTTP have a lower limit.
 TEXT_CHARS = 1_000_000

@@ -7,27 +7,27 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import Field
 
-from common import codec
-from common.contracts.jobs import Task
-from common.contracts.models import ModelStep
-from worker.execution.concurrency import call_in_thread
-from worker.execution.context import JobContext
-from worker.features.model.checker.checker import Checker, CheckLimitExceeded
-from worker.features.model.output_parsing import (
+from sluice.common import codec
+from sluice.common.contracts.jobs import Task
+from sluice.common.contracts.models import ModelStep
+from sluice.worker.execution.concurrency import call_in_thread
+from sluice.worker.execution.context import JobContext
+from sluice.worker.features.model.checker.checker import Checker, CheckLimitExceeded
+from sluice.worker.features.model.output_parsing import (
     ChatModel,
     UnusableAnswer,
     fenced_blocks,
     request_usable_answer,
     strip_thoughts,
 )
-from worker.features.model.token_events import TokenStream, completion_result, fix_surrogates
-from worker.features.model.types import ChatRequest, Completion
-from worker.handlers.chat_payload import TEXT_CHARS, SamplingOptions
-from worker.registry import Registry
+from sluice.worker.features.model.token_events import TokenStream, completion_result, fix_surrogates
+from sluice.worker.features.model.types import ChatRequest, Completion
+from sluice.worker.handlers.chat_payload import TEXT_CHARS, SamplingOptions
+from sluice.worker.registry import Registry
 
 if TYPE_CHECKING:
-    from common.settings.worker import WorkerSettings
-    from worker.features.shared import SharedServices
+    from sluice.common.settings.worker import WorkerSettings
+    from sluice.worker.features.shared import SharedServices
 
 #: Aliases of languages in fenced blocks.
 ALIASES = {

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from common.contracts.jobs import EventType, Step, Task
-from worker.execution.context import JobContext
-from worker.registry import Registry
+from sluice.common.contracts.jobs import EventType, Step, Task
+from sluice.worker.execution.context import JobContext
+from sluice.worker.registry import Registry
 
 _MESSAGE, _STEP = EventType.MESSAGE, Step.WORKER_ECHO
 

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
-from common.contracts.jobs import Task
-from common.contracts.models import EMBED_MAX_TEXTS, ModelStep
-from worker.execution.concurrency import JobCanceled, run_until_canceled
-from worker.execution.context import JobContext, emit_progress
-from worker.features.embedding.types import Embedder
-from worker.features.model.types import Usage
-from worker.registry import Registry
+from sluice.common.contracts.jobs import Task
+from sluice.common.contracts.models import EMBED_MAX_TEXTS, ModelStep
+from sluice.worker.execution.concurrency import JobCanceled, run_until_canceled
+from sluice.worker.execution.context import JobContext, emit_progress
+from sluice.worker.features.embedding.types import Embedder
+from sluice.worker.features.model.types import Usage
+from sluice.worker.registry import Registry
 
 if TYPE_CHECKING:
-    from common.settings.worker import WorkerSettings
-    from worker.features.shared import SharedServices
+    from sluice.common.settings.worker import WorkerSettings
+    from sluice.worker.features.shared import SharedServices
 
 MAX_TEXT_CHARS: Final = 100_000
 MAX_CHARS: Final = 1_000_000

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from common.contracts.jobs import Task
-from common.contracts.models import ModelStep
-from worker.execution.concurrency import call_in_thread
-from worker.execution.context import JobContext
-from worker.features.model.output_parsing import (
+from sluice.common.contracts.jobs import Task
+from sluice.common.contracts.models import ModelStep
+from sluice.worker.execution.concurrency import call_in_thread
+from sluice.worker.execution.context import JobContext
+from sluice.worker.features.model.output_parsing import (
     ChatModel,
     NoJsonFound,
     UnusableAnswer,
@@ -21,14 +21,14 @@ from worker.features.model.output_parsing import (
     request_usable_answer,
     strip_thoughts,
 )
-from worker.features.model.token_events import TokenStream, completion_result, fix_surrogates
-from worker.features.model.types import ChatRequest, Completion
-from worker.handlers.chat_payload import TEXT_CHARS, SamplingOptions
-from worker.registry import Registry
+from sluice.worker.features.model.token_events import TokenStream, completion_result, fix_surrogates
+from sluice.worker.features.model.types import ChatRequest, Completion
+from sluice.worker.handlers.chat_payload import TEXT_CHARS, SamplingOptions
+from sluice.worker.registry import Registry
 
 if TYPE_CHECKING:
-    from common.settings.worker import WorkerSettings
-    from worker.features.shared import SharedServices
+    from sluice.common.settings.worker import WorkerSettings
+    from sluice.worker.features.shared import SharedServices
 
 #: Limits of a step's texts in the schema, so that a small model terminates.
 SCHEMA_TITLE_CHARS = 100

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, RootModel, Tag, model_validator
 
-from common.codec import schema_pattern
-from common.contracts.jobs import DataField, Task
-from common.contracts.models import HandlerEventType, ModelStep
-from common.contracts.rag import (
+from sluice.common.codec import schema_pattern
+from sluice.common.contracts.jobs import DataField, Task
+from sluice.common.contracts.models import HandlerEventType, ModelStep
+from sluice.common.contracts.rag import (
     DEFAULT_NAMESPACE,
     DOCUMENT_ID_PATTERN,
     NAMESPACE_PATTERN,
@@ -18,17 +18,17 @@ from common.contracts.rag import (
     RagOperation,
     SearchMode,
 )
-from worker.execution.concurrency import JobCanceled
-from worker.execution.context import JobContext, emit_progress
-from worker.features.model.output_parsing import ChatModel
-from worker.features.model.token_events import TokenStream, completion_result
-from worker.features.rag.answering import answer_query
-from worker.features.rag.service import RagService
-from worker.registry import Registry
+from sluice.worker.execution.concurrency import JobCanceled
+from sluice.worker.execution.context import JobContext, emit_progress
+from sluice.worker.features.model.output_parsing import ChatModel
+from sluice.worker.features.model.token_events import TokenStream, completion_result
+from sluice.worker.features.rag.answering import answer_query
+from sluice.worker.features.rag.service import RagService
+from sluice.worker.registry import Registry
 
 if TYPE_CHECKING:
-    from common.settings.worker import WorkerSettings
-    from worker.features.shared import SharedServices
+    from sluice.common.settings.worker import WorkerSettings
+    from sluice.worker.features.shared import SharedServices
 
 MOST_HITS = 50
 QUERY_CHARS = 4000

@@ -6,21 +6,26 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from common.contracts.jobs import DataField, Task
-from common.contracts.models import HandlerEventType, ModelStep, ToolField
-from worker.errors import JobError
-from worker.execution.context import JobContext
-from worker.features.tools import builtin
-from worker.features.tools.builtin.search_documents import search_tool
-from worker.features.tools.call_log import MOST_OUTPUT_BYTES, CallLog, CallRecord
-from worker.features.tools.errors import CallCanceled, OutcomeUnknown, ToolTimeout, UnusableOutput
-from worker.features.tools.tool import Tool
-from worker.features.tools.toolbox import ToolBox
-from worker.registry import Registry
+from sluice.common.contracts.jobs import DataField, Task
+from sluice.common.contracts.models import HandlerEventType, ModelStep, ToolField
+from sluice.worker.errors import JobError
+from sluice.worker.execution.context import JobContext
+from sluice.worker.features.tools import builtin
+from sluice.worker.features.tools.builtin.search_documents import search_tool
+from sluice.worker.features.tools.call_log import MOST_OUTPUT_BYTES, CallLog, CallRecord
+from sluice.worker.features.tools.errors import (
+    CallCanceled,
+    OutcomeUnknown,
+    ToolTimeout,
+    UnusableOutput,
+)
+from sluice.worker.features.tools.tool import Tool
+from sluice.worker.features.tools.toolbox import ToolBox
+from sluice.worker.registry import Registry
 
 if TYPE_CHECKING:
-    from common.settings.worker import WorkerSettings
-    from worker.features.shared import SharedServices
+    from sluice.common.settings.worker import WorkerSettings
+    from sluice.worker.features.shared import SharedServices
 
 _CALL, _RESULT = HandlerEventType.TOOL_CALL, HandlerEventType.TOOL_RESULT
 _STEP = ModelStep.TOOL

@@ -15,17 +15,17 @@ from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
 from redis.exceptions import RedisError, WatchError
 
-from common.aio import cancel
-from common.contracts.jobs import JobKeys
-from common.errors import SluiceError
-from common.observability import logs
-from common.redis.connection import TRANSIENT_ERRORS
-from common.text import plural
-from worker.queue.consumers import QueueConsumers
+from sluice.common.aio import cancel
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.errors import SluiceError
+from sluice.common.observability import logs
+from sluice.common.redis.connection import TRANSIENT_ERRORS
+from sluice.common.text import plural
+from sluice.worker.queue.consumers import QueueConsumers
 
 if TYPE_CHECKING:
-    from common.jobs.audit.auditor import Auditor, PartitionedAuditor
-    from common.jobs.audit.report import AuditReport
+    from sluice.common.jobs.audit.auditor import Auditor, PartitionedAuditor
+    from sluice.common.jobs.audit.report import AuditReport
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ class PeriodicAudit:
         try:
             async with self._exclusive() as acquired:
                 if acquired and await self._is_due():
-                    from common.jobs.audit.report import store_report
+                    from sluice.common.jobs.audit.report import store_report
 
                     report = await self._auditor.run()
                     _log_report(report)
@@ -106,7 +106,7 @@ class PeriodicAudit:
         return None
 
     async def _is_due(self) -> bool:
-        from common.jobs.audit.report import load_record
+        from sluice.common.jobs.audit.report import load_record
 
         last_ts = (await load_record(self._client, self._keys)).last_ts
         seconds, micros = await self._client.time()
@@ -172,7 +172,7 @@ AUDIT_PAUSE_S: Final = 0.1
 
 def build_worker_auditor(consumers: QueueConsumers) -> Auditor | PartitionedAuditor:
     # Imported here because most workers never audit.
-    from common.jobs.audit.auditor import Auditor, AuditPace, PartitionedAuditor
+    from sluice.common.jobs.audit.auditor import Auditor, AuditPace, PartitionedAuditor
 
     pace = AuditPace(pause_s=AUDIT_PAUSE_S)
     auditors = [

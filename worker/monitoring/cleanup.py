@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from common.errors import SluiceError
-from common.jobs.queue import QueueStore
-from common.text import plural
+from sluice.common.errors import SluiceError
+from sluice.common.jobs.queue import QueueStore
+from sluice.common.text import plural
 
 log = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from common.contracts.jobs import TTL_MAX_S
-from common.contracts.workers import (
+from sluice.common.contracts.jobs import TTL_MAX_S
+from sluice.common.contracts.workers import (
     HISTOGRAM_BOUNDS,
     SECONDS_BOUNDS,
     TASK_LABELS,
@@ -19,10 +19,10 @@ from common.contracts.workers import (
     TaskCounter,
     TaskHistogram,
 )
-from common.observability.heartbeats import Histogram as HistogramReading
-from common.observability.heartbeats import TaskNumbers
-from common.observability.histogram import Histogram
-from worker.execution.outcome import Outcome
+from sluice.common.observability.heartbeats import Histogram as HistogramReading
+from sluice.common.observability.heartbeats import TaskNumbers
+from sluice.common.observability.histogram import Histogram
+from sluice.worker.execution.outcome import Outcome
 
 # An enum lookup or a method call costs as much as counting itself. So the methods that run for
 # every job use these names, and increment histograms in place.

@@ -15,10 +15,10 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from common.contracts.jobs import JobKeys
-from common.contracts.workers import MOST_NAMED, MOST_WORKERS
-from common.jobs.queue_stats import QueueReading
-from common.observability.heartbeats import (
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.contracts.workers import MOST_NAMED, MOST_WORKERS
+from sluice.common.jobs.queue_stats import QueueReading
+from sluice.common.observability.heartbeats import (
     HEARTBEAT_FIELDS,
     Heartbeat,
     LimitReading,
@@ -27,12 +27,12 @@ from common.observability.heartbeats import (
     RunningJob,
     WaitingReading,
 )
-from common.process import usage as process
-from common.process.host import HostReadings
-from common.process.usage import LoopLag
-from common.redis.connection import TRANSIENT_ERRORS
-from common.version import VERSION
-from worker.queue.consumers import QueueConsumers
+from sluice.common.process import usage as process
+from sluice.common.process.host import HostReadings
+from sluice.common.process.usage import LoopLag
+from sluice.common.redis.connection import TRANSIENT_ERRORS
+from sluice.common.version import VERSION
+from sluice.worker.queue.consumers import QueueConsumers
 
 log = logging.getLogger(__name__)
 

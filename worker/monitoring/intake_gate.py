@@ -15,10 +15,10 @@ from typing import Final
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
-from common.aio import cancel
-from common.contracts.queue import paused_key
-from common.jobs.pause import Pause, parse_pause
-from common.process.host import (
+from sluice.common.aio import cancel
+from sluice.common.contracts.queue import paused_key
+from sluice.common.jobs.pause import Pause, parse_pause
+from sluice.common.process.host import (
     SAMPLE_INTERVAL_S,
     Host,
     HostReadings,
@@ -26,8 +26,8 @@ from common.process.host import (
     PressureGauge,
     unmeasured_bounds,
 )
-from common.redis.connection import TRANSIENT_ERRORS
-from worker.queue.slots import Slots
+from sluice.common.redis.connection import TRANSIENT_ERRORS
+from sluice.worker.queue.slots import Slots
 
 log = logging.getLogger(__name__)
 

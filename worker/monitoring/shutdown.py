@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError
 
-from common.redis.connection import TRANSIENT_ERRORS
-from common.text import plural
+from sluice.common.redis.connection import TRANSIENT_ERRORS
+from sluice.common.text import plural
 
 if TYPE_CHECKING:
-    from worker.queue.consumers import QueueConsumer, QueueConsumers
+    from sluice.worker.queue.consumers import QueueConsumer, QueueConsumers
 
 log = logging.getLogger(__name__)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from worker.execution.executor import Executor
-from worker.queue.claim import ClaimedJob, Claimer
-from worker.queue.deferred import DeferredMessages
-from worker.queue.limits import TaskLimits
-from worker.queue.messages import Message
-from worker.queue.slots import Reservation, Slots
-from worker.queue.wait_queue import WaitingMessages
+from sluice.worker.execution.executor import Executor
+from sluice.worker.queue.claim import ClaimedJob, Claimer
+from sluice.worker.queue.deferred import DeferredMessages
+from sluice.worker.queue.limits import TaskLimits
+from sluice.worker.queue.messages import Message
+from sluice.worker.queue.slots import Reservation, Slots
+from sluice.worker.queue.wait_queue import WaitingMessages
 
 
 class Admission:

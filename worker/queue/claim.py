@@ -9,21 +9,21 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from common import codec
-from common.contracts.jobs import DeadReason
-from common.contracts.queue import Answer
-from common.errors import CorruptKey, SluiceError, StoreUnavailable
-from common.jobs.options import NO_OPTIONS, JobOptions
-from common.jobs.store import Claim, JobStore, Lease, WorkerIdentity
-from common.observability import logs
-from common.process import crashpoints
-from common.process.crashpoints import CrashPoint
-from common.redis.scripts import Record, Reply, unpack
-from common.text import plural
-from worker.execution.outcome import NO_REQUEST_OPTIONS, RequestOptions
-from worker.monitoring.counters import Counters
-from worker.queue.limits import TaskLimits
-from worker.queue.messages import Message
+from sluice.common import codec
+from sluice.common.contracts.jobs import DeadReason
+from sluice.common.contracts.queue import Answer
+from sluice.common.errors import CorruptKey, SluiceError, StoreUnavailable
+from sluice.common.jobs.options import NO_OPTIONS, JobOptions
+from sluice.common.jobs.store import Claim, JobStore, Lease, WorkerIdentity
+from sluice.common.observability import logs
+from sluice.common.process import crashpoints
+from sluice.common.process.crashpoints import CrashPoint
+from sluice.common.redis.scripts import Record, Reply, unpack
+from sluice.common.text import plural
+from sluice.worker.execution.outcome import NO_REQUEST_OPTIONS, RequestOptions
+from sluice.worker.monitoring.counters import Counters
+from sluice.worker.queue.limits import TaskLimits
+from sluice.worker.queue.messages import Message
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class ClaimedJob(NamedTuple):
 
     lease: Lease
     task: str
-    #: What its slots are counted by (`worker.queue.messages`).
+    #: What its slots are counted by (`sluice.worker.queue.messages`).
     limit_key: str
     payload: bytes
     request: RequestOptions = NO_REQUEST_OPTIONS

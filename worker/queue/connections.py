@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import redis
 from redis.asyncio import Redis
 
-from common.contracts.jobs import JobKeys
-from common.process.usage import raise_file_limit
-from common.redis.addresses import url_for_tag
-from common.redis.connection import REPLY_TIMEOUT_S, async_client, sync_client
-from common.redis.pipelined import CommandClient, PipelinedConnection
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.process.usage import raise_file_limit
+from sluice.common.redis.addresses import url_for_tag
+from sluice.common.redis.connection import REPLY_TIMEOUT_S, async_client, sync_client
+from sluice.common.redis.pipelined import CommandClient, PipelinedConnection
 
 if TYPE_CHECKING:
-    from common.settings.worker import WorkerSettings
+    from sluice.common.settings.worker import WorkerSettings
 
 log = logging.getLogger(__name__)
 

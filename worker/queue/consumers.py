@@ -16,45 +16,45 @@ from typing import TYPE_CHECKING, Any, Final
 
 from redis.exceptions import RedisError
 
-from common.contracts.jobs import JobKeys
-from common.contracts.queue import Lane, paused_key
-from common.features.images.scripts import IMAGE_SCRIPT
-from common.features.images.store import ImageStore
-from common.features.workflows.scripts import WORKFLOW_SCRIPT
-from common.features.workflows.store import WorkflowStore
-from common.features.workflows.webhooks.store import WebhookStore
-from common.jobs.limits import TaskLimit
-from common.jobs.queue import Promoter, QueueStore
-from common.jobs.queue_stats import QueueReader, QueueReading, combine_readings
-from common.jobs.scripts import CORE_SCRIPT
-from common.jobs.store import JobStore, WorkerIdentity
-from common.jobs.wait_queue import WaitQueues
-from common.redis.batching import RecordOutcome, ScriptBatcher
-from common.redis.connection import TRANSIENT_ERRORS
-from common.redis.pipelined import CommandClient
-from common.redis.scripts import Record
-from worker.execution.attempt import Attempt, RunningAttempts
-from worker.execution.control import ControlListener, ControlTarget, OnMessage
-from worker.execution.executor import Executor
-from worker.execution.leases import JobLeaseRenewer, LeaseKeeper
-from worker.execution.outcome import WorkerDefaults
-from worker.monitoring.cleanup import QueueCleaner
-from worker.monitoring.counters import Counters
-from worker.queue.admission import Admission
-from worker.queue.claim import Claimer
-from worker.queue.connections import Connections, ensure_file_limit, open_connections
-from worker.queue.deferred import DeferredMessages
-from worker.queue.fair_share import RESERVATION_TTL_S, FairShare
-from worker.queue.limits import LocalLimits, TaskLimits
-from worker.queue.prefetch import PiggybackFetch
-from worker.queue.reader import Reader
-from worker.queue.recovery import Recovery
-from worker.queue.slots import Slots
-from worker.queue.wait_queue import WaitingMessages, WaitQueueConsumer
-from worker.registry import Registry
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.contracts.queue import Lane, paused_key
+from sluice.common.features.images.scripts import IMAGE_SCRIPT
+from sluice.common.features.images.store import ImageStore
+from sluice.common.features.workflows.scripts import WORKFLOW_SCRIPT
+from sluice.common.features.workflows.store import WorkflowStore
+from sluice.common.features.workflows.webhooks.store import WebhookStore
+from sluice.common.jobs.limits import TaskLimit
+from sluice.common.jobs.queue import Promoter, QueueStore
+from sluice.common.jobs.queue_stats import QueueReader, QueueReading, combine_readings
+from sluice.common.jobs.scripts import CORE_SCRIPT
+from sluice.common.jobs.store import JobStore, WorkerIdentity
+from sluice.common.jobs.wait_queue import WaitQueues
+from sluice.common.redis.batching import RecordOutcome, ScriptBatcher
+from sluice.common.redis.connection import TRANSIENT_ERRORS
+from sluice.common.redis.pipelined import CommandClient
+from sluice.common.redis.scripts import Record
+from sluice.worker.execution.attempt import Attempt, RunningAttempts
+from sluice.worker.execution.control import ControlListener, ControlTarget, OnMessage
+from sluice.worker.execution.executor import Executor
+from sluice.worker.execution.leases import JobLeaseRenewer, LeaseKeeper
+from sluice.worker.execution.outcome import WorkerDefaults
+from sluice.worker.monitoring.cleanup import QueueCleaner
+from sluice.worker.monitoring.counters import Counters
+from sluice.worker.queue.admission import Admission
+from sluice.worker.queue.claim import Claimer
+from sluice.worker.queue.connections import Connections, ensure_file_limit, open_connections
+from sluice.worker.queue.deferred import DeferredMessages
+from sluice.worker.queue.fair_share import RESERVATION_TTL_S, FairShare
+from sluice.worker.queue.limits import LocalLimits, TaskLimits
+from sluice.worker.queue.prefetch import PiggybackFetch
+from sluice.worker.queue.reader import Reader
+from sluice.worker.queue.recovery import Recovery
+from sluice.worker.queue.slots import Slots
+from sluice.worker.queue.wait_queue import WaitingMessages, WaitQueueConsumer
+from sluice.worker.registry import Registry
 
 if TYPE_CHECKING:
-    from common.settings.worker import WorkerSettings
+    from sluice.common.settings.worker import WorkerSettings
 
 
 @dataclass(frozen=True)

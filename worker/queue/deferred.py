@@ -11,15 +11,15 @@ from typing import Any
 
 from redis.exceptions import RedisError, ResponseError
 
-from common.contracts.jobs import LEASE_MAX_MS
-from common.jobs.store import WorkerIdentity
-from common.process import crashpoints
-from common.process.crashpoints import CrashPoint
-from common.redis.connection import TRANSIENT_ERRORS
-from common.redis.pipelined import CommandClient
-from common.text import plural
-from worker.queue.messages import Message, parse_message
-from worker.queue.slots import Reservation, Slots
+from sluice.common.contracts.jobs import LEASE_MAX_MS
+from sluice.common.jobs.store import WorkerIdentity
+from sluice.common.process import crashpoints
+from sluice.common.process.crashpoints import CrashPoint
+from sluice.common.redis.connection import TRANSIENT_ERRORS
+from sluice.common.redis.pipelined import CommandClient
+from sluice.common.text import plural
+from sluice.worker.queue.messages import Message, parse_message
+from sluice.worker.queue.slots import Reservation, Slots
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ import heapq
 import itertools
 from typing import Final
 
-from worker.queue.slots import Reservation, Slots
+from sluice.worker.queue.slots import Reservation, Slots
 
 #: Seconds after which slots reserved for a server that does not answer go to other readers.
 RESERVATION_TTL_S: Final = 0.25

@@ -7,9 +7,9 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
-from common.contracts.jobs import JobKeys
-from common.jobs.limits import TaskLimit
-from worker.queue.messages import LIMIT_KEY_TASK, Message
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.jobs.limits import TaskLimit
+from sluice.worker.queue.messages import LIMIT_KEY_TASK, Message
 
 
 class LocalLimit:

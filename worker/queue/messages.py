@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from common import codec
-from common.contracts.images import IMAGE_TOOL
-from common.contracts.jobs import QueueField, Task
-from common.contracts.workflow.fields import StepPayloadField
+from sluice.common import codec
+from sluice.common.contracts.images import IMAGE_TOOL
+from sluice.common.contracts.jobs import QueueField, Task
+from sluice.common.contracts.workflow.fields import StepPayloadField
 
 #: Internal tools with limits of their own, and the task whose limit they count towards as well.
 LIMIT_KEY_TASK: Final = {IMAGE_TOOL: Task.TOOL.value}

@@ -13,16 +13,16 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from common.contracts.queue import DO_NOT_BEGIN
-from common.errors import CorruptKey, StoreUnavailable
-from common.redis.batching import RecordOutcome, ScriptBatcher
-from common.redis.scripts import Record, Reply
-from worker.queue.admission import Admission
-from worker.queue.claim import Claimer
-from worker.queue.fair_share import Share
-from worker.queue.limits import TaskLimits
-from worker.queue.messages import Message, parse_message
-from worker.queue.slots import Reservation, Slots
+from sluice.common.contracts.queue import DO_NOT_BEGIN
+from sluice.common.errors import CorruptKey, StoreUnavailable
+from sluice.common.redis.batching import RecordOutcome, ScriptBatcher
+from sluice.common.redis.scripts import Record, Reply
+from sluice.worker.queue.admission import Admission
+from sluice.worker.queue.claim import Claimer
+from sluice.worker.queue.fair_share import Share
+from sluice.worker.queue.limits import TaskLimits
+from sluice.worker.queue.messages import Message, parse_message
+from sluice.worker.queue.slots import Reservation, Slots
 
 log = logging.getLogger(__name__)
 

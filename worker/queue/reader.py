@@ -10,16 +10,16 @@ from typing import Any
 
 from redis.exceptions import RedisError, ResponseError
 
-from common.jobs.store import WorkerIdentity
-from common.redis.batching import MAX_BACKOFF_S
-from common.redis.connection import TRANSIENT_ERRORS
-from common.redis.pipelined import CommandClient
-from worker.monitoring.counters import Counters
-from worker.queue.admission import Admission
-from worker.queue.fair_share import Share
-from worker.queue.messages import Message, is_reclaimed, parse_message
-from worker.queue.prefetch import PiggybackFetch
-from worker.queue.slots import Slots
+from sluice.common.jobs.store import WorkerIdentity
+from sluice.common.redis.batching import MAX_BACKOFF_S
+from sluice.common.redis.connection import TRANSIENT_ERRORS
+from sluice.common.redis.pipelined import CommandClient
+from sluice.worker.monitoring.counters import Counters
+from sluice.worker.queue.admission import Admission
+from sluice.worker.queue.fair_share import Share
+from sluice.worker.queue.messages import Message, is_reclaimed, parse_message
+from sluice.worker.queue.prefetch import PiggybackFetch
+from sluice.worker.queue.slots import Slots
 
 log = logging.getLogger(__name__)
 

@@ -9,20 +9,20 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from common.contracts.jobs import LEASE_MAX_MS
-from common.jobs.store import WorkerIdentity
-from common.observability import logs
-from common.process import crashpoints
-from common.process.crashpoints import CrashPoint
-from common.redis.connection import TRANSIENT_ERRORS
-from common.redis.pipelined import CommandClient
-from common.text import plural
-from worker.monitoring.counters import Counters
-from worker.queue.admission import Admission
-from worker.queue.deferred import DeferredMessages
-from worker.queue.fair_share import Share
-from worker.queue.messages import Message, parse_message
-from worker.queue.slots import Reservation, Slots
+from sluice.common.contracts.jobs import LEASE_MAX_MS
+from sluice.common.jobs.store import WorkerIdentity
+from sluice.common.observability import logs
+from sluice.common.process import crashpoints
+from sluice.common.process.crashpoints import CrashPoint
+from sluice.common.redis.connection import TRANSIENT_ERRORS
+from sluice.common.redis.pipelined import CommandClient
+from sluice.common.text import plural
+from sluice.worker.monitoring.counters import Counters
+from sluice.worker.queue.admission import Admission
+from sluice.worker.queue.deferred import DeferredMessages
+from sluice.worker.queue.fair_share import Share
+from sluice.worker.queue.messages import Message, parse_message
+from sluice.worker.queue.slots import Reservation, Slots
 
 log = logging.getLogger(__name__)
 

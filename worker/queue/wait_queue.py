@@ -10,20 +10,20 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from common.aio import cancel
-from common.contracts.jobs import DeadReason
-from common.contracts.queue import Answer
-from common.errors import SluiceError
-from common.jobs.store import WorkerIdentity
-from common.jobs.wait_queue import TOUCH_PAGE_SIZE, WaitQueues
-from common.redis.connection import TRANSIENT_ERRORS
-from common.redis.pipelined import CommandClient
-from common.text import plural
-from worker.queue.claim import Claimer
-from worker.queue.limits import TaskLimits
-from worker.queue.messages import Message, parse_message
-from worker.queue.slots import Slots
-from worker.registry import Registry
+from sluice.common.aio import cancel
+from sluice.common.contracts.jobs import DeadReason
+from sluice.common.contracts.queue import Answer
+from sluice.common.errors import SluiceError
+from sluice.common.jobs.store import WorkerIdentity
+from sluice.common.jobs.wait_queue import TOUCH_PAGE_SIZE, WaitQueues
+from sluice.common.redis.connection import TRANSIENT_ERRORS
+from sluice.common.redis.pipelined import CommandClient
+from sluice.common.text import plural
+from sluice.worker.queue.claim import Claimer
+from sluice.worker.queue.limits import TaskLimits
+from sluice.worker.queue.messages import Message, parse_message
+from sluice.worker.queue.slots import Slots
+from sluice.worker.registry import Registry
 
 log = logging.getLogger(__name__)
 

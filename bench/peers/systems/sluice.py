@@ -12,12 +12,12 @@ from typing import Any
 
 from bench.peers import talk
 from bench.peers.systems.sluice_echo import TASK
-from common.contracts.jobs import WORKER_GROUP, EventField, JobField, JobKeys, Status
-from common.jobs.scripts import CORE_SCRIPT
-from common.jobs.store import JobStore, NewJob
-from common.redis.batching import ScriptBatcher
-from common.redis.connection import async_client
-from common.redis.pipelined import PipelinedConnection
+from sluice.common.contracts.jobs import WORKER_GROUP, EventField, JobField, JobKeys, Status
+from sluice.common.jobs.scripts import CORE_SCRIPT
+from sluice.common.jobs.store import JobStore, NewJob
+from sluice.common.redis.batching import ScriptBatcher
+from sluice.common.redis.connection import async_client
+from sluice.common.redis.pipelined import PipelinedConnection
 
 TTL_S = 86_400
 MAX_BACKLOG = 1_000_000_000

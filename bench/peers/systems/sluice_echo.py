@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from common.contracts.jobs import Task
-from worker.execution.context import JobContext
-from worker.registry import Registry
+from sluice.common.contracts.jobs import Task
+from sluice.worker.execution.context import JobContext
+from sluice.worker.registry import Registry
 
 TASK = Task.CHAT.value
 

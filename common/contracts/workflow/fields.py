@@ -10,7 +10,7 @@ class WorkflowJobField:
 
     WORKFLOW: Final = "workflow"
     #: The workflow definition at the time the job was created, JSON
-    #: (`common.features.workflows.definitions`).
+    #: (`sluice.common.features.workflows.definitions`).
     DEFINITION: Final = "definition"
     STATUS: Final = "status"
     CURRENT_STEP: Final = "current_step"
@@ -27,7 +27,7 @@ class WorkflowJobField:
     METADATA: Final = "metadata"
     #: The rag namespace that the job writes to.
     NAMESPACE: Final = "namespace"
-    #: JSON: `common.features.workflows.definitions.ReviewOptions`.
+    #: JSON: `sluice.common.features.workflows.definitions.ReviewOptions`.
     REVIEW: Final = "review"
     #: `1` if each completed step starts the next one.
     AUTO_ADVANCE: Final = "auto_advance"

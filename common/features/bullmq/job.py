@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from common import codec
-from common.contracts.bullmq import BullField, BullState
+from sluice.common import codec
+from sluice.common.contracts.bullmq import BullField, BullState
 
 _ENDED = frozenset((BullState.COMPLETED, BullState.FAILED))
 

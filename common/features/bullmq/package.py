@@ -16,8 +16,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from common.contracts.bullmq import PACKAGE, PACKAGE_VERSION
-from common.errors import SettingsError
+from sluice.common.contracts.bullmq import PACKAGE, PACKAGE_VERSION
+from sluice.common.errors import SettingsError
 
 #: File names of the scripts: name and number of keys.
 ADD_SCRIPTS = ("addStandardJob-9", "addDelayedJob-6", "addPrioritizedJob-9")

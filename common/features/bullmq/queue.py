@@ -6,12 +6,12 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from common import codec
-from common.contracts.bullmq import BullAnswer, BullKeys
-from common.errors import CorruptKey
-from common.features.bullmq import package
-from common.features.bullmq.job import BullJob
-from common.features.bullmq.scripts import ADD, GET, REMOVE, ScriptRunner, wrap_script
+from sluice.common import codec
+from sluice.common.contracts.bullmq import BullAnswer, BullKeys
+from sluice.common.errors import CorruptKey
+from sluice.common.features.bullmq import package
+from sluice.common.features.bullmq.job import BullJob
+from sluice.common.features.bullmq.scripts import ADD, GET, REMOVE, ScriptRunner, wrap_script
 
 #: States of jobs that have not ended.
 UNFINISHED_STATES: Final = (

@@ -11,14 +11,14 @@ from typing import Any, Final
 from redis.exceptions import OutOfMemoryError, RedisError, ResponseError
 from redis.typing import EncodableT
 
-from common.aio import wait_for
-from common.contracts.bullmq import BullAnswer, BullField
-from common.errors import CorruptKey, StoreUnavailable
-from common.features.bullmq import package
-from common.redis import scripts
-from common.redis.connection import TRANSIENT_ERRORS
-from common.redis.pipelined import CommandClient
-from common.redis.scripts import Script, is_transient, run_script
+from sluice.common.aio import wait_for
+from sluice.common.contracts.bullmq import BullAnswer, BullField
+from sluice.common.errors import CorruptKey, StoreUnavailable
+from sluice.common.features.bullmq import package
+from sluice.common.redis import scripts
+from sluice.common.redis.connection import TRANSIENT_ERRORS
+from sluice.common.redis.pipelined import CommandClient
+from sluice.common.redis.scripts import Script, is_transient, run_script
 
 log = logging.getLogger(__name__)
 

@@ -8,14 +8,14 @@ from typing import Any, Final
 
 from redis.asyncio import Redis
 
-from common import codec
-from common.contracts import values_of
-from common.contracts.images import ImageKeys, ImageStatusField, Stage
-from common.errors import StoreUnavailable
-from common.features.images.records import ImageRecord, ImageRecordPage
-from common.features.images.types import ImageProgress
-from common.jobs.pagination import IndexCursor
-from common.jobs.store import read_reply
+from sluice.common import codec
+from sluice.common.contracts import values_of
+from sluice.common.contracts.images import ImageKeys, ImageStatusField, Stage
+from sluice.common.errors import StoreUnavailable
+from sluice.common.features.images.records import ImageRecord, ImageRecordPage
+from sluice.common.features.images.types import ImageProgress
+from sluice.common.jobs.pagination import IndexCursor
+from sluice.common.jobs.store import read_reply
 
 _STAGES: Final = {stage.value: stage for stage in Stage}
 _STATUS_FIELDS: Final = list(values_of(ImageStatusField))

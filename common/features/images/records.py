@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from common import codec
-from common.codec import JOB_ID_PATTERN
-from common.contracts import values_of
-from common.contracts.images import (
+from sluice.common import codec
+from sluice.common.codec import JOB_ID_PATTERN
+from sluice.common.contracts import values_of
+from sluice.common.contracts.images import (
     Detect,
     ImageFailureField,
     ImageRecordField,
@@ -18,7 +18,7 @@ from common.contracts.images import (
     ImageResultStatus,
     ImageStatus,
 )
-from common.features.images.storage.base import validate_storage_key
+from sluice.common.features.images.storage.base import validate_storage_key
 
 _STATUSES = {status.value: status for status in ImageStatus}
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from common.contracts import images
-from common.contracts.workflow import fields
-from common.features.images.types import ImageAnswer
-from common.jobs.scripts import JOB_CREATION_PARTS, JobScript, core_constants, read_core_lua
-from common.redis.scripts import lua_enum_names, read_lua, render_lua
+from sluice.common.contracts import images
+from sluice.common.contracts.workflow import fields
+from sluice.common.features.images.types import ImageAnswer
+from sluice.common.jobs.scripts import JOB_CREATION_PARTS, JobScript, core_constants, read_core_lua
+from sluice.common.redis.scripts import lua_enum_names, read_lua, render_lua
 
 _LUA: Final = Path(__file__).with_name("lua")
 #: Parts shared by the operations.

@@ -9,8 +9,8 @@ from typing import Any, Final, NamedTuple
 
 from redis.asyncio import Redis
 
-from common import codec
-from common.contracts.images import (
+from sluice.common import codec
+from sluice.common.contracts.images import (
     STAGE_PROGRESS,
     ImageKeys,
     ImageOperation,
@@ -18,9 +18,9 @@ from common.contracts.images import (
     ImageResultField,
     Stage,
 )
-from common.contracts.jobs import JobKeys
-from common.features.images.records import find_entry_error
-from common.features.images.types import (
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.features.images.records import find_entry_error
+from sluice.common.features.images.types import (
     CompletedUpload,
     ImageAnswer,
     ImageOutcome,
@@ -29,10 +29,10 @@ from common.features.images.types import (
     ProcessingAttempt,
     ProcessingFailure,
 )
-from common.jobs.limits import AdmissionLimits, admission_arguments, limit_keys
-from common.jobs.store import Fence, read_reply
-from common.redis.batching import ScriptBatcher
-from common.redis.scripts import Argument, Record, Reply
+from sluice.common.jobs.limits import AdmissionLimits, admission_arguments, limit_keys
+from sluice.common.jobs.store import Fence, read_reply
+from sluice.common.redis.batching import ScriptBatcher
+from sluice.common.redis.scripts import Argument, Record, Reply
 
 _ANSWERS: Final = {answer.value.encode(): answer for answer in ImageAnswer}
 _NO_FENCE: Final = Fence("", 0, "")

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
-from common.contracts.images import Detect, ErrorCode, Stage
-from common.jobs.store import Fence
+from sluice.common.contracts.images import Detect, ErrorCode, Stage
+from sluice.common.jobs.store import Fence
 
 
 class ImageAnswer(str, Enum):

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from redis.asyncio import Redis
 
-from common import codec
-from common.contracts.rag import DocumentField, RagKeys, namespaces_key
-from common.jobs.store import read_reply
+from sluice.common import codec
+from sluice.common.contracts.rag import DocumentField, RagKeys, namespaces_key
+from sluice.common.jobs.store import read_reply
 
 #: Default number of documents per page.
 DEFAULT_PAGE_SIZE = 50

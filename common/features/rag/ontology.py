@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from redis.asyncio import Redis
 
-from common import codec
-from common.contracts.rag import MOST_ALIASES, NAME_CHARS, RagKeys, TermField
-from common.jobs.store import read_reply
+from sluice.common import codec
+from sluice.common.contracts.rag import MOST_ALIASES, NAME_CHARS, RagKeys, TermField
+from sluice.common.jobs.store import read_reply
 
 #: Default number of terms per page.
 DEFAULT_PAGE_SIZE = 100

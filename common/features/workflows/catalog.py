@@ -9,12 +9,12 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from common import codec
-from common.contracts.workflow.keys import WorkflowKeys
-from common.errors import StoreUnavailable
-from common.features.workflows import memory_first
-from common.features.workflows.definitions import WorkflowDefinition
-from common.jobs.store import read_reply
+from sluice.common import codec
+from sluice.common.contracts.workflow.keys import WorkflowKeys
+from sluice.common.errors import StoreUnavailable
+from sluice.common.features.workflows import memory_first
+from sluice.common.features.workflows.definitions import WorkflowDefinition
+from sluice.common.jobs.store import read_reply
 
 log = logging.getLogger(__name__)
 

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from common import codec
-from common.contracts.jobs import TTL_MAX_S
-from common.contracts.workflow.fields import DefinitionField, ReviewField
-from common.contracts.workflow.statuses import DraftState, OnTimeout, ReviewMode, StepKind
+from sluice.common import codec
+from sluice.common.contracts.jobs import TTL_MAX_S
+from sluice.common.contracts.workflow.fields import DefinitionField, ReviewField
+from sluice.common.contracts.workflow.statuses import DraftState, OnTimeout, ReviewMode, StepKind
 
 MOST_STEPS: Final = 32
 MOST_ATTEMPTS: Final = 1_000

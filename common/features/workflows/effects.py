@@ -8,21 +8,21 @@ from typing import Any, Final, NamedTuple
 
 from redis.asyncio import Redis
 
-from common import codec
-from common.contracts.rag import MOST_NAMESPACES, MOST_TERMS, RagKeys
-from common.contracts.workflow.operations import (
+from sluice.common import codec
+from sluice.common.contracts.rag import MOST_NAMESPACES, MOST_TERMS, RagKeys
+from sluice.common.contracts.workflow.operations import (
     EffectField,
     OperationField,
     WorkflowFact,
     WorkflowOperation,
 )
-from common.contracts.workflow.statuses import EXECUTION_ID_PREFIX, UNDO_PREFIX
-from common.features.workflows.scripts import execution_arguments
-from common.features.workflows.store import WorkflowStore
-from common.features.workflows.types import StepExecution, WorkflowOutcome
-from common.jobs.store import read_reply
-from common.process import crashpoints
-from common.process.crashpoints import CrashPoint
+from sluice.common.contracts.workflow.statuses import EXECUTION_ID_PREFIX, UNDO_PREFIX
+from sluice.common.features.workflows.scripts import execution_arguments
+from sluice.common.features.workflows.store import WorkflowStore
+from sluice.common.features.workflows.types import StepExecution, WorkflowOutcome
+from sluice.common.jobs.store import read_reply
+from sluice.common.process import crashpoints
+from sluice.common.process.crashpoints import CrashPoint
 
 #: Terms and documents per call, which blocks Redis while it runs.
 MOST_PER_CALL: Final = 200

@@ -8,13 +8,13 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from common import codec
-from common.contracts.workflow.fields import WorkflowJobField
-from common.contracts.workflow.statuses import WorkflowStatus
-from common.features.workflows.reader import WorkflowReader, read_pipeline
-from common.features.workflows.records import JobCursor, JobPage
-from common.jobs.pagination import IndexCursor
-from common.jobs.store import read_reply
+from sluice.common import codec
+from sluice.common.contracts.workflow.fields import WorkflowJobField
+from sluice.common.contracts.workflow.statuses import WorkflowStatus
+from sluice.common.features.workflows.reader import WorkflowReader, read_pipeline
+from sluice.common.features.workflows.records import JobCursor, JobPage
+from sluice.common.jobs.pagination import IndexCursor
+from sluice.common.jobs.store import read_reply
 
 #: Jobs read per round trip, and round trips per request: after that the page ends early.
 SCAN_SIZE = 200

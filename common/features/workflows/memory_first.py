@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from common.contracts.workflow.statuses import (
+from sluice.common.contracts.workflow.statuses import (
     MEMORY_FIRST,
     MOST_ITEMS,
     Action,
     DraftState,
     StepKind,
 )
-from common.features.workflows.definitions import StepDefinition, WorkflowDefinition
+from sluice.common.features.workflows.definitions import StepDefinition, WorkflowDefinition
 
 SOURCES: Final = "sources"
 INDEX_EXTRACT: Final = "index_extract"

@@ -9,14 +9,14 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from common import codec
-from common.codec import Event
-from common.contracts.workflow.fields import StepField, StoredAnswerField, WorkflowJobField
-from common.contracts.workflow.keys import WorkflowKeys
-from common.contracts.workflow.statuses import ItemStatus
-from common.errors import CorruptKey, StoreUnavailable
-from common.features.workflows.definitions import WorkflowDefinition
-from common.features.workflows.records import (
+from sluice.common import codec
+from sluice.common.codec import Event
+from sluice.common.contracts.workflow.fields import StepField, StoredAnswerField, WorkflowJobField
+from sluice.common.contracts.workflow.keys import WorkflowKeys
+from sluice.common.contracts.workflow.statuses import ItemStatus
+from sluice.common.errors import CorruptKey, StoreUnavailable
+from sluice.common.features.workflows.definitions import WorkflowDefinition
+from sluice.common.features.workflows.records import (
     STEP_FIELDS,
     EventPage,
     Item,
@@ -27,8 +27,8 @@ from common.features.workflows.records import (
     parse_item,
     parse_job_definition,
 )
-from common.features.workflows.types import IdempotencyClaim
-from common.jobs.store import read_reply
+from sluice.common.features.workflows.types import IdempotencyClaim
+from sluice.common.jobs.store import read_reply
 
 #: Default and maximum page sizes.
 EVENTS_PAGE_SIZE = 200

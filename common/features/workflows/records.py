@@ -9,10 +9,10 @@ from enum import Enum
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
-from common import codec
-from common.contracts import values_of
-from common.contracts.workflow.fields import ReviewField, StepField, WorkflowJobField
-from common.contracts.workflow.statuses import (
+from sluice.common import codec
+from sluice.common.contracts import values_of
+from sluice.common.contracts.workflow.fields import ReviewField, StepField, WorkflowJobField
+from sluice.common.contracts.workflow.statuses import (
     DeliveryStatus,
     DraftState,
     ItemStatus,
@@ -22,8 +22,12 @@ from common.contracts.workflow.statuses import (
     StepStatus,
     WorkflowStatus,
 )
-from common.errors import CorruptKey
-from common.features.workflows.definitions import ReviewOptions, StepDefinition, WorkflowDefinition
+from sluice.common.errors import CorruptKey
+from sluice.common.features.workflows.definitions import (
+    ReviewOptions,
+    StepDefinition,
+    WorkflowDefinition,
+)
 
 #: Highest progress of a job that is not completed.
 MAX_UNFINISHED_PROGRESS = 0.99

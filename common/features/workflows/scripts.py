@@ -6,13 +6,18 @@ import os
 from pathlib import Path
 from typing import Final
 
-from common.contracts import rag, webhooks
-from common.contracts.workflow import fields, keys, operations, statuses
-from common.features.workflows.types import IdempotencyClaim, StepExecution, StepIds, WorkflowAnswer
-from common.jobs.limits import AdmissionLimits, admission_arguments
-from common.jobs.scripts import JOB_CREATION_PARTS, JobScript, core_constants, read_core_lua
-from common.jobs.store import Fence
-from common.redis.scripts import Argument, lua_enum_names, read_lua, render_lua
+from sluice.common.contracts import rag, webhooks
+from sluice.common.contracts.workflow import fields, keys, operations, statuses
+from sluice.common.features.workflows.types import (
+    IdempotencyClaim,
+    StepExecution,
+    StepIds,
+    WorkflowAnswer,
+)
+from sluice.common.jobs.limits import AdmissionLimits, admission_arguments
+from sluice.common.jobs.scripts import JOB_CREATION_PARTS, JobScript, core_constants, read_core_lua
+from sluice.common.jobs.store import Fence
+from sluice.common.redis.scripts import Argument, lua_enum_names, read_lua, render_lua
 
 _NO_FENCE: Final = Fence("", 0, "")
 

@@ -7,19 +7,19 @@ from typing import Any, Final
 
 from redis.asyncio import Redis
 
-from common import codec
-from common.contracts.jobs import JobKeys
-from common.contracts.workflow.fields import StepField, WorkflowJobField
-from common.contracts.workflow.keys import WorkflowKeys
-from common.contracts.workflow.operations import WorkflowFact, WorkflowOperation
-from common.contracts.workflow.statuses import Action, Selection
-from common.features.workflows.scripts import (
+from sluice.common import codec
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.contracts.workflow.fields import StepField, WorkflowJobField
+from sluice.common.contracts.workflow.keys import WorkflowKeys
+from sluice.common.contracts.workflow.operations import WorkflowFact, WorkflowOperation
+from sluice.common.contracts.workflow.statuses import Action, Selection
+from sluice.common.features.workflows.scripts import (
     execution_arguments,
     flag,
     idempotency_arguments,
     start_arguments,
 )
-from common.features.workflows.types import (
+from sluice.common.features.workflows.types import (
     DecideCommand,
     Decision,
     EditCommand,
@@ -33,10 +33,10 @@ from common.features.workflows.types import (
     WorkflowAnswer,
     WorkflowOutcome,
 )
-from common.jobs.limits import AdmissionLimits, limit_keys
-from common.jobs.store import read_reply
-from common.redis.batching import ScriptBatcher
-from common.redis.scripts import Argument, Record, Reply
+from sluice.common.jobs.limits import AdmissionLimits, limit_keys
+from sluice.common.jobs.store import read_reply
+from sluice.common.redis.batching import ScriptBatcher
+from sluice.common.redis.scripts import Argument, Record, Reply
 
 #: Delay of a review that could not be checked, in milliseconds.
 POSTPONE_MS: Final = 60_000

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
 
-from common.contracts.workflow.statuses import Action, ItemStatus
-from common.features.workflows.definitions import ReviewOptions, WorkflowDefinition
-from common.jobs.store import Fence
+from sluice.common.contracts.workflow.statuses import Action, ItemStatus
+from sluice.common.features.workflows.definitions import ReviewOptions, WorkflowDefinition
+from sluice.common.jobs.store import Fence
 
 
 class WorkflowAnswer(str, Enum):

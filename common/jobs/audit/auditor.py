@@ -16,15 +16,15 @@ from dataclasses import dataclass, replace
 from redis.asyncio import Redis
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
-from common import codec
-from common.contracts.jobs import JobKeys
-from common.errors import SluiceError, StoreUnavailable
-from common.jobs.audit import readers
-from common.jobs.audit.readers import JobCheck, JobReader, QueueSnapshot
-from common.jobs.audit.report import AuditReport, Violation
-from common.jobs.audit.rules import Rule
-from common.jobs.partition_clients import PartitionClients
-from common.redis.connection import TRANSIENT_ERRORS
+from sluice.common import codec
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.errors import SluiceError, StoreUnavailable
+from sluice.common.jobs.audit import readers
+from sluice.common.jobs.audit.readers import JobCheck, JobReader, QueueSnapshot
+from sluice.common.jobs.audit.report import AuditReport, Violation
+from sluice.common.jobs.audit.rules import Rule
+from sluice.common.jobs.partition_clients import PartitionClients
+from sluice.common.redis.connection import TRANSIENT_ERRORS
 
 #: Jobs read in one round trip; processing them keeps the event loop busy for a few milliseconds.
 BATCH = 25

@@ -10,11 +10,11 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from common import codec
-from common.contracts import values_of
-from common.contracts.jobs import JobField, JobKeys, LeaseField, QueueField
-from common.contracts.queue import EXTRA_LANES
-from common.jobs.audit.rules import (
+from sluice.common import codec
+from sluice.common.contracts import values_of
+from sluice.common.contracts.jobs import JobField, JobKeys, LeaseField, QueueField
+from sluice.common.contracts.queue import EXTRA_LANES
+from sluice.common.jobs.audit.rules import (
     CheckContext,
     EventSummary,
     JobSnapshot,
@@ -24,7 +24,7 @@ from common.jobs.audit.rules import (
     find_violations,
     needs_owner_check,
 )
-from common.jobs.store import read_reply
+from sluice.common.jobs.store import read_reply
 
 #: Entries read per page; they include their payloads.
 QUEUE_PAGE_SIZE = 100

@@ -9,13 +9,13 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from common import codec
-from common.contracts import values_of
-from common.contracts.jobs import AuditField, JobField, JobKeys
-from common.errors import StoreUnavailable
-from common.jobs.audit.rules import LOST_JOB_RULES, Rule
-from common.jobs.store import read_reply
-from common.redis.connection import TRANSIENT_ERRORS
+from sluice.common import codec
+from sluice.common.contracts import values_of
+from sluice.common.contracts.jobs import AuditField, JobField, JobKeys
+from sluice.common.errors import StoreUnavailable
+from sluice.common.jobs.audit.rules import LOST_JOB_RULES, Rule
+from sluice.common.jobs.store import read_reply
+from sluice.common.redis.connection import TRANSIENT_ERRORS
 
 #: Violations listed in the stored report; all are counted.
 FOUND_KEPT = 100

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from common import codec
-from common.contracts import values_of
-from common.contracts.jobs import TERMINAL, EventField, JobField, Status
+from sluice.common import codec
+from sluice.common.contracts import values_of
+from sluice.common.contracts.jobs import TERMINAL, EventField, JobField, Status
 
 _TYPE = EventField.TYPE.encode()
 _JOB_ID, _STATUS = JobField.JOB_ID.encode(), JobField.STATUS.encode()

@@ -8,14 +8,14 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from common import codec
-from common.contracts.jobs import DataField, DeadReason, QueueField
-from common.jobs import partitioned_queue
-from common.jobs.pagination import MergedPages, PageSource
-from common.jobs.partitioned_queue import DeadLetterId, PartitionedQueue
-from common.jobs.protocols import QueueProtocol
-from common.jobs.queue import DeadLetter
-from gateway.http.problems import Problem
+from sluice.common import codec
+from sluice.common.contracts.jobs import DataField, DeadReason, QueueField
+from sluice.common.jobs import partitioned_queue
+from sluice.common.jobs.pagination import MergedPages, PageSource
+from sluice.common.jobs.partitioned_queue import DeadLetterId, PartitionedQueue
+from sluice.common.jobs.protocols import QueueProtocol
+from sluice.common.jobs.queue import DeadLetter
+from sluice.gateway.http.problems import Problem
 
 #: Most dead letters read at once from a partition, each with its payload; fewer if they have more
 #: than BYTES_AT_ONCE.

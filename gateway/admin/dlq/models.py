@@ -15,9 +15,9 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from common.contracts.jobs import DeadReason, Task
-from common.jobs import partitioned_queue
-from gateway.admin.dlq.listing import FINGERPRINT_DIGITS
+from sluice.common.contracts.jobs import DeadReason, Task
+from sluice.common.jobs import partitioned_queue
+from sluice.gateway.admin.dlq.listing import FINGERPRINT_DIGITS
 
 #: Most dead letters redriven by one request, and the default.
 REDRIVE_MAX = 1000

@@ -4,22 +4,31 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from common import codec
-from common.access.record import tenant_tail
-from common.access.store import KeyStore
-from common.contracts.access import TAIL_DIGITS
-from common.contracts.jobs import TASKS, QueueField, Task
-from common.contracts.queue import Answer
-from common.contracts.rag import UPLOAD_FIELD, upload_key
-from common.errors import CorruptKey
-from common.jobs.options import JobOptions
-from common.jobs.queue import DeadLetter, DeadLetterRedrive
-from common.jobs.store import read_reply, reply_int
-from gateway.admin.dlq.listing import DeadLetterFilter, dead_letter_not_found, iter_dead_letters
-from gateway.admin.dlq.models import RedriveReport, RedriveRequest, ScheduledRedrive, SkippedRedrive
-from gateway.http.problems import Problem, problem_of
-from gateway.jobs import refusals
-from gateway.state import GatewayState
+from sluice.common import codec
+from sluice.common.access.record import tenant_tail
+from sluice.common.access.store import KeyStore
+from sluice.common.contracts.access import TAIL_DIGITS
+from sluice.common.contracts.jobs import TASKS, QueueField, Task
+from sluice.common.contracts.queue import Answer
+from sluice.common.contracts.rag import UPLOAD_FIELD, upload_key
+from sluice.common.errors import CorruptKey
+from sluice.common.jobs.options import JobOptions
+from sluice.common.jobs.queue import DeadLetter, DeadLetterRedrive
+from sluice.common.jobs.store import read_reply, reply_int
+from sluice.gateway.admin.dlq.listing import (
+    DeadLetterFilter,
+    dead_letter_not_found,
+    iter_dead_letters,
+)
+from sluice.gateway.admin.dlq.models import (
+    RedriveReport,
+    RedriveRequest,
+    ScheduledRedrive,
+    SkippedRedrive,
+)
+from sluice.gateway.http.problems import Problem, problem_of
+from sluice.gateway.jobs import refusals
+from sluice.gateway.state import GatewayState
 
 #: Code of requested dead letters beyond `limit`.
 OVER_LIMIT = "over_limit"

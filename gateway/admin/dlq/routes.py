@@ -9,12 +9,16 @@ from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 
-from common import codec
-from common.contracts.access import AuditAction
-from common.contracts.jobs import DeadReason
-from gateway.admin.dlq import listing
-from gateway.admin.dlq.listing import DeadLetterFilter, dead_letter_not_found, group_by_failure
-from gateway.admin.dlq.models import (
+from sluice.common import codec
+from sluice.common.contracts.access import AuditAction
+from sluice.common.contracts.jobs import DeadReason
+from sluice.gateway.admin.dlq import listing
+from sluice.gateway.admin.dlq.listing import (
+    DeadLetterFilter,
+    dead_letter_not_found,
+    group_by_failure,
+)
+from sluice.gateway.admin.dlq.models import (
     DEAD_LETTER_ID,
     PARTITIONS,
     DeadLetterGroup,
@@ -29,12 +33,12 @@ from gateway.admin.dlq.models import (
     audit_target,
     canonical_id,
 )
-from gateway.admin.dlq.redrive import RedriveRun, redrive
-from gateway.http.openapi.schema import problem_responses
-from gateway.http.problems import Problem, validation_problem
-from gateway.http.routing import JsonBody, JsonRoute
-from gateway.jobs.lookup import location_headers
-from gateway.state import GatewayState, state_of
+from sluice.gateway.admin.dlq.redrive import RedriveRun, redrive
+from sluice.gateway.http.openapi.schema import problem_responses
+from sluice.gateway.http.problems import Problem, validation_problem
+from sluice.gateway.http.routing import JsonBody, JsonRoute
+from sluice.gateway.jobs.lookup import location_headers
+from sluice.gateway.state import GatewayState, state_of
 
 _ID = "The id from the list."
 _EXAMPLE = "1760000000000-0"

@@ -15,25 +15,25 @@ from typing import Any, Final, NamedTuple
 
 from starlette.requests import Request
 
-from common import codec
-from common.aio import cancel
-from common.contracts.jobs import EventField, JobField
-from common.contracts.stats import ONE_SECOND, FeedEvent, StatsKeys
-from common.contracts.workflow.statuses import WORKFLOW_JOB_ID_PATTERN as WORKFLOW_JOB_ID
-from common.errors import SluiceError
-from common.jobs.partition_clients import PartitionClient, PartitionClients, gather_partial
-from common.jobs.store import read_reply
-from gateway.auth.callers import Caller
-from gateway.dashboard.activity.subscriber import ActivitySubscriber
-from gateway.events.base import BaseHub
-from gateway.events.frames import Frame
-from gateway.events.hub import SseMetrics
-from gateway.events.subscriber import format_position
-from gateway.jobs.models import SUMMARY_FIELD_NAMES, summary
-from gateway.observability.history.reader import HistoryReader
-from gateway.observability.history.rings import Rings
-from gateway.observability.history.samples import Point
-from gateway.state import GatewayState
+from sluice.common import codec
+from sluice.common.aio import cancel
+from sluice.common.contracts.jobs import EventField, JobField
+from sluice.common.contracts.stats import ONE_SECOND, FeedEvent, StatsKeys
+from sluice.common.contracts.workflow.statuses import WORKFLOW_JOB_ID_PATTERN as WORKFLOW_JOB_ID
+from sluice.common.errors import SluiceError
+from sluice.common.jobs.partition_clients import PartitionClient, PartitionClients, gather_partial
+from sluice.common.jobs.store import read_reply
+from sluice.gateway.auth.callers import Caller
+from sluice.gateway.dashboard.activity.subscriber import ActivitySubscriber
+from sluice.gateway.events.base import BaseHub
+from sluice.gateway.events.frames import Frame
+from sluice.gateway.events.hub import SseMetrics
+from sluice.gateway.events.subscriber import format_position
+from sluice.gateway.jobs.models import SUMMARY_FIELD_NAMES, summary
+from sluice.gateway.observability.history.reader import HistoryReader
+from sluice.gateway.observability.history.rings import Rings
+from sluice.gateway.observability.history.samples import Point
+from sluice.gateway.state import GatewayState
 
 #: Maximum number of jobs in one event.
 MAX_JOBS_PER_EVENT: Final = 50

@@ -9,11 +9,11 @@ from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from common.contracts.access import Scope
-from common.contracts.stats import ONE_SECOND, FeedEvent
-from gateway.auth.callers import Caller, caller_of
-from gateway.dashboard.activity.feed import history_of
-from gateway.events.response import (
+from sluice.common.contracts.access import Scope
+from sluice.common.contracts.stats import ONE_SECOND, FeedEvent
+from sluice.gateway.auth.callers import Caller, caller_of
+from sluice.gateway.dashboard.activity.feed import history_of
+from sluice.gateway.events.response import (
     SEND_TIMEOUT_S,
     EventStreamResponse,
     hello_frame,
@@ -21,13 +21,13 @@ from gateway.events.response import (
     relay,
     resume_position,
 )
-from gateway.http.headers import LastEventId, LastEventIdQuery
-from gateway.http.openapi.schema import problem_responses
-from gateway.http.problems import FieldProblem, Problem
-from gateway.http.routing import DirectRoute, declare
-from gateway.jobs.openapi import SSE_EVENT
-from gateway.jobs.refusals import check_streams
-from gateway.state import state_of
+from sluice.gateway.http.headers import LastEventId, LastEventIdQuery
+from sluice.gateway.http.openapi.schema import problem_responses
+from sluice.gateway.http.problems import FieldProblem, Problem
+from sluice.gateway.http.routing import DirectRoute, declare
+from sluice.gateway.jobs.openapi import SSE_EVENT
+from sluice.gateway.jobs.refusals import check_streams
+from sluice.gateway.state import state_of
 
 router = APIRouter(route_class=DirectRoute, tags=["health"])
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from common.contracts.jobs import FrameType
-from common.contracts.stats import ONE_SECOND
-from gateway.events.base import BaseSubscriber
-from gateway.events.frames import Frame, notice_frame
-from gateway.events.subscriber import MAX_QUEUED_BYTES, format_position
+from sluice.common.contracts.jobs import FrameType
+from sluice.common.contracts.stats import ONE_SECOND
+from sluice.gateway.events.base import BaseSubscriber
+from sluice.gateway.events.frames import Frame, notice_frame
+from sluice.gateway.events.subscriber import MAX_QUEUED_BYTES, format_position
 
 if TYPE_CHECKING:
-    from gateway.dashboard.activity.feed import ActivityFeed
+    from sluice.gateway.dashboard.activity.feed import ActivityFeed
 
 
 class ActivitySubscriber(BaseSubscriber):

@@ -7,20 +7,20 @@ from typing import Any, Final, NamedTuple
 
 from starlette.requests import Request
 
-from common import codec
-from common.contracts.bullmq import BullAnswer
-from common.features.bullmq.queue import AddResult, BullQueue, NewBullJob
-from common.observability import logs
-from common.text import plural
-from gateway.auth.callers import Caller, caller_of
-from gateway.features.bullmq.models import AddOutcome, AddRequest, is_job_id
-from gateway.features.bullmq.queues import BullQueues, bullmq_of
-from gateway.http.headers import checked_idempotency_key
-from gateway.http.problems import FieldProblem, Problem, retry_headers
-from gateway.jobs.backpressure import DEFAULT_RETRY_S, bound_retry_s
-from gateway.jobs.ids import new_job_id
-from gateway.jobs.submit import check_reserved_tools
-from gateway.state import GatewayState, state_of
+from sluice.common import codec
+from sluice.common.contracts.bullmq import BullAnswer
+from sluice.common.features.bullmq.queue import AddResult, BullQueue, NewBullJob
+from sluice.common.observability import logs
+from sluice.common.text import plural
+from sluice.gateway.auth.callers import Caller, caller_of
+from sluice.gateway.features.bullmq.models import AddOutcome, AddRequest, is_job_id
+from sluice.gateway.features.bullmq.queues import BullQueues, bullmq_of
+from sluice.gateway.http.headers import checked_idempotency_key
+from sluice.gateway.http.problems import FieldProblem, Problem, retry_headers
+from sluice.gateway.jobs.backpressure import DEFAULT_RETRY_S, bound_retry_s
+from sluice.gateway.jobs.ids import new_job_id
+from sluice.gateway.jobs.submit import check_reserved_tools
+from sluice.gateway.state import GatewayState, state_of
 
 #: Prefix of ids derived from an Idempotency-Key that is not a valid job id.
 KEY_ID_PREFIX: Final = "key-"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from common import codec
-from common.contracts.bullmq import EVENTS_STEP, BullEvent, BullEventField, BullKeys
-from common.contracts.jobs import EventField
-from gateway.events.frames import Frame, Source
+from sluice.common import codec
+from sluice.common.contracts.bullmq import EVENTS_STEP, BullEvent, BullEventField, BullKeys
+from sluice.common.contracts.jobs import EventField
+from sluice.gateway.events.frames import Frame, Source
 
 #: Terminal events, unless the job is retried by hand.
 ENDING: Final = frozenset(

@@ -7,15 +7,15 @@ from typing import Annotated
 from fastapi import Depends, Path
 from starlette.requests import Request
 
-from common import codec
-from common.contracts.bullmq import BullField
-from common.features.bullmq.job import BullJob
-from common.features.bullmq.queue import BullQueue
-from common.observability import logs
-from gateway.auth.callers import caller_of
-from gateway.features.bullmq.queues import bullmq_of
-from gateway.http import paths
-from gateway.http.problems import Problem
+from sluice.common import codec
+from sluice.common.contracts.bullmq import BullField
+from sluice.common.features.bullmq.job import BullJob
+from sluice.common.features.bullmq.queue import BullQueue
+from sluice.common.observability import logs
+from sluice.gateway.auth.callers import caller_of
+from sluice.gateway.features.bullmq.queues import bullmq_of
+from sluice.gateway.http import paths
+from sluice.gateway.http.problems import Problem
 
 #: Longest accepted id; those of schedulers (`repeat:…`) are the longest.
 LONGEST_ID = 1024

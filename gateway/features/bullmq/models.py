@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
-from common.contracts.bullmq import BullAnswer, BullState
+from sluice.common.contracts.bullmq import BullAnswer, BullState
 
 EXAMPLE_REQUEST: Final[dict[str, Any]] = {
     "name": "video-generation",

@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 from fastapi import Depends
 
-from gateway.features.bullmq.lookup import JobPath, QueuePath
-from gateway.features.bullmq.models import EXAMPLE_REQUEST, AddRequest, RemoveJobResponse
-from gateway.http.openapi.schema import problem_responses
-from gateway.http.routing import JsonBody
-from gateway.jobs.openapi import event_stream
+from sluice.gateway.features.bullmq.lookup import JobPath, QueuePath
+from sluice.gateway.features.bullmq.models import EXAMPLE_REQUEST, AddRequest, RemoveJobResponse
+from sluice.gateway.http.openapi.schema import problem_responses
+from sluice.gateway.http.routing import JsonBody
+from sluice.gateway.jobs.openapi import event_stream
 
 AddBody = Annotated[AddRequest, Depends(JsonBody(AddRequest, EXAMPLE_REQUEST))]
 _GONE = "The queue or the job does not exist."

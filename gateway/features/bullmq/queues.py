@@ -9,18 +9,18 @@ from typing import Final
 from redis.exceptions import RedisError
 from starlette.requests import Request
 
-from common.contracts.bullmq import BullAnswer, BullKeys
-from common.errors import StoreUnavailable
-from common.features.bullmq import package
-from common.features.bullmq.job import parse_queue_names
-from common.features.bullmq.queue import BullQueue
-from common.features.bullmq.scripts import ScriptRunner
-from common.redis.connection import TRANSIENT_ERRORS
-from common.redis.partitions import Partitions
-from common.redis.pipelined import CommandClient
-from common.settings.gateway import GatewaySettings
-from gateway.events.hub import EventHub, SseMetrics
-from gateway.http.problems import Problem
+from sluice.common.contracts.bullmq import BullAnswer, BullKeys
+from sluice.common.errors import StoreUnavailable
+from sluice.common.features.bullmq import package
+from sluice.common.features.bullmq.job import parse_queue_names
+from sluice.common.features.bullmq.queue import BullQueue
+from sluice.common.features.bullmq.scripts import ScriptRunner
+from sluice.common.redis.connection import TRANSIENT_ERRORS
+from sluice.common.redis.partitions import Partitions
+from sluice.common.redis.pipelined import CommandClient
+from sluice.common.settings.gateway import GatewaySettings
+from sluice.gateway.events.hub import EventHub, SseMetrics
+from sluice.gateway.http.problems import Problem
 
 #: Possible answers to a request to add a job.
 ADD_ANSWERS: Final = (

@@ -8,10 +8,10 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from common.contracts.bullmq import BullAnswer
-from gateway.auth.callers import caller_of
-from gateway.events.frames import Source
-from gateway.events.response import (
+from sluice.common.contracts.bullmq import BullAnswer
+from sluice.gateway.auth.callers import caller_of
+from sluice.gateway.events.frames import Source
+from sluice.gateway.events.response import (
     SEND_TIMEOUT_S,
     EventStreamResponse,
     hello_frame,
@@ -19,11 +19,11 @@ from gateway.events.response import (
     resume_position,
     stream_events,
 )
-from gateway.events.subscriber import Position
-from gateway.feature import Feature, FeatureContext
-from gateway.features.bullmq import add
-from gateway.features.bullmq.events import job_source, queue_source
-from gateway.features.bullmq.lookup import (
+from sluice.gateway.events.subscriber import Position
+from sluice.gateway.feature import Feature, FeatureContext
+from sluice.gateway.features.bullmq import add
+from sluice.gateway.features.bullmq.events import job_source, queue_source
+from sluice.gateway.features.bullmq.lookup import (
     CheckedJobId,
     CheckedQueue,
     body_of,
@@ -31,21 +31,26 @@ from gateway.features.bullmq.lookup import (
     job_not_found,
     queue_of,
 )
-from gateway.features.bullmq.models import (
+from sluice.gateway.features.bullmq.models import (
     AddJobResponse,
     AddOutcome,
     BullJobView,
     RemovalOutcome,
     RemoveJobResponse,
 )
-from gateway.features.bullmq.openapi import ADD, READ, REMOVE, WATCH, WATCH_QUEUE, AddBody
-from gateway.features.bullmq.queues import BullQueues, bullmq_of, check_settings
-from gateway.http import paths
-from gateway.http.headers import REPLAYED_HEADERS, IdempotencyKey, IfNoneMatch, json_with_etag
-from gateway.http.problems import Problem
-from gateway.http.routing import DirectRoute, JsonRoute
-from gateway.jobs.refusals import check_streams
-from gateway.state import state_of
+from sluice.gateway.features.bullmq.openapi import ADD, READ, REMOVE, WATCH, WATCH_QUEUE, AddBody
+from sluice.gateway.features.bullmq.queues import BullQueues, bullmq_of, check_settings
+from sluice.gateway.http import paths
+from sluice.gateway.http.headers import (
+    REPLAYED_HEADERS,
+    IdempotencyKey,
+    IfNoneMatch,
+    json_with_etag,
+)
+from sluice.gateway.http.problems import Problem
+from sluice.gateway.http.routing import DirectRoute, JsonRoute
+from sluice.gateway.jobs.refusals import check_streams
+from sluice.gateway.state import state_of
 
 #: Last events of a queue that are searched for those of a removed job.
 EVENT_SCAN_MAX: Final = 1000

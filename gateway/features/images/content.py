@@ -12,16 +12,16 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from common.contracts.images import CONTENT_TYPE, STORAGE_SUFFIX, ImageStatus
-from common.features.images.records import ImageRecord, ImageResult
-from common.features.images.storage.base import ObjectContent, StorageError
-from gateway.features.images.delete import storage_unavailable
-from gateway.features.images.lookup import CheckedImageId, find_image
-from gateway.features.images.openapi import CONTENT
-from gateway.features.images.state import images_of
-from gateway.http import paths
-from gateway.http.headers import IfNoneMatch, is_etag_listed, not_modified
-from gateway.http.problems import Problem
+from sluice.common.contracts.images import CONTENT_TYPE, STORAGE_SUFFIX, ImageStatus
+from sluice.common.features.images.records import ImageRecord, ImageResult
+from sluice.common.features.images.storage.base import ObjectContent, StorageError
+from sluice.gateway.features.images.delete import storage_unavailable
+from sluice.gateway.features.images.lookup import CheckedImageId, find_image
+from sluice.gateway.features.images.openapi import CONTENT
+from sluice.gateway.features.images.state import images_of
+from sluice.gateway.http import paths
+from sluice.gateway.http.headers import IfNoneMatch, is_etag_listed, not_modified
+from sluice.gateway.http.problems import Problem
 
 #: Seconds a presigned URL of the object store is valid.
 URL_TTL_S: Final = 300

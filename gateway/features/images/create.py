@@ -10,22 +10,22 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from common import codec
-from common.contracts.images import STATUS_TTL_S, ImageFact, ImageKeys, ImageStatus
-from common.features.images.records import ImageRecord
-from common.features.images.types import ImageAnswer, NewImage
-from common.settings.gateway import GatewaySettings
-from gateway.auth.callers import Caller, caller_of
-from gateway.features.images.lookup import check_task, image_not_found, may_exist
-from gateway.features.images.models import CreateImageRequest, CreateImageResponse
-from gateway.features.images.state import images_of
-from gateway.features.images.upload.tokens import UploadClaims, UploadTokens
-from gateway.http.body import parse_body
-from gateway.http.headers import REPLAYED_HEADERS, checked_idempotency_key
-from gateway.http.paths import image_events_url, image_upload_url, image_url
-from gateway.http.problems import Problem
-from gateway.jobs.ids import new_job_id
-from gateway.state import state_of
+from sluice.common import codec
+from sluice.common.contracts.images import STATUS_TTL_S, ImageFact, ImageKeys, ImageStatus
+from sluice.common.features.images.records import ImageRecord
+from sluice.common.features.images.types import ImageAnswer, NewImage
+from sluice.common.settings.gateway import GatewaySettings
+from sluice.gateway.auth.callers import Caller, caller_of
+from sluice.gateway.features.images.lookup import check_task, image_not_found, may_exist
+from sluice.gateway.features.images.models import CreateImageRequest, CreateImageResponse
+from sluice.gateway.features.images.state import images_of
+from sluice.gateway.features.images.upload.tokens import UploadClaims, UploadTokens
+from sluice.gateway.http.body import parse_body
+from sluice.gateway.http.headers import REPLAYED_HEADERS, checked_idempotency_key
+from sluice.gateway.http.paths import image_events_url, image_upload_url, image_url
+from sluice.gateway.http.problems import Problem
+from sluice.gateway.jobs.ids import new_job_id
+from sluice.gateway.state import state_of
 
 _JSON: Final = "application/json"
 _TIME: Final = "%Y-%m-%dT%H:%M:%SZ"

@@ -8,13 +8,13 @@ from typing import Any
 
 from starlette.requests import Request
 
-from common.contracts.images import ImageFact, ImageStatus, storage_key
-from common.features.images.records import ImageRecord
-from common.features.images.storage.base import Storage, StorageError
-from common.features.images.types import ImageAnswer
-from gateway.features.images.state import images_of
-from gateway.http.problems import Problem, retry_headers
-from gateway.state import state_of
+from sluice.common.contracts.images import ImageFact, ImageStatus, storage_key
+from sluice.common.features.images.records import ImageRecord
+from sluice.common.features.images.storage.base import Storage, StorageError
+from sluice.common.features.images.types import ImageAnswer
+from sluice.gateway.features.images.state import images_of
+from sluice.gateway.http.problems import Problem, retry_headers
+from sluice.gateway.state import state_of
 
 log = logging.getLogger(__name__)
 

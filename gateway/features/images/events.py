@@ -15,14 +15,20 @@ from typing import Any, Final
 
 from pydantic import BaseModel, Field
 
-from common import codec
-from common.contracts.images import CONTENT_TYPE, STAGE_PROGRESS, ImageArgument, ImageStatus, Stage
-from common.contracts.jobs import EventField, FrameType
-from common.features.images.records import ImageRecord
-from common.features.images.types import ImageProgress
-from gateway.events.frames import Frame, notice_frame
-from gateway.features.images.models import EXAMPLE_ID
-from gateway.http.paths import image_content_url
+from sluice.common import codec
+from sluice.common.contracts.images import (
+    CONTENT_TYPE,
+    STAGE_PROGRESS,
+    ImageArgument,
+    ImageStatus,
+    Stage,
+)
+from sluice.common.contracts.jobs import EventField, FrameType
+from sluice.common.features.images.records import ImageRecord
+from sluice.common.features.images.types import ImageProgress
+from sluice.gateway.events.frames import Frame, notice_frame
+from sluice.gateway.features.images.models import EXAMPLE_ID
+from sluice.gateway.http.paths import image_content_url
 
 
 class ImageEventData(BaseModel):

@@ -14,12 +14,12 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Final
 
-from common.codec import decode_text
-from common.errors import SluiceError
-from common.features.images.reader import ImageReader
-from gateway.events.base import BaseHub, BaseSubscriber
-from gateway.events.frames import Frame
-from gateway.features.images.events import (
+from sluice.common.codec import decode_text
+from sluice.common.errors import SluiceError
+from sluice.common.features.images.reader import ImageReader
+from sluice.gateway.events.base import BaseHub, BaseSubscriber
+from sluice.gateway.events.frames import Frame
+from sluice.gateway.features.images.events import (
     TERMINAL_STAGES,
     ImageState,
     gone_state,

@@ -9,15 +9,15 @@ from typing import Annotated, Final
 from fastapi import Depends, Path
 from starlette.requests import Request
 
-from common.contracts.images import ImageArgument
-from common.features.images.records import ImageRecord
-from common.features.images.types import ImageAnswer, ImageOutcome
-from gateway.auth.callers import Caller, caller_of
-from gateway.features.images.models import EXAMPLE_ID
-from gateway.features.images.state import images_of
-from gateway.http.problems import Problem
-from gateway.jobs import admission
-from gateway.jobs.refusals import check_tool_jobs
+from sluice.common.contracts.images import ImageArgument
+from sluice.common.features.images.records import ImageRecord
+from sluice.common.features.images.types import ImageAnswer, ImageOutcome
+from sluice.gateway.auth.callers import Caller, caller_of
+from sluice.gateway.features.images.models import EXAMPLE_ID
+from sluice.gateway.features.images.state import images_of
+from sluice.gateway.http.problems import Problem
+from sluice.gateway.jobs import admission
+from sluice.gateway.jobs.refusals import check_tool_jobs
 
 #: A version 4 UUID.
 IMAGE_ID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
-from common import codec
-from common.contracts.images import RESULT_GROUP, ImageKeys
+from sluice.common import codec
+from sluice.common.contracts.images import RESULT_GROUP, ImageKeys
 
 #: Number of replies to `add_commands`.
 REPLIES: Final = 3

@@ -15,8 +15,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from common import codec
-from common.contracts.images import (
+from sluice.common import codec
+from sluice.common.contracts.images import (
     CONTENT_TYPE,
     STAGE_PROGRESS,
     DetailField,
@@ -25,10 +25,10 @@ from common.contracts.images import (
     ImageStatus,
     Stage,
 )
-from common.features.images.records import ImageRecord
-from common.features.images.types import ImageProgress
-from gateway.features.images.upload.sink import UPLOAD_TYPES, normalize_type
-from gateway.http.paths import image_content_url, image_upload_url
+from sluice.common.features.images.records import ImageRecord
+from sluice.common.features.images.types import ImageProgress
+from sluice.gateway.features.images.upload.sink import UPLOAD_TYPES, normalize_type
+from sluice.gateway.http.paths import image_content_url, image_upload_url
 
 #: Bytes of JSON that `metadata` may have.
 MOST_METADATA = 16 * 1024

@@ -8,15 +8,15 @@ from annotated_types import Len
 from fastapi import Depends, Header
 from pydantic import BaseModel, Field, TypeAdapter
 
-from common.contracts.images import CONTENT_TYPE
-from gateway.features.images.lookup import ImageIdPath
-from gateway.features.images.models import EXAMPLE_ID, EXAMPLE_REQUEST, CreateImageRequest
-from gateway.features.images.upload.sink import FORM, UPLOAD_TYPES
-from gateway.features.images.upload.tokens import HEADER
-from gateway.http.headers import text_schema
-from gateway.http.openapi.schema import problem_responses
-from gateway.http.routing import RawJsonBody, declare
-from gateway.jobs.openapi import event_stream
+from sluice.common.contracts.images import CONTENT_TYPE
+from sluice.gateway.features.images.lookup import ImageIdPath
+from sluice.gateway.features.images.models import EXAMPLE_ID, EXAMPLE_REQUEST, CreateImageRequest
+from sluice.gateway.features.images.upload.sink import FORM, UPLOAD_TYPES
+from sluice.gateway.features.images.upload.tokens import HEADER
+from sluice.gateway.http.headers import text_schema
+from sluice.gateway.http.openapi.schema import problem_responses
+from sluice.gateway.http.routing import RawJsonBody, declare
+from sluice.gateway.jobs.openapi import event_stream
 
 _GONE = "The image does not exist or has expired."
 _AWAY = "Redis does not answer."

@@ -19,16 +19,16 @@ from typing import Any, Final, NamedTuple
 
 from redis.exceptions import RedisError, ResponseError
 
-from common.codec import decode_text
-from common.contracts.images import MOST_DELIVERIES, RESULT_CONSUMER_PREFIX, RESULT_GROUP
-from common.errors import StoreUnavailable
-from common.features.images.records import find_entry_error
-from common.features.images.store import ImageStore
-from common.features.images.types import ImageAnswer
-from common.redis.connection import TRANSIENT_ERRORS
-from common.redis.pipelined import CommandClient
-from common.text import plural
-from gateway.features.images.metrics import ImageMetrics, ResultOutcome
+from sluice.common.codec import decode_text
+from sluice.common.contracts.images import MOST_DELIVERIES, RESULT_CONSUMER_PREFIX, RESULT_GROUP
+from sluice.common.errors import StoreUnavailable
+from sluice.common.features.images.records import find_entry_error
+from sluice.common.features.images.store import ImageStore
+from sluice.common.features.images.types import ImageAnswer
+from sluice.common.redis.connection import TRANSIENT_ERRORS
+from sluice.common.redis.pipelined import CommandClient
+from sluice.common.text import plural
+from sluice.gateway.features.images.metrics import ImageMetrics, ResultOutcome
 
 log = logging.getLogger(__name__)
 

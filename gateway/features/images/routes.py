@@ -11,26 +11,26 @@ from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from common import codec
-from common.contracts.access import AuditAction
-from common.contracts.images import ImageArgument, ImageStatus, Stage
-from common.contracts.jobs import Task
-from common.features.images.scripts import IMAGE_SCRIPT
-from common.features.images.storage.factory import create_storage
-from common.features.images.types import ImageAnswer
-from gateway.auth.callers import caller_of
-from gateway.events.response import (
+from sluice.common import codec
+from sluice.common.contracts.access import AuditAction
+from sluice.common.contracts.images import ImageArgument, ImageStatus, Stage
+from sluice.common.contracts.jobs import Task
+from sluice.common.features.images.scripts import IMAGE_SCRIPT
+from sluice.common.features.images.storage.factory import create_storage
+from sluice.common.features.images.types import ImageAnswer
+from sluice.gateway.auth.callers import caller_of
+from sluice.gateway.events.response import (
     SEND_TIMEOUT_S,
     EventStreamResponse,
     hello_frame,
     negotiate_media_type,
     relay,
 )
-from gateway.feature import Feature, FeatureContext, background_tasks
-from gateway.features.images import content, create, delete, models
-from gateway.features.images.events import ImageState, gone_state
-from gateway.features.images.hub import event_id_of
-from gateway.features.images.lookup import (
+from sluice.gateway.feature import Feature, FeatureContext, background_tasks
+from sluice.gateway.features.images import content, create, delete, models
+from sluice.gateway.features.images.events import ImageState, gone_state
+from sluice.gateway.features.images.hub import event_id_of
+from sluice.gateway.features.images.lookup import (
     CheckedImageId,
     check_task,
     find_image,
@@ -38,15 +38,15 @@ from gateway.features.images.lookup import (
     image_not_found,
     may_exist,
 )
-from gateway.features.images.metrics import UploadOutcome
-from gateway.features.images.models import (
+from sluice.gateway.features.images.metrics import UploadOutcome
+from sluice.gateway.features.images.models import (
     CreateImageResponse,
     ImagePage,
     ImageView,
     RetryUploadResponse,
     UploadImageResponse,
 )
-from gateway.features.images.openapi import (
+from sluice.gateway.features.images.openapi import (
     CREATE,
     DELETE,
     LIST,
@@ -57,16 +57,16 @@ from gateway.features.images.openapi import (
     WATCH_MANY,
     CreateBody,
 )
-from gateway.features.images.result_consumer import BLOCK_S, ResultConsumer
-from gateway.features.images.state import ImageServices, images_of
-from gateway.features.images.upload.upload import upload
-from gateway.http import paths
-from gateway.http.headers import IdempotencyKey, IfNoneMatch, json_with_etag
-from gateway.http.problems import FieldProblem, Problem, problem_of
-from gateway.http.routing import DirectRoute, JsonRoute
-from gateway.jobs.refusals import check_streams
-from gateway.observability.metrics.http import job_metrics_of
-from gateway.state import state_of
+from sluice.gateway.features.images.result_consumer import BLOCK_S, ResultConsumer
+from sluice.gateway.features.images.state import ImageServices, images_of
+from sluice.gateway.features.images.upload.upload import upload
+from sluice.gateway.http import paths
+from sluice.gateway.http.headers import IdempotencyKey, IfNoneMatch, json_with_etag
+from sluice.gateway.http.problems import FieldProblem, Problem, problem_of
+from sluice.gateway.http.routing import DirectRoute, JsonRoute
+from sluice.gateway.jobs.refusals import check_streams
+from sluice.gateway.observability.metrics.http import job_metrics_of
+from sluice.gateway.state import state_of
 
 _JSON = "application/json"
 #: Most images on a page.

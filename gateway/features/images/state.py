@@ -8,17 +8,17 @@ from typing import Final
 
 from starlette.requests import Request
 
-from common.contracts.images import ImageKeys
-from common.features.images.reader import ImageReader
-from common.features.images.storage.base import Storage
-from common.features.images.storage.factory import create_spool, create_storage
-from common.features.images.storage.spool import Spool
-from common.features.images.store import ImageStore
-from common.redis.batching import ScriptBatcher
-from gateway.features.images.hub import ImageHub
-from gateway.features.images.metrics import ImageMetrics
-from gateway.features.images.upload.tokens import UploadTokens
-from gateway.state import GatewayState
+from sluice.common.contracts.images import ImageKeys
+from sluice.common.features.images.reader import ImageReader
+from sluice.common.features.images.storage.base import Storage
+from sluice.common.features.images.storage.factory import create_spool, create_storage
+from sluice.common.features.images.storage.spool import Spool
+from sluice.common.features.images.store import ImageStore
+from sluice.common.redis.batching import ScriptBatcher
+from sluice.gateway.features.images.hub import ImageHub
+from sluice.gateway.features.images.metrics import ImageMetrics
+from sluice.gateway.features.images.upload.tokens import UploadTokens
+from sluice.gateway.state import GatewayState
 
 #: Threads that write uploads; they mostly wait for the disk.
 SPOOL_THREADS: Final = 4

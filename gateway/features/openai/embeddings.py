@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
-from common.contracts.models import EMBED_MAX_TEXTS
-from gateway.features.openai.chat.request import UNSUPPORTED, Name
-from gateway.features.openai.errors import answer_invalid
+from sluice.common.contracts.models import EMBED_MAX_TEXTS
+from sluice.gateway.features.openai.chat.request import UNSUPPORTED, Name
+from sluice.gateway.features.openai.errors import answer_invalid
 
 BASE64 = "base64"
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from common import codec
-from common.codec import Job
-from common.contracts.jobs import DataField, ErrorKind, Status
-from common.contracts.models import ModelErrorKind, ToolErrorKind
-from gateway.http.problems import Problem, retry_headers
-from gateway.jobs.lookup import location_headers
+from sluice.common import codec
+from sluice.common.codec import Job
+from sluice.common.contracts.jobs import DataField, ErrorKind, Status
+from sluice.common.contracts.models import ModelErrorKind, ToolErrorKind
+from sluice.gateway.http.problems import Problem, retry_headers
+from sluice.gateway.jobs.lookup import location_headers
 
 #: Status by kind of error; 500 for any other kind.
 STATUSES: dict[str, int] = {

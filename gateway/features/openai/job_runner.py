@@ -12,19 +12,24 @@ from typing import Any, NamedTuple, TypeVar
 from starlette.requests import Request
 from starlette.types import Receive
 
-from common import codec
-from common.aio import cancel
-from common.codec import Job
-from common.contracts.jobs import DataField, EventField, FrameType, JobField, Status, Task
-from common.errors import SluiceError, StoreUnavailable
-from gateway.auth.callers import Caller, caller_of
-from gateway.auth.middleware import invalid_key
-from gateway.events.frames import Frame
-from gateway.features.openai.errors import gateway_stopping, job_expired, job_failure, job_headers
-from gateway.jobs.lookup import wait_for_disconnect
-from gateway.jobs.refusals import check_streams
-from gateway.jobs.submit import submit
-from gateway.state import GatewayState, state_of
+from sluice.common import codec
+from sluice.common.aio import cancel
+from sluice.common.codec import Job
+from sluice.common.contracts.jobs import DataField, EventField, FrameType, JobField, Status, Task
+from sluice.common.errors import SluiceError, StoreUnavailable
+from sluice.gateway.auth.callers import Caller, caller_of
+from sluice.gateway.auth.middleware import invalid_key
+from sluice.gateway.events.frames import Frame
+from sluice.gateway.features.openai.errors import (
+    gateway_stopping,
+    job_expired,
+    job_failure,
+    job_headers,
+)
+from sluice.gateway.jobs.lookup import wait_for_disconnect
+from sluice.gateway.jobs.refusals import check_streams
+from sluice.gateway.jobs.submit import submit
+from sluice.gateway.state import GatewayState, state_of
 
 log = logging.getLogger(__name__)
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from starlette.requests import Request
 
-from common.contracts.jobs import Task
-from common.observability.heartbeats import Heartbeat
-from gateway.http.problems import FieldProblem, Problem
-from gateway.observability.workers import live_workers
-from gateway.state import GatewayState, state_of
+from sluice.common.contracts.jobs import Task
+from sluice.common.observability.heartbeats import Heartbeat
+from sluice.gateway.http.problems import FieldProblem, Problem
+from sluice.gateway.observability.workers import live_workers
+from sluice.gateway.state import GatewayState, state_of
 
 #: Seconds the list of models is cached.
 CACHE_TTL_S = 1.0

@@ -6,12 +6,16 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Path
 
-from gateway.features.openai.chat.request import EXAMPLE_CHAT, UNSUPPORTED_MEMBERS, ChatRequest
-from gateway.features.openai.embeddings import EXAMPLE_EMBEDDINGS, EmbeddingsRequest
-from gateway.features.openai.validation import OpenAIBody
-from gateway.http.headers import IdempotencyKey, Traceparent
-from gateway.http.openapi.schema import problem_responses
-from gateway.http.routing import declare
+from sluice.gateway.features.openai.chat.request import (
+    EXAMPLE_CHAT,
+    UNSUPPORTED_MEMBERS,
+    ChatRequest,
+)
+from sluice.gateway.features.openai.embeddings import EXAMPLE_EMBEDDINGS, EmbeddingsRequest
+from sluice.gateway.features.openai.validation import OpenAIBody
+from sluice.gateway.http.headers import IdempotencyKey, Traceparent
+from sluice.gateway.http.openapi.schema import problem_responses
+from sluice.gateway.http.routing import declare
 
 ChatBody = Annotated[
     ChatRequest, Depends(OpenAIBody(ChatRequest, EXAMPLE_CHAT, UNSUPPORTED_MEMBERS))
@@ -24,7 +28,7 @@ ModelPath = Annotated[
 ]
 
 _AWAY = "Redis does not answer."
-#: `gateway.jobs.submit` reads them.
+#: `sluice.gateway.jobs.submit` reads them.
 _HEADERS = [declare(idempotency_key=IdempotencyKey, traceparent=Traceparent)]
 _CHUNK: dict[str, Any] = {
     "type": "object",

@@ -10,27 +10,27 @@ from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from common.contracts.jobs import Task
-from gateway.feature import Feature
-from gateway.features.openai.chat.request import ChatRequest
-from gateway.features.openai.chat.response import ChatCompletion, chat_result, completion
-from gateway.features.openai.chat.stream import ChatStream, ChatStreamResponse
-from gateway.features.openai.embeddings import EmbeddingList, embeddings
-from gateway.features.openai.errors import CANCELED
-from gateway.features.openai.job_runner import (
+from sluice.common.contracts.jobs import Task
+from sluice.gateway.feature import Feature
+from sluice.gateway.features.openai.chat.request import ChatRequest
+from sluice.gateway.features.openai.chat.response import ChatCompletion, chat_result, completion
+from sluice.gateway.features.openai.chat.stream import ChatStream, ChatStreamResponse
+from sluice.gateway.features.openai.embeddings import EmbeddingList, embeddings
+from sluice.gateway.features.openai.errors import CANCELED
+from sluice.gateway.features.openai.job_runner import (
     ClientDisconnected,
     PendingJob,
     submit_job,
     wait_for_result,
 )
-from gateway.features.openai.models import (
+from sluice.gateway.features.openai.models import (
     ModelCatalog,
     ServedModel,
     check_model,
     model_not_found,
     models_of,
 )
-from gateway.features.openai.openapi import (
+from sluice.gateway.features.openai.openapi import (
     CREATE_COMPLETION,
     CREATE_EMBEDDINGS,
     LIST_MODELS,
@@ -39,9 +39,9 @@ from gateway.features.openai.openapi import (
     EmbeddingsBody,
     ModelPath,
 )
-from gateway.http.paths import OPENAI_CHAT, OPENAI_EMBEDDINGS, OPENAI_MODEL, OPENAI_MODELS
-from gateway.http.routing import JsonRoute
-from gateway.state import state_of
+from sluice.gateway.http.paths import OPENAI_CHAT, OPENAI_EMBEDDINGS, OPENAI_MODEL, OPENAI_MODELS
+from sluice.gateway.http.routing import JsonRoute
+from sluice.gateway.state import state_of
 
 _JSON = "application/json"
 

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
-from gateway.features.openai.chat.request import ABOUT, UNSUPPORTED
-from gateway.http.problems import FieldProblem, Problem, field_problems
-from gateway.http.routing import JsonBody
+from sluice.gateway.features.openai.chat.request import ABOUT, UNSUPPORTED
+from sluice.gateway.http.problems import FieldProblem, Problem, field_problems
+from sluice.gateway.http.routing import JsonBody
 
 Body = TypeVar("Body", bound=BaseModel)
 

@@ -7,15 +7,15 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from common import codec
-from common.codec import Job
-from common.contracts.access import Scope
-from common.contracts.jobs import DataField, JobField, Status, Task
-from gateway.auth.callers import caller_of
-from gateway.http.problems import Problem
-from gateway.jobs.lookup import location_headers, wait_until_ended
-from gateway.jobs.submit import DocumentUpload, Submission, submit
-from gateway.state import state_of
+from sluice.common import codec
+from sluice.common.codec import Job
+from sluice.common.contracts.access import Scope
+from sluice.common.contracts.jobs import DataField, JobField, Status, Task
+from sluice.gateway.auth.callers import caller_of
+from sluice.gateway.http.problems import Problem
+from sluice.gateway.jobs.lookup import location_headers, wait_until_ended
+from sluice.gateway.jobs.submit import DocumentUpload, Submission, submit
+from sluice.gateway.state import state_of
 
 #: Seconds the job of a search or a deletion is kept.
 BRIEF_TTL_S = 600

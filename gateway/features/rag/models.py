@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from common.codec import schema_pattern
-from common.contracts.rag import DOCUMENT_ID_PATTERN, NAMESPACE_PATTERN
+from sluice.common.codec import schema_pattern
+from sluice.common.contracts.rag import DOCUMENT_ID_PATTERN, NAMESPACE_PATTERN
 
 _SPANS = "Character offset, from 0; the end is exclusive."
 _ID = "handbook.md"

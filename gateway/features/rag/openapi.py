@@ -6,23 +6,23 @@ from typing import Annotated, Any
 
 from fastapi import Path
 
-from common.contracts.rag import DEFAULT_NAMESPACE
-from gateway.features.rag.models import (
+from sluice.common.contracts.rag import DEFAULT_NAMESPACE
+from sluice.gateway.features.rag.models import (
     EXAMPLE_DOCUMENT,
     AddDocumentResponse,
     DocumentName,
     DocumentRequest,
     NamespaceName,
 )
-from gateway.http.headers import IdempotencyKey
-from gateway.http.openapi.schema import problem_responses
-from gateway.http.routing import JsonBody, declare
-from gateway.jobs.models import SubmitJobResponse
+from sluice.gateway.http.headers import IdempotencyKey
+from sluice.gateway.http.openapi.schema import problem_responses
+from sluice.gateway.http.routing import JsonBody, declare
+from sluice.gateway.jobs.models import SubmitJobResponse
 
 _AWAY = "Redis does not answer."
 _MISFIT = "Invalid name or query parameter."
 _BUSY = "The queue is full, or the key has exceeded its rate or quota; see Retry-After."
-#: `gateway.jobs.submit` reads it.
+#: `sluice.gateway.jobs.submit` reads it.
 _IDEMPOTENT = [declare(idempotency_key=IdempotencyKey)]
 #: Media types of files that may be sent instead of JSON.
 FILE_TYPES = ("text/plain", "text/markdown", "text/html", "application/pdf")

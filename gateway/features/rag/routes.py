@@ -11,14 +11,14 @@ from fastapi import APIRouter, Query
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from common import codec
-from common.contracts.jobs import JobField
-from common.contracts.rag import NAME_CHARS, UPLOAD_FIELD, RagKeys, RagOperation, SearchMode
-from common.features.rag.documents import RagReader
-from common.features.rag.ontology import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE, OntologyReader
-from gateway.auth.callers import caller_of
-from gateway.features.rag import jobs
-from gateway.features.rag.models import (
+from sluice.common import codec
+from sluice.common.contracts.jobs import JobField
+from sluice.common.contracts.rag import NAME_CHARS, UPLOAD_FIELD, RagKeys, RagOperation, SearchMode
+from sluice.common.features.rag.documents import RagReader
+from sluice.common.features.rag.ontology import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE, OntologyReader
+from sluice.gateway.auth.callers import caller_of
+from sluice.gateway.features.rag import jobs
+from sluice.gateway.features.rag.models import (
     TITLE_CHARS,
     DocumentName,
     DocumentPage,
@@ -28,7 +28,7 @@ from gateway.features.rag.models import (
     SearchView,
     TermList,
 )
-from gateway.features.rag.openapi import (
+from sluice.gateway.features.rag.openapi import (
     ADD,
     DELETE,
     FILE_TYPES,
@@ -40,11 +40,11 @@ from gateway.features.rag.openapi import (
     DocumentPath,
     NamespacePath,
 )
-from gateway.http.body import parse_body, read_json
-from gateway.http.problems import Problem
-from gateway.jobs.lookup import WaitSeconds
-from gateway.jobs.submit import DocumentUpload, Submission
-from gateway.state import state_of
+from sluice.gateway.http.body import parse_body, read_json
+from sluice.gateway.http.problems import Problem
+from sluice.gateway.jobs.lookup import WaitSeconds
+from sluice.gateway.jobs.submit import DocumentUpload, Submission
+from sluice.gateway.state import state_of
 
 _JSON = "application/json"
 _TEXT = "text/plain; charset=utf-8"

@@ -9,43 +9,47 @@ from typing import Any, Final, NamedTuple
 from starlette.requests import Request
 from starlette.responses import Response
 
-from common import codec
-from common.contracts.workflow.operations import WorkflowFact
-from common.contracts.workflow.statuses import (
+from sluice.common import codec
+from sluice.common.contracts.workflow.operations import WorkflowFact
+from sluice.common.contracts.workflow.statuses import (
     DEFAULT_WEBHOOK_EVENTS,
     SOURCES_STEP,
     StepKind,
     WorkflowError,
 )
-from common.features.workflows import memory_first
-from common.features.workflows.catalog import WorkflowCatalog
-from common.features.workflows.definitions import ReviewOptions, StepDefinition, WorkflowDefinition
-from common.features.workflows.types import NewWorkflow, Webhook, WorkflowOutcome
-from common.features.workflows.webhooks.hosts import AllowedHosts, WebhookRefused, check_url
-from common.json_schema import MOST_CHARS, InvalidSchema, Schema, SchemaViolation
-from common.observability import logs
-from gateway.auth.callers import caller_of
-from gateway.features.workflows import idempotency, lookup, rendering
-from gateway.features.workflows.idempotency import (
+from sluice.common.features.workflows import memory_first
+from sluice.common.features.workflows.catalog import WorkflowCatalog
+from sluice.common.features.workflows.definitions import (
+    ReviewOptions,
+    StepDefinition,
+    WorkflowDefinition,
+)
+from sluice.common.features.workflows.types import NewWorkflow, Webhook, WorkflowOutcome
+from sluice.common.features.workflows.webhooks.hosts import AllowedHosts, WebhookRefused, check_url
+from sluice.common.json_schema import MOST_CHARS, InvalidSchema, Schema, SchemaViolation
+from sluice.common.observability import logs
+from sluice.gateway.auth.callers import caller_of
+from sluice.gateway.features.workflows import idempotency, lookup, rendering
+from sluice.gateway.features.workflows.idempotency import (
     IdempotentRequest,
     find_replay,
     identify_request,
 )
-from gateway.features.workflows.lookup import (
+from sluice.gateway.features.workflows.lookup import (
     WorkflowProblem,
     invalid_field,
     job_not_found,
     may_see,
     workflows_of,
 )
-from gateway.features.workflows.models.requests import CreateWorkflowRequest
-from gateway.http.body import parse_body
-from gateway.http.error_formats import ErrorItem, member_path
-from gateway.http.headers import REPLAYED_HEADERS
-from gateway.http.paths import workflow_status_url
-from gateway.http.problems import MOST_NAME_CHARS
-from gateway.jobs.admission import admission_of
-from gateway.state import GatewayState, state_of
+from sluice.gateway.features.workflows.models.requests import CreateWorkflowRequest
+from sluice.gateway.http.body import parse_body
+from sluice.gateway.http.error_formats import ErrorItem, member_path
+from sluice.gateway.http.headers import REPLAYED_HEADERS
+from sluice.gateway.http.paths import workflow_status_url
+from sluice.gateway.http.problems import MOST_NAME_CHARS
+from sluice.gateway.jobs.admission import admission_of
+from sluice.gateway.state import GatewayState, state_of
 
 #: Most members and elements in the options of a step: they are validated on the event loop.
 MOST_PARTS: Final = 20_000

@@ -9,22 +9,22 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from common import codec
-from common.contracts.workflow.operations import WorkflowFact
-from common.contracts.workflow.statuses import (
+from sluice.common import codec
+from sluice.common.contracts.workflow.operations import WorkflowFact
+from sluice.common.contracts.workflow.statuses import (
     MOST_ITEMS,
     Selection,
     StepKind,
     StepStatus,
     WorkflowError,
 )
-from common.features.workflows.definitions import StepDefinition
-from common.features.workflows.records import ItemPage, PageInfo, WorkflowJob
-from common.features.workflows.types import DecideCommand, Decision, WorkflowOutcome
-from common.text import plural
-from gateway.auth.callers import caller_of
-from gateway.features.workflows import rendering
-from gateway.features.workflows.idempotency import (
+from sluice.common.features.workflows.definitions import StepDefinition
+from sluice.common.features.workflows.records import ItemPage, PageInfo, WorkflowJob
+from sluice.common.features.workflows.types import DecideCommand, Decision, WorkflowOutcome
+from sluice.common.text import plural
+from sluice.gateway.auth.callers import caller_of
+from sluice.gateway.features.workflows import rendering
+from sluice.gateway.features.workflows.idempotency import (
     HttpAnswer,
     IdempotentRequest,
     find_replay,
@@ -33,7 +33,7 @@ from gateway.features.workflows.idempotency import (
     replay_answer,
     send_answer,
 )
-from gateway.features.workflows.lookup import (
+from sluice.gateway.features.workflows.lookup import (
     ANSWER_MARGIN_MS,
     WorkflowProblem,
     call_with_admission,
@@ -46,17 +46,21 @@ from gateway.features.workflows.lookup import (
     new_ids,
     workflows_of,
 )
-from gateway.features.workflows.models.requests import BulkRequest, DecisionInput, ReviewPayload
-from gateway.features.workflows.models.responses import (
+from sluice.gateway.features.workflows.models.requests import (
+    BulkRequest,
+    DecisionInput,
+    ReviewPayload,
+)
+from sluice.gateway.features.workflows.models.responses import (
     BulkResponse,
     DecisionsView,
     StartedStepView,
     StepErrorView,
     to_json_dict,
 )
-from gateway.http.body import parse_body
-from gateway.jobs.admission import admission_of
-from gateway.state import state_of
+from sluice.gateway.http.body import parse_body
+from sluice.gateway.jobs.admission import admission_of
+from sluice.gateway.state import state_of
 
 #: Most changed items in a response; the number of all is always given.
 MAX_SHOWN_ITEMS: Final = 500

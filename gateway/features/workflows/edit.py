@@ -11,20 +11,20 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from common import codec
-from common.contracts.workflow.operations import WorkflowFact
-from common.contracts.workflow.statuses import (
+from sluice.common import codec
+from sluice.common.contracts.workflow.operations import WorkflowFact
+from sluice.common.contracts.workflow.statuses import (
     MOST_ITEM_BYTES,
     ProposalField,
     ProposalKind,
     WorkflowError,
 )
-from common.features.workflows.records import Item, WorkflowJob
-from common.features.workflows.types import EditCommand, WorkflowAnswer, WorkflowOutcome
-from gateway.auth.callers import caller_of
-from gateway.features.workflows import rendering
-from gateway.features.workflows.decide import EMPTY_PAGE, proposing_step
-from gateway.features.workflows.idempotency import (
+from sluice.common.features.workflows.records import Item, WorkflowJob
+from sluice.common.features.workflows.types import EditCommand, WorkflowAnswer, WorkflowOutcome
+from sluice.gateway.auth.callers import caller_of
+from sluice.gateway.features.workflows import rendering
+from sluice.gateway.features.workflows.decide import EMPTY_PAGE, proposing_step
+from sluice.gateway.features.workflows.idempotency import (
     HttpAnswer,
     IdempotentRequest,
     find_replay,
@@ -34,7 +34,7 @@ from gateway.features.workflows.idempotency import (
     replay_answer,
     send_answer,
 )
-from gateway.features.workflows.lookup import (
+from sluice.gateway.features.workflows.lookup import (
     ANSWER_MARGIN_MS,
     WorkflowProblem,
     call_with_admission,
@@ -45,11 +45,11 @@ from gateway.features.workflows.lookup import (
     new_ids,
     workflows_of,
 )
-from gateway.features.workflows.models.requests import MOST_TEXT_CHARS, OntologyRequest
-from gateway.features.workflows.models.responses import EditResponse, to_json_dict
-from gateway.http.body import parse_body
-from gateway.jobs.admission import admission_of
-from gateway.state import state_of
+from sluice.gateway.features.workflows.models.requests import MOST_TEXT_CHARS, OntologyRequest
+from sluice.gateway.features.workflows.models.responses import EditResponse, to_json_dict
+from sluice.gateway.http.body import parse_body
+from sluice.gateway.jobs.admission import admission_of
+from sluice.gateway.state import state_of
 
 #: Attempts of an edit that names no version, if the item changes meanwhile.
 TRIES: Final = 5

@@ -7,21 +7,26 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from common import codec
-from common.contracts.access import AuditAction
-from common.contracts.jobs import DataField, JobField
-from common.contracts.workflow.operations import WorkflowFact
-from common.contracts.workflow.statuses import StepKind, StepStatus, WorkflowError, WorkflowStatus
-from common.errors import CorruptKey, StoreUnavailable
-from common.features.workflows.definitions import StepDefinition
-from common.features.workflows.records import StepRecord, WorkflowJob
-from common.features.workflows.types import ExecuteCommand, WorkflowOutcome
-from common.text import plural
-from gateway.auth.callers import caller_of
-from gateway.features.workflows import rendering
-from gateway.features.workflows.create import validate_options
-from gateway.features.workflows.decide import EMPTY_PAGE, review
-from gateway.features.workflows.idempotency import (
+from sluice.common import codec
+from sluice.common.contracts.access import AuditAction
+from sluice.common.contracts.jobs import DataField, JobField
+from sluice.common.contracts.workflow.operations import WorkflowFact
+from sluice.common.contracts.workflow.statuses import (
+    StepKind,
+    StepStatus,
+    WorkflowError,
+    WorkflowStatus,
+)
+from sluice.common.errors import CorruptKey, StoreUnavailable
+from sluice.common.features.workflows.definitions import StepDefinition
+from sluice.common.features.workflows.records import StepRecord, WorkflowJob
+from sluice.common.features.workflows.types import ExecuteCommand, WorkflowOutcome
+from sluice.common.text import plural
+from sluice.gateway.auth.callers import caller_of
+from sluice.gateway.features.workflows import rendering
+from sluice.gateway.features.workflows.create import validate_options
+from sluice.gateway.features.workflows.decide import EMPTY_PAGE, review
+from sluice.gateway.features.workflows.idempotency import (
     HttpAnswer,
     IdempotentRequest,
     find_replay,
@@ -31,7 +36,7 @@ from gateway.features.workflows.idempotency import (
     replay_answer,
     send_answer,
 )
-from gateway.features.workflows.lookup import (
+from sluice.gateway.features.workflows.lookup import (
     ANSWER_MARGIN_MS,
     WorkflowProblem,
     call_with_admission,
@@ -49,11 +54,15 @@ from gateway.features.workflows.lookup import (
     wait_s_of,
     workflows_of,
 )
-from gateway.features.workflows.models.requests import CancelRequest, ExecuteRequest, ReviewPayload
-from gateway.features.workflows.models.responses import StepErrorView
-from gateway.http.body import parse_body
-from gateway.jobs.admission import admission_of
-from gateway.state import state_of
+from sluice.gateway.features.workflows.models.requests import (
+    CancelRequest,
+    ExecuteRequest,
+    ReviewPayload,
+)
+from sluice.gateway.features.workflows.models.responses import StepErrorView
+from sluice.gateway.http.body import parse_body
+from sluice.gateway.jobs.admission import admission_of
+from sluice.gateway.state import state_of
 
 #: Reason for canceling the jobs of steps, if the request gives none.
 _REASON: Final = "the workflow job was cancelled"

@@ -12,23 +12,23 @@ from typing import Any, Final, NamedTuple
 from starlette.requests import Request
 from starlette.responses import Response
 
-from common import codec
-from common.contracts.workflow.fields import WorkflowJobField
-from common.contracts.workflow.operations import WorkflowFact
-from common.contracts.workflow.statuses import WorkflowError
-from common.errors import SluiceError
-from common.features.workflows.types import IdempotencyClaim, WorkflowAnswer, WorkflowOutcome
-from common.process import crashpoints
-from common.process.crashpoints import CrashPoint
-from gateway.auth.callers import caller_of
-from gateway.features.workflows.lookup import (
+from sluice.common import codec
+from sluice.common.contracts.workflow.fields import WorkflowJobField
+from sluice.common.contracts.workflow.operations import WorkflowFact
+from sluice.common.contracts.workflow.statuses import WorkflowError
+from sluice.common.errors import SluiceError
+from sluice.common.features.workflows.types import IdempotencyClaim, WorkflowAnswer, WorkflowOutcome
+from sluice.common.process import crashpoints
+from sluice.common.process.crashpoints import CrashPoint
+from sluice.gateway.auth.callers import caller_of
+from sluice.gateway.features.workflows.lookup import (
     WorkflowProblem,
     workflows_of,
 )
-from gateway.http import paths
-from gateway.http.error_formats import ErrorItem
-from gateway.http.headers import REPLAYED_HEADERS, idempotency_keys
-from gateway.state import state_of
+from sluice.gateway.http import paths
+from sluice.gateway.http.error_formats import ErrorItem
+from sluice.gateway.http.headers import REPLAYED_HEADERS, idempotency_keys
+from sluice.gateway.state import state_of
 
 _JSON: Final = "application/json"
 #: Printable ASCII; spaces are allowed at the ends.

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from starlette.requests import Request
 
-from common.contracts.access import Scope
-from common.contracts.workflow.keys import WorkflowKeys
-from common.contracts.workflow.statuses import (
+from sluice.common.contracts.access import Scope
+from sluice.common.contracts.workflow.keys import WorkflowKeys
+from sluice.common.contracts.workflow.statuses import (
     FINAL_EVENTS,
     WORKFLOW_JOB_ID_PATTERN,
     StepStatus,
@@ -18,33 +18,33 @@ from common.contracts.workflow.statuses import (
     WorkflowEvent,
     WorkflowStatus,
 )
-from common.errors import CorruptKey, StoreUnavailable
-from common.features.workflows.catalog import WorkflowCatalog
-from common.features.workflows.definitions import StepDefinition
-from common.features.workflows.reader import WorkflowReader
-from common.features.workflows.records import WorkflowJob
-from common.features.workflows.store import WorkflowStore
-from common.features.workflows.types import (
+from sluice.common.errors import CorruptKey, StoreUnavailable
+from sluice.common.features.workflows.catalog import WorkflowCatalog
+from sluice.common.features.workflows.definitions import StepDefinition
+from sluice.common.features.workflows.reader import WorkflowReader
+from sluice.common.features.workflows.records import WorkflowJob
+from sluice.common.features.workflows.store import WorkflowStore
+from sluice.common.features.workflows.types import (
     IdempotencyClaim,
     StepIds,
     WorkflowAnswer,
     WorkflowOutcome,
 )
-from common.features.workflows.webhooks.hosts import AllowedHosts
-from common.observability import logs
-from common.redis.batching import ScriptBatcher
-from gateway.auth.callers import Caller, caller_of
-from gateway.events.frames import workflow_source
-from gateway.features.workflows.models.requests import MOST_WAIT_S
-from gateway.http import error_formats
-from gateway.http.error_formats import ErrorItem
-from gateway.http.headers import parse_prefer_wait
-from gateway.http.paths import workflow_job_id_in
-from gateway.http.problems import Problem
-from gateway.jobs import admission, refusals
-from gateway.jobs.ids import new_execution_id, new_home_job_id
-from gateway.jobs.lookup import poll_until
-from gateway.state import GatewayState, state_of
+from sluice.common.features.workflows.webhooks.hosts import AllowedHosts
+from sluice.common.observability import logs
+from sluice.common.redis.batching import ScriptBatcher
+from sluice.gateway.auth.callers import Caller, caller_of
+from sluice.gateway.events.frames import workflow_source
+from sluice.gateway.features.workflows.models.requests import MOST_WAIT_S
+from sluice.gateway.http import error_formats
+from sluice.gateway.http.error_formats import ErrorItem
+from sluice.gateway.http.headers import parse_prefer_wait
+from sluice.gateway.http.paths import workflow_job_id_in
+from sluice.gateway.http.problems import Problem
+from sluice.gateway.jobs import admission, refusals
+from sluice.gateway.jobs.ids import new_execution_id, new_home_job_id
+from sluice.gateway.jobs.lookup import poll_until
+from sluice.gateway.state import GatewayState, state_of
 
 
 @dataclass(frozen=True)

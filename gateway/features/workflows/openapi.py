@@ -7,9 +7,9 @@ from typing import Annotated, Any
 from fastapi import Depends, Header, Path
 from pydantic import BaseModel
 
-from common.contracts.jobs import DataField, JobField
-from common.contracts.workflow.statuses import Action
-from gateway.features.workflows.models.requests import (
+from sluice.common.contracts.jobs import DataField, JobField
+from sluice.common.contracts.workflow.statuses import Action
+from sluice.gateway.features.workflows.models.requests import (
     EXAMPLE,
     BulkRequest,
     CancelRequest,
@@ -18,11 +18,11 @@ from gateway.features.workflows.models.requests import (
     OntologyRequest,
     UndoRequest,
 )
-from gateway.features.workflows.models.responses import ExecuteResponse, UndoResponse
-from gateway.http.headers import IdempotencyKey, text_schema
-from gateway.http.openapi.schema import problem_responses
-from gateway.http.routing import RawJsonBody, declare
-from gateway.jobs.openapi import event_stream
+from sluice.gateway.features.workflows.models.responses import ExecuteResponse, UndoResponse
+from sluice.gateway.http.headers import IdempotencyKey, text_schema
+from sluice.gateway.http.openapi.schema import problem_responses
+from sluice.gateway.http.routing import RawJsonBody, declare
+from sluice.gateway.jobs.openapi import event_stream
 
 _GONE = "The workflow job does not exist or has expired."
 _AWAY = "Redis does not answer."
@@ -44,7 +44,7 @@ IfMatch = Annotated[
     ),
     text_schema('"3"'),
 ]
-#: `gateway.features.workflows.idempotency` reads the key, here or in the body.
+#: `sluice.gateway.features.workflows.idempotency` reads the key, here or in the body.
 IDEMPOTENT = [declare(idempotency_key=IdempotencyKey)]
 
 

@@ -9,11 +9,11 @@ from typing import Annotated, Any, Final
 
 from fastapi import Query
 
-from common import codec
-from common.codec import Event
-from common.contracts.webhooks import DEAD_LETTER_CURSOR_PREFIX, DELIVERY_CURSOR_PREFIX
-from common.contracts.workflow.fields import MetadataField
-from common.contracts.workflow.statuses import (
+from sluice.common import codec
+from sluice.common.codec import Event
+from sluice.common.contracts.webhooks import DEAD_LETTER_CURSOR_PREFIX, DELIVERY_CURSOR_PREFIX
+from sluice.common.contracts.workflow.fields import MetadataField
+from sluice.common.contracts.workflow.statuses import (
     EVENT_CURSOR_PREFIX,
     JOB_CURSOR_PREFIX,
     JOB_ID_PREFIX,
@@ -24,8 +24,8 @@ from common.contracts.workflow.statuses import (
     StepStatus,
     WorkflowError,
 )
-from common.features.workflows.reader import MAX_PAGE_SIZE
-from common.features.workflows.records import (
+from sluice.common.features.workflows.reader import MAX_PAGE_SIZE
+from sluice.common.features.workflows.records import (
     EventPage,
     Item,
     ItemPage,
@@ -35,9 +35,9 @@ from common.features.workflows.records import (
     StepRecord,
     WorkflowJob,
 )
-from common.features.workflows.webhooks.store import DeliveryCursor
-from gateway.features.workflows.lookup import WorkflowProblem
-from gateway.features.workflows.models.responses import (
+from sluice.common.features.workflows.webhooks.store import DeliveryCursor
+from sluice.gateway.features.workflows.lookup import WorkflowProblem
+from sluice.gateway.features.workflows.models.responses import (
     BulkView,
     EventListView,
     ExecutionView,
@@ -58,7 +58,7 @@ from gateway.features.workflows.models.responses import (
     WorkflowJobSummary,
     WorkflowJobView,
 )
-from gateway.http.error_formats import ErrorItem
+from sluice.gateway.http.error_formats import ErrorItem
 
 #: No list is longer.
 MOST_OFFSET: Final = 10_000_000

@@ -8,18 +8,18 @@ from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from common import codec
-from common.contracts.jobs import JobField
-from common.contracts.workflow.fields import WorkflowJobField
-from common.contracts.workflow.operations import WorkflowFact
-from common.contracts.workflow.statuses import ItemStatus, WorkflowError, WorkflowStatus
-from common.features.workflows.listing import WorkflowJobFilter, WorkflowLister
-from common.features.workflows.reader import EVENTS_PAGE_SIZE, ITEMS_PAGE_SIZE
-from common.features.workflows.records import WorkflowJob
-from common.features.workflows.scripts import WORKFLOW_SCRIPT
-from gateway.auth.callers import caller_of
-from gateway.events.frames import workflow_source
-from gateway.events.response import (
+from sluice.common import codec
+from sluice.common.contracts.jobs import JobField
+from sluice.common.contracts.workflow.fields import WorkflowJobField
+from sluice.common.contracts.workflow.operations import WorkflowFact
+from sluice.common.contracts.workflow.statuses import ItemStatus, WorkflowError, WorkflowStatus
+from sluice.common.features.workflows.listing import WorkflowJobFilter, WorkflowLister
+from sluice.common.features.workflows.reader import EVENTS_PAGE_SIZE, ITEMS_PAGE_SIZE
+from sluice.common.features.workflows.records import WorkflowJob
+from sluice.common.features.workflows.scripts import WORKFLOW_SCRIPT
+from sluice.gateway.auth.callers import caller_of
+from sluice.gateway.events.frames import workflow_source
+from sluice.gateway.events.response import (
     SEND_TIMEOUT_S,
     EventStreamResponse,
     hello_frame,
@@ -27,16 +27,16 @@ from gateway.events.response import (
     resume_position,
     stream_events,
 )
-from gateway.feature import Feature, FeatureContext
-from gateway.features.workflows import create, decide, edit, execute, rendering, webhooks
-from gateway.features.workflows import undo as undoing
-from gateway.features.workflows.lookup import (
+from sluice.gateway.feature import Feature, FeatureContext
+from sluice.gateway.features.workflows import create, decide, edit, execute, rendering, webhooks
+from sluice.gateway.features.workflows import undo as undoing
+from sluice.gateway.features.workflows.lookup import (
     WorkflowProblem,
     WorkflowServices,
     find_job,
     workflows_of,
 )
-from gateway.features.workflows.models.responses import (
+from sluice.gateway.features.workflows.models.responses import (
     BulkResponse,
     CancelResponse,
     DefinitionListView,
@@ -49,7 +49,7 @@ from gateway.features.workflows.models.responses import (
     UndoResponse,
     definition_list,
 )
-from gateway.features.workflows.openapi import (
+from sluice.gateway.features.workflows.openapi import (
     BULK,
     CANCEL,
     CREATE,
@@ -72,13 +72,13 @@ from gateway.features.workflows.openapi import (
     StepPath,
     UndoBody,
 )
-from gateway.features.workflows.rendering import Cursor, Limit, Offset
-from gateway.http import paths
-from gateway.http.headers import IfNoneMatch, Prefer, json_with_etag
-from gateway.http.openapi.schema import problem_responses
-from gateway.http.routing import DirectRoute, JsonRoute
-from gateway.jobs.refusals import check_streams
-from gateway.state import state_of
+from sluice.gateway.features.workflows.rendering import Cursor, Limit, Offset
+from sluice.gateway.http import paths
+from sluice.gateway.http.headers import IfNoneMatch, Prefer, json_with_etag
+from sluice.gateway.http.openapi.schema import problem_responses
+from sluice.gateway.http.routing import DirectRoute, JsonRoute
+from sluice.gateway.jobs.refusals import check_streams
+from sluice.gateway.state import state_of
 
 router = APIRouter(route_class=JsonRoute, tags=["workflows"])
 #: The event stream reads the request itself.

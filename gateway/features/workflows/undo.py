@@ -10,22 +10,26 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from common import codec
-from common.codec import Job
-from common.contracts.access import TAIL_DIGITS
-from common.contracts.jobs import Status, Task
-from common.contracts.workflow.fields import StepArgumentField, StepPayloadField, UndoResultField
-from common.contracts.workflow.operations import WorkflowFact
-from common.contracts.workflow.statuses import UNDO_TOOL, WorkflowError
-from common.features.workflows.records import WorkflowJob
-from common.features.workflows.types import WorkflowAnswer, WorkflowOutcome
-from common.jobs.options import JobOptions
-from common.jobs.store import NewJob
-from common.redis.partitions import HOME_PARTITION, Partitions
-from gateway.auth.callers import caller_of
-from gateway.features.workflows import rendering
-from gateway.features.workflows.decide import MAX_SHOWN_ITEMS
-from gateway.features.workflows.idempotency import (
+from sluice.common import codec
+from sluice.common.codec import Job
+from sluice.common.contracts.access import TAIL_DIGITS
+from sluice.common.contracts.jobs import Status, Task
+from sluice.common.contracts.workflow.fields import (
+    StepArgumentField,
+    StepPayloadField,
+    UndoResultField,
+)
+from sluice.common.contracts.workflow.operations import WorkflowFact
+from sluice.common.contracts.workflow.statuses import UNDO_TOOL, WorkflowError
+from sluice.common.features.workflows.records import WorkflowJob
+from sluice.common.features.workflows.types import WorkflowAnswer, WorkflowOutcome
+from sluice.common.jobs.options import JobOptions
+from sluice.common.jobs.store import NewJob
+from sluice.common.redis.partitions import HOME_PARTITION, Partitions
+from sluice.gateway.auth.callers import caller_of
+from sluice.gateway.features.workflows import rendering
+from sluice.gateway.features.workflows.decide import MAX_SHOWN_ITEMS
+from sluice.gateway.features.workflows.idempotency import (
     HttpAnswer,
     find_replay,
     forget_answer,
@@ -34,7 +38,7 @@ from gateway.features.workflows.idempotency import (
     replay_answer,
     send_answer,
 )
-from gateway.features.workflows.lookup import (
+from sluice.gateway.features.workflows.lookup import (
     WorkflowProblem,
     check_admission,
     check_task,
@@ -44,14 +48,14 @@ from gateway.features.workflows.lookup import (
     wait_s_of,
     workflows_of,
 )
-from gateway.features.workflows.models.requests import UndoRequest
-from gateway.features.workflows.models.responses import UndoResponse, UndoView, to_json_dict
-from gateway.http.body import parse_body
-from gateway.http.problems import Problem
-from gateway.jobs.ids import new_home_job_id
-from gateway.jobs.lookup import wait_until_ended
-from gateway.jobs.submit import enqueue_job
-from gateway.state import state_of
+from sluice.gateway.features.workflows.models.requests import UndoRequest
+from sluice.gateway.features.workflows.models.responses import UndoResponse, UndoView, to_json_dict
+from sluice.gateway.http.body import parse_body
+from sluice.gateway.http.problems import Problem
+from sluice.gateway.jobs.ids import new_home_job_id
+from sluice.gateway.jobs.lookup import wait_until_ended
+from sluice.gateway.jobs.submit import enqueue_job
+from sluice.gateway.state import state_of
 
 #: Failed undo jobs of one operation have numbered ids; after this many, the id is random.
 MOST_NUMBERED: Final = 20

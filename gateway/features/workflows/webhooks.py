@@ -11,41 +11,41 @@ from pydantic_core import PydanticCustomError
 from starlette.requests import Request
 from starlette.responses import Response
 
-from common import codec
-from common.contracts.access import AuditAction
-from common.contracts.webhooks import DEAD_LETTER_CURSOR_PREFIX, RedriveStatus
-from common.contracts.workflow.operations import WorkflowFact
-from common.contracts.workflow.statuses import WorkflowError
-from common.features.workflows.reader import ITEMS_PAGE_SIZE
-from common.features.workflows.types import WorkflowAnswer
-from common.features.workflows.webhooks.dead_letters import (
+from sluice.common import codec
+from sluice.common.contracts.access import AuditAction
+from sluice.common.contracts.webhooks import DEAD_LETTER_CURSOR_PREFIX, RedriveStatus
+from sluice.common.contracts.workflow.operations import WorkflowFact
+from sluice.common.contracts.workflow.statuses import WorkflowError
+from sluice.common.features.workflows.reader import ITEMS_PAGE_SIZE
+from sluice.common.features.workflows.types import WorkflowAnswer
+from sluice.common.features.workflows.webhooks.dead_letters import (
     NEWEST,
     StoredWebhookDeadLetter,
     WebhookDeadLetterStore,
 )
-from common.features.workflows.webhooks.store import Delivery, DeliveryCursor, DeliveryReader
-from gateway.features.workflows import rendering
-from gateway.features.workflows.idempotency import (
+from sluice.common.features.workflows.webhooks.store import Delivery, DeliveryCursor, DeliveryReader
+from sluice.gateway.features.workflows import rendering
+from sluice.gateway.features.workflows.idempotency import (
     HttpAnswer,
     find_replay,
     identify_request,
     send_answer,
 )
-from gateway.features.workflows.lookup import (
+from sluice.gateway.features.workflows.lookup import (
     WorkflowProblem,
     WorkflowServices,
     check_admission,
     workflows_of,
 )
-from gateway.features.workflows.models.responses import PageView
-from gateway.features.workflows.openapi import BAD_REQUEST, IDEMPOTENT
-from gateway.features.workflows.rendering import Cursor, Limit, Offset, rfc3339
-from gateway.http import paths
-from gateway.http.body import parse_body
-from gateway.http.error_formats import ErrorItem
-from gateway.http.openapi.schema import problem_responses
-from gateway.http.routing import JsonRoute, RawJsonBody
-from gateway.state import GatewayState, state_of
+from sluice.gateway.features.workflows.models.responses import PageView
+from sluice.gateway.features.workflows.openapi import BAD_REQUEST, IDEMPOTENT
+from sluice.gateway.features.workflows.rendering import Cursor, Limit, Offset, rfc3339
+from sluice.gateway.http import paths
+from sluice.gateway.http.body import parse_body
+from sluice.gateway.http.error_formats import ErrorItem
+from sluice.gateway.http.openapi.schema import problem_responses
+from sluice.gateway.http.routing import JsonRoute, RawJsonBody
+from sluice.gateway.state import GatewayState, state_of
 
 #: Most dead letters that one request may name.
 MOST_NAMED = 1_000

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.auth.permissions import permission_for
-from gateway.http.error_formats import OpenAIErrorView, WorkflowErrorView
-from gateway.http.paths import OPENAI_CHAT, is_openai, is_workflow
-from gateway.http.problems import MEDIA_TYPE, problem_response
+from sluice.gateway.auth.permissions import permission_for
+from sluice.gateway.http.error_formats import OpenAIErrorView, WorkflowErrorView
+from sluice.gateway.http.paths import OPENAI_CHAT, is_openai, is_workflow
+from sluice.gateway.http.problems import MEDIA_TYPE, problem_response
 
 _SAFE = ("get", "head")
 #: Errors of every operation, by status; a description by the route takes precedence.

@@ -13,7 +13,7 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from gateway.http.security import PAGE_HEADERS
+from sluice.gateway.http.security import PAGE_HEADERS
 
 JSON = "application/json"
 STREAM = "text/event-stream"

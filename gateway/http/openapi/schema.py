@@ -7,13 +7,13 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from gateway.http.openapi.common_responses import (
+from sluice.gateway.http.openapi.common_responses import (
     describe_auth,
     describe_common_errors,
     describe_openai_errors,
     describe_workflow_errors,
 )
-from gateway.http.problems import MEDIA_TYPE, ProblemView
+from sluice.gateway.http.problems import MEDIA_TYPE, ProblemView
 
 _JSON = "application/json"
 

@@ -10,19 +10,25 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from common import codec
-from common.contracts.stats import ONE_SECOND, TOTAL_FIELDS, GatewayField, StatsField, StatsKeys
-from common.contracts.workers import SECONDS_BOUNDS, TaskHistogram
-from common.jobs.partition_clients import PartitionClients
-from common.jobs.queue_stats import JobCounts
-from common.jobs.store import read_reply
-from common.observability import heartbeats
-from common.observability.heartbeats import Heartbeat, MachineReading
-from common.process.host import HostReadings
-from common.redis.connection import execute_pipeline
-from gateway.observability.history import samples
-from gateway.observability.history.samples import Number, Sample
-from gateway.observability.snapshot.partitions import (
+from sluice.common import codec
+from sluice.common.contracts.stats import (
+    ONE_SECOND,
+    TOTAL_FIELDS,
+    GatewayField,
+    StatsField,
+    StatsKeys,
+)
+from sluice.common.contracts.workers import SECONDS_BOUNDS, TaskHistogram
+from sluice.common.jobs.partition_clients import PartitionClients
+from sluice.common.jobs.queue_stats import JobCounts
+from sluice.common.jobs.store import read_reply
+from sluice.common.observability import heartbeats
+from sluice.common.observability.heartbeats import Heartbeat, MachineReading
+from sluice.common.process.host import HostReadings
+from sluice.common.redis.connection import execute_pipeline
+from sluice.gateway.observability.history import samples
+from sluice.gateway.observability.history.samples import Number, Sample
+from sluice.gateway.observability.snapshot.partitions import (
     PartitionFacts,
     PartitionQuery,
     merge_counts,
@@ -30,7 +36,11 @@ from gateway.observability.snapshot.partitions import (
     read_other_partitions,
     total,
 )
-from gateway.observability.snapshot.redis import StallTracker, fill_from_workers, oldest_age_s
+from sluice.gateway.observability.snapshot.redis import (
+    StallTracker,
+    fill_from_workers,
+    oldest_age_s,
+)
 
 #: A worker without baseline that started within this time is new: all its counts are added to the
 #: sample. For an older one it is unknown which counts are already in the samples.

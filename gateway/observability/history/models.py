@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pydantic import BaseModel, Field, create_model
 
-from common.contracts.stats import StatsColumn
-from gateway.observability.history.samples import Range
+from sluice.common.contracts.stats import StatsColumn
+from sluice.gateway.observability.history.samples import Range
 
 _MEANINGS: dict[StatsColumn, str] = {
     StatsColumn.ACCEPTED: "Jobs accepted in the interval.",

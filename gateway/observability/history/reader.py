@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from itertools import dropwhile
 from typing import Final
 
-from common.contracts.stats import ONE_SECOND, RESOLUTIONS, Resolution
-from gateway.observability.history.rings import Rings
-from gateway.observability.history.samples import Point, Sample, make_point, window_of
+from sluice.common.contracts.stats import ONE_SECOND, RESOLUTIONS, Resolution
+from sluice.gateway.observability.history.rings import Rings
+from sluice.gateway.observability.history.samples import Point, Sample, make_point, window_of
 
 #: Samples read per command; reading a whole ring at once would block the event loop for too long.
 PAGE: Final = 100

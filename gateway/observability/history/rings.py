@@ -8,12 +8,12 @@ from typing import Any, Final, NamedTuple
 
 from redis.asyncio import Redis
 
-from common import codec
-from common.contracts.stats import Resolution, StatsKeys
-from common.errors import CorruptKey
-from common.jobs.store import read_reply
-from common.redis.scripts import plain_script, run_script
-from gateway.observability.history.samples import Sample
+from sluice.common import codec
+from sluice.common.contracts.stats import Resolution, StatsKeys
+from sluice.common.errors import CorruptKey
+from sluice.common.jobs.store import read_reply
+from sluice.common.redis.scripts import plain_script, run_script
+from sluice.gateway.observability.history.samples import Sample
 
 #: Seconds for which the worker counters at the last sample are stored.
 BASELINES_TTL_S: Final = 24 * 3600

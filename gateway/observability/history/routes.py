@@ -11,16 +11,16 @@ from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from common import codec
-from common.contracts.stats import ONE_SECOND, TIME_COLUMN
-from gateway.dashboard.activity import routes as activity
-from gateway.dashboard.activity.feed import HistoryServices, history_of
-from gateway.feature import Feature, FeatureContext, background_tasks
-from gateway.http.openapi.schema import problem_responses
-from gateway.http.problems import FieldProblem, Problem
-from gateway.observability.history.models import StatsView
-from gateway.observability.history.sampler import HistorySampler
-from gateway.observability.history.samples import COLUMNS, SPANS, Range, columns, totals
+from sluice.common import codec
+from sluice.common.contracts.stats import ONE_SECOND, TIME_COLUMN
+from sluice.gateway.dashboard.activity import routes as activity
+from sluice.gateway.dashboard.activity.feed import HistoryServices, history_of
+from sluice.gateway.feature import Feature, FeatureContext, background_tasks
+from sluice.gateway.http.openapi.schema import problem_responses
+from sluice.gateway.http.problems import FieldProblem, Problem
+from sluice.gateway.observability.history.models import StatsView
+from sluice.gateway.observability.history.sampler import HistorySampler
+from sluice.gateway.observability.history.samples import COLUMNS, SPANS, Range, columns, totals
 
 _JSON = "application/json"
 

@@ -17,14 +17,24 @@ from typing import Final
 
 from redis.asyncio import Redis
 
-from common import codec
-from common.contracts.stats import ONE_SECOND, RESOLUTIONS, GatewayField, Resolution, StatsKeys
-from common.errors import SluiceError
-from common.jobs.store import read_reply
-from gateway.observability.history.collector import Baseline, SampleCollector, restore_baseline
-from gateway.observability.history.rings import Rings, SamplerLease, WriteOutcome
-from gateway.observability.history.samples import Sample, merge_samples
-from gateway.state import GatewayState
+from sluice.common import codec
+from sluice.common.contracts.stats import (
+    ONE_SECOND,
+    RESOLUTIONS,
+    GatewayField,
+    Resolution,
+    StatsKeys,
+)
+from sluice.common.errors import SluiceError
+from sluice.common.jobs.store import read_reply
+from sluice.gateway.observability.history.collector import (
+    Baseline,
+    SampleCollector,
+    restore_baseline,
+)
+from sluice.gateway.observability.history.rings import Rings, SamplerLease, WriteOutcome
+from sluice.gateway.observability.history.samples import Sample, merge_samples
+from sluice.gateway.state import GatewayState
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from common import codec
-from common.contracts.stats import (
+from sluice.common import codec
+from sluice.common.contracts.stats import (
     COUNT_FIELDS,
     FIVE_MINUTES,
     HISTOGRAM_FIELDS,
@@ -22,7 +22,7 @@ from common.contracts.stats import (
     StatsColumn,
     StatsField,
 )
-from common.contracts.workers import SECONDS_BOUNDS
+from sluice.common.contracts.workers import SECONDS_BOUNDS
 
 #: Index of the bucket without an upper bound.
 LAST_BUCKET: Final = len(SECONDS_BOUNDS)

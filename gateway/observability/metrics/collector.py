@@ -13,17 +13,17 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 from starlette.requests import Request
 
-from common.process import usage as process
-from common.process.usage import LoopLag
-from gateway.features.bullmq.queues import BullQueues
-from gateway.features.images.state import ImageServices
-from gateway.http.connection_limits import ConnectionLimits
-from gateway.observability.metrics import gateway, redis, workers
-from gateway.observability.metrics.families import Metric, MetricFamilies, metrics_in
-from gateway.observability.metrics.http import HttpMetrics, JobMetrics
-from gateway.observability.snapshot.partitions import total
-from gateway.observability.snapshot.redis import RedisFacts, StallTracker
-from gateway.state import GatewayState
+from sluice.common.process import usage as process
+from sluice.common.process.usage import LoopLag
+from sluice.gateway.features.bullmq.queues import BullQueues
+from sluice.gateway.features.images.state import ImageServices
+from sluice.gateway.http.connection_limits import ConnectionLimits
+from sluice.gateway.observability.metrics import gateway, redis, workers
+from sluice.gateway.observability.metrics.families import Metric, MetricFamilies, metrics_in
+from sluice.gateway.observability.metrics.http import HttpMetrics, JobMetrics
+from sluice.gateway.observability.snapshot.partitions import total
+from sluice.gateway.observability.snapshot.redis import RedisFacts, StallTracker
+from sluice.gateway.state import GatewayState
 
 #: Every metric that `/metrics` may contain; the docs list them.
 METRICS: Final[tuple[Metric, ...]] = tuple(

@@ -15,7 +15,7 @@ from prometheus_client.core import (
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.utils import floatToGoString
 
-from common.contracts.jobs import JobField
+from sluice.common.contracts.jobs import JobField
 
 #: Label names that several modules use.
 TASK: Final = JobField.TASK

@@ -6,14 +6,14 @@ import platform
 from collections.abc import Mapping
 from typing import Final
 
-from common.process.usage import ProcessUsage
-from common.version import VERSION
-from gateway.events.hub import LAG_BOUNDS_S, SseMetrics
-from gateway.features.bullmq.queues import ADD_ANSWERS, BullQueues
-from gateway.features.images.metrics import ImageMetrics, ResultOutcome, UploadOutcome
-from gateway.jobs.backpressure import PressureState
-from gateway.observability.metrics.families import TASK, Metric, MetricFamilies
-from gateway.observability.metrics.http import BOUNDS_S, HttpMetrics
+from sluice.common.process.usage import ProcessUsage
+from sluice.common.version import VERSION
+from sluice.gateway.events.hub import LAG_BOUNDS_S, SseMetrics
+from sluice.gateway.features.bullmq.queues import ADD_ANSWERS, BullQueues
+from sluice.gateway.features.images.metrics import ImageMetrics, ResultOutcome, UploadOutcome
+from sluice.gateway.jobs.backpressure import PressureState
+from sluice.gateway.observability.metrics.families import TASK, Metric, MetricFamilies
+from sluice.gateway.observability.metrics.http import BOUNDS_S, HttpMetrics
 
 #: Values of `gw_pressure_state`.
 _PRESSURE: Final = {

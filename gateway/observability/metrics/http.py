@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from starlette.requests import Request
 
-from common.contracts.jobs import TASKS
-from common.observability.histogram import Histogram
-from gateway.auth.permissions import PERMISSIONS
-from gateway.http.problems import PROBLEM_CODE
+from sluice.common.contracts.jobs import TASKS
+from sluice.common.observability.histogram import Histogram
+from sluice.gateway.auth.permissions import PERMISSIONS
+from sluice.gateway.http.problems import PROBLEM_CODE
 
 #: Histogram bucket bounds of request durations; the last ones are for `Prefer: wait`.
 BOUNDS_S: Final = (

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gateway.observability.metrics.families import TASK, WORKER, Metric, MetricFamilies
-from gateway.observability.snapshot.redis import RedisFacts
+from sluice.gateway.observability.metrics.families import TASK, WORKER, Metric, MetricFamilies
+from sluice.gateway.observability.snapshot.redis import RedisFacts
 
 FINISHED = Metric("gw_jobs_finished_total", "counter", "Jobs finished by all workers.")
 LOST = Metric(

@@ -8,13 +8,13 @@ from fastapi import APIRouter, Request
 from redis.exceptions import RedisError
 from starlette.responses import PlainTextResponse, Response
 
-from common.aio import wait_for
-from common.redis.connection import TRANSIENT_ERRORS
-from gateway.features.bullmq.queues import bullmq_of
-from gateway.features.images.state import images_of
-from gateway.observability.metrics.collector import MetricSources, metrics_of
-from gateway.observability.snapshot.redis import RedisFacts, StallTracker, read_facts
-from gateway.state import GatewayState, state_of
+from sluice.common.aio import wait_for
+from sluice.common.redis.connection import TRANSIENT_ERRORS
+from sluice.gateway.features.bullmq.queues import bullmq_of
+from sluice.gateway.features.images.state import images_of
+from sluice.gateway.observability.metrics.collector import MetricSources, metrics_of
+from sluice.gateway.observability.snapshot.redis import RedisFacts, StallTracker, read_facts
+from sluice.gateway.state import GatewayState, state_of
 
 #: Seconds that Redis may take, so that a scrape never waits for long.
 TIMEOUT_S = 1.5

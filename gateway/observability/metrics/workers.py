@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from common.contracts.workers import (
+from sluice.common.contracts.workers import (
     FIRST_TOKEN_BOUNDS,
     HISTOGRAM_BOUNDS,
     ModelState,
     TaskCounter,
     TaskHistogram,
 )
-from common.observability.heartbeats import WEBHOOK_OUTCOMES, Heartbeat
-from gateway.observability.metrics.families import TASK, WORKER, Metric, MetricFamilies
+from sluice.common.observability.heartbeats import WEBHOOK_OUTCOMES, Heartbeat
+from sluice.gateway.observability.metrics.families import TASK, WORKER, Metric, MetricFamilies
 
 HOST: Final = "host"
 

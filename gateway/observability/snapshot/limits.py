@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 from redis.exceptions import RedisError
 
-from common import codec
-from common.aio import wait_for
-from common.contracts.workers import WAITING_LABELS
-from common.jobs.partition_clients import PartitionClient
-from common.observability.heartbeats import Heartbeat, WaitingReading
-from common.redis.connection import TRANSIENT_ERRORS, execute_pipeline
-from gateway.observability.snapshot.partitions import total
-from gateway.state import GatewayState
+from sluice.common import codec
+from sluice.common.aio import wait_for
+from sluice.common.contracts.workers import WAITING_LABELS
+from sluice.common.jobs.partition_clients import PartitionClient
+from sluice.common.observability.heartbeats import Heartbeat, WaitingReading
+from sluice.common.redis.connection import TRANSIENT_ERRORS, execute_pipeline
+from sluice.gateway.observability.snapshot.partitions import total
+from sluice.gateway.state import GatewayState
 
 #: Maximum number of running jobs listed per limit.
 MOST_HOLDERS = 32

@@ -16,11 +16,11 @@ from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
 from redis.exceptions import RedisError
 
-from common import codec
-from common.aio import wait_for
-from common.contracts.queue import Lane
-from common.jobs.partition_clients import PartitionClient, PartitionClients
-from common.jobs.queue_stats import (
+from sluice.common import codec
+from sluice.common.aio import wait_for
+from sluice.common.contracts.queue import Lane
+from sluice.common.jobs.partition_clients import PartitionClient, PartitionClients
+from sluice.common.jobs.queue_stats import (
     COUNT_FIELDS,
     QUERY_COUNT,
     JobCounts,
@@ -28,7 +28,7 @@ from common.jobs.queue_stats import (
     QueueReading,
     combine_readings,
 )
-from common.redis.connection import TRANSIENT_ERRORS, execute_pipeline
+from sluice.common.redis.connection import TRANSIENT_ERRORS, execute_pipeline
 
 #: Number of commands that `add_queries` adds before those of the queue reader.
 _OWN: Final = 3

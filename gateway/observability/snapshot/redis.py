@@ -8,20 +8,20 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
-from common.contracts.images import ImageKeys
-from common.contracts.queue import paused_key
-from common.contracts.workflow.keys import WorkflowKeys
-from common.jobs.audit.report import AUDIT_FIELDS, AuditRecord
-from common.jobs.pause import Pause, parse_pause
-from common.jobs.queue_stats import JobCounts, QueueReading
-from common.observability import heartbeats
-from common.observability.heartbeats import Heartbeat, WaitingReading
-from common.redis.connection import execute_pipeline
-from common.redis.partitions import HOME_PARTITION
-from gateway.features.images import metrics as image_numbers
-from gateway.features.images.metrics import ImageFacts
-from gateway.observability.snapshot.limits import SharedLimit, shared_limits, waiting_in
-from gateway.observability.snapshot.partitions import (
+from sluice.common.contracts.images import ImageKeys
+from sluice.common.contracts.queue import paused_key
+from sluice.common.contracts.workflow.keys import WorkflowKeys
+from sluice.common.jobs.audit.report import AUDIT_FIELDS, AuditRecord
+from sluice.common.jobs.pause import Pause, parse_pause
+from sluice.common.jobs.queue_stats import JobCounts, QueueReading
+from sluice.common.observability import heartbeats
+from sluice.common.observability.heartbeats import Heartbeat, WaitingReading
+from sluice.common.redis.connection import execute_pipeline
+from sluice.common.redis.partitions import HOME_PARTITION
+from sluice.gateway.features.images import metrics as image_numbers
+from sluice.gateway.features.images.metrics import ImageFacts
+from sluice.gateway.observability.snapshot.limits import SharedLimit, shared_limits, waiting_in
+from sluice.gateway.observability.snapshot.partitions import (
     PartitionFacts,
     PartitionQuery,
     merge_counts,
@@ -29,7 +29,7 @@ from gateway.observability.snapshot.partitions import (
     read_other_partitions,
     total,
 )
-from gateway.state import GatewayState
+from sluice.gateway.state import GatewayState
 
 #: Number of replies to `add_workflow_commands`.
 WORKFLOW_REPLIES: Final = 4

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from common.contracts.workers import WAITING_LABELS
-from common.text import plural
-from gateway.observability.snapshot.redis import RedisFacts, memory_ratio
+from sluice.common.contracts.workers import WAITING_LABELS
+from sluice.common.text import plural
+from sluice.gateway.observability.snapshot.redis import RedisFacts, memory_ratio
 
 
 class Level(str, Enum):

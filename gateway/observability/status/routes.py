@@ -9,18 +9,18 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from common import codec
-from common.aio import wait_for
-from common.errors import StoreUnavailable
-from common.version import VERSION
-from gateway.auth.callers import caller_of
-from gateway.http.problems import ProblemView, store_unavailable
-from gateway.observability.metrics.collector import metrics_of
-from gateway.observability.metrics.routes import TIMEOUT_S, facts_or_none
-from gateway.observability.status import status
-from gateway.observability.status.checks import Level
-from gateway.observability.status.status import StatusView
-from gateway.state import state_of
+from sluice.common import codec
+from sluice.common.aio import wait_for
+from sluice.common.errors import StoreUnavailable
+from sluice.common.version import VERSION
+from sluice.gateway.auth.callers import caller_of
+from sluice.gateway.http.problems import ProblemView, store_unavailable
+from sluice.gateway.observability.metrics.collector import metrics_of
+from sluice.gateway.observability.metrics.routes import TIMEOUT_S, facts_or_none
+from sluice.gateway.observability.status import status
+from sluice.gateway.observability.status.checks import Level
+from sluice.gateway.observability.status.status import StatusView
+from sluice.gateway.state import state_of
 
 MEDIA_TYPE = "application/health+json"
 #: Seconds that Redis may take to answer the readiness probe.

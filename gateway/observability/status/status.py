@@ -13,17 +13,17 @@ from dataclasses import asdict
 
 from pydantic import BaseModel, Field
 
-from common.contracts.images import ImageKeys
-from common.contracts.workers import ModelState
-from common.jobs.audit.report import AuditRecord
-from common.observability.heartbeats import Heartbeat
-from common.settings.gateway import GatewaySettings
-from common.text import plural
-from gateway.features.images.metrics import ImageFacts
-from gateway.http.paths import WORKFLOW_DEAD_WEBHOOKS
-from gateway.jobs.backpressure import PressureState, PressureView
-from gateway.observability.snapshot.redis import RedisFacts, WorkflowFacts
-from gateway.observability.status.checks import (
+from sluice.common.contracts.images import ImageKeys
+from sluice.common.contracts.workers import ModelState
+from sluice.common.jobs.audit.report import AuditRecord
+from sluice.common.observability.heartbeats import Heartbeat
+from sluice.common.settings.gateway import GatewaySettings
+from sluice.common.text import plural
+from sluice.gateway.features.images.metrics import ImageFacts
+from sluice.gateway.http.paths import WORKFLOW_DEAD_WEBHOOKS
+from sluice.gateway.jobs.backpressure import PressureState, PressureView
+from sluice.gateway.observability.snapshot.redis import RedisFacts, WorkflowFacts
+from sluice.gateway.observability.status.checks import (
     OLD_S,
     Check,
     Level,

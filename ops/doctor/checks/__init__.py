@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ops.doctor.checks import (
+from sluice.ops.doctor.checks import (
     access,
     gateway,
     host,
@@ -15,7 +15,7 @@ from ops.doctor.checks import (
     settings,
     systemd,
 )
-from ops.doctor.finding import Check
+from sluice.ops.doctor.finding import Check
 
 CHECKS: tuple[Check, ...] = (
     *settings.CHECKS,

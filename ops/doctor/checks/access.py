@@ -6,11 +6,11 @@ import re
 import stat
 from pathlib import Path
 
-from common.process.host import is_loopback
-from common.text import plural
-from ops.doctor.checks.settings import read_file, setting_files
-from ops.doctor.finding import CheckSkipped, Finding, check, fail, note, ok, warn
-from ops.doctor.machine import Machine
+from sluice.common.process.host import is_loopback
+from sluice.common.text import plural
+from sluice.ops.doctor.checks.settings import read_file, setting_files
+from sluice.ops.doctor.finding import CheckSkipped, Finding, check, fail, note, ok, warn
+from sluice.ops.doctor.machine import Machine
 
 _WORLD_MAY_CONNECT = stat.S_IWOTH
 

@@ -12,10 +12,10 @@ from http.client import HTTPException
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from common.process.host import is_loopback
-from ops.doctor.finding import CheckSkipped, Finding, check, fail, note, ok
-from ops.doctor.machine import REQUEST_S, Machine
-from ops.http import Response
+from sluice.common.process.host import is_loopback
+from sluice.ops.doctor.finding import CheckSkipped, Finding, check, fail, note, ok
+from sluice.ops.doctor.machine import REQUEST_S, Machine
+from sluice.ops.http import Response
 
 _LISTEN = "0A"
 _SOCKET_TABLES = ("/proc/net/tcp", "/proc/net/tcp6")

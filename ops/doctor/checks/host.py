@@ -6,11 +6,11 @@ import resource
 import sys
 from pathlib import Path
 
-from common.process.host import Host
-from common.text import plural
-from ops.doctor.finding import CheckSkipped, Finding, check, fail, note, ok, warn
-from ops.doctor.machine import NOT_FOUND, TIMED_OUT, Machine
-from ops.terminal import format_bytes
+from sluice.common.process.host import Host
+from sluice.common.text import plural
+from sluice.ops.doctor.finding import CheckSkipped, Finding, check, fail, note, ok, warn
+from sluice.ops.doctor.machine import NOT_FOUND, TIMED_OUT, Machine
+from sluice.ops.terminal import format_bytes
 
 OLDEST_PYTHON = (3, 10)
 #: Free share of a file system below which there is a warning, and a failure.

@@ -9,15 +9,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from common.contracts.images import Detector
-from common.errors import SluiceError
-from common.features.images.storage.factory import create_storage
-from common.features.images.storage.spool import Spool, spool_dir, store_dir
-from common.text import plural
-from ops.doctor.checks.model import models_directory
-from ops.doctor.finding import Finding, check, fail, note, ok, warn
-from ops.doctor.machine import Machine
-from ops.model.catalogue import FACES
+from sluice.common.contracts.images import Detector
+from sluice.common.errors import SluiceError
+from sluice.common.features.images.storage.factory import create_storage
+from sluice.common.features.images.storage.spool import Spool, spool_dir, store_dir
+from sluice.common.text import plural
+from sluice.ops.doctor.checks.model import models_directory
+from sluice.ops.doctor.finding import Finding, check, fail, note, ok, warn
+from sluice.ops.doctor.machine import Machine
+from sluice.ops.model.catalogue import FACES
 
 #: The directory for images, created by the installer.
 INSTALLED_DIRECTORY: Final = "/var/lib/sluice-images"

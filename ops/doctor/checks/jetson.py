@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from common.process.host import Host
-from common.text import plural
-from ops.doctor.finding import CheckSkipped, Finding, check, fail, note, ok, warn
-from ops.doctor.machine import Machine
+from sluice.common.process.host import Host
+from sluice.common.text import plural
+from sluice.ops.doctor.finding import CheckSkipped, Finding, check, fail, note, ok, warn
+from sluice.ops.doctor.machine import Machine
 
 #: Temperatures for a warning and a failure (an Orin throttles at 99 and shuts down at 105).
 WARM_C, HOT_C = 85.0, 95.0

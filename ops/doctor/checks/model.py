@@ -7,17 +7,17 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from common.settings.models_dir import MODELS_DIR_VARIABLE, models_dir
-from common.text import plural
-from common.version import reported_version
-from ops.doctor.finding import CheckSkipped, Finding, check, fail, note, ok, warn
-from ops.doctor.machine import REQUEST_S, Machine
-from ops.model.announcement import Announcement
-from ops.model.catalogue import CHAT, EMBED, ENGINE, Weights
-from ops.model.install import engine_version
-from ops.model.probe import ProbeResult, ServerState, probe
-from ops.model.status import UNIT_DIRECTORY
-from ops.redis_target import mask_password
+from sluice.common.settings.models_dir import MODELS_DIR_VARIABLE, models_dir
+from sluice.common.text import plural
+from sluice.common.version import reported_version
+from sluice.ops.doctor.finding import CheckSkipped, Finding, check, fail, note, ok, warn
+from sluice.ops.doctor.machine import REQUEST_S, Machine
+from sluice.ops.model.announcement import Announcement
+from sluice.ops.model.catalogue import CHAT, EMBED, ENGINE, Weights
+from sluice.ops.model.install import engine_version
+from sluice.ops.model.probe import ProbeResult, ServerState, probe
+from sluice.ops.model.status import UNIT_DIRECTORY
+from sluice.ops.redis_target import mask_password
 
 #: Unit drop-in in which the installer sets the workers' variables for the model.
 DROP_IN = "/etc/systemd/system/redis-worker@.service.d/50-install.conf"

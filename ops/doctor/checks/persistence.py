@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from common.text import plural
-from ops.doctor.checks.host import read_only
-from ops.doctor.finding import CheckSkipped, Finding, check, fail, note, ok, warn
-from ops.doctor.machine import Machine
-from ops.terminal import format_bytes
+from sluice.common.text import plural
+from sluice.ops.doctor.checks.host import read_only
+from sluice.ops.doctor.finding import CheckSkipped, Finding, check, fail, note, ok, warn
+from sluice.ops.doctor.machine import Machine
+from sluice.ops.terminal import format_bytes
 
 #: During a rewrite the append-only file needs about twice its size.
 REWRITE_FACTOR = 2

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from common import codec
-from common.contracts.jobs import JobKeys
-from common.contracts.queue import paused_key
-from common.contracts.stats import RESOLUTIONS, StatsKeys
-from common.jobs import partitioned_queue
-from common.jobs.audit.report import AUDIT_FIELDS, AuditRecord
-from common.jobs.queue import DeadLetter
-from common.text import plural
-from ops.doctor.finding import CheckSkipped, Finding, check, fail, note, ok, warn
-from ops.doctor.machine import Machine
-from ops.terminal import format_duration, printable
+from sluice.common import codec
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.contracts.queue import paused_key
+from sluice.common.contracts.stats import RESOLUTIONS, StatsKeys
+from sluice.common.jobs import partitioned_queue
+from sluice.common.jobs.audit.report import AUDIT_FIELDS, AuditRecord
+from sluice.common.jobs.queue import DeadLetter
+from sluice.common.text import plural
+from sluice.ops.doctor.finding import CheckSkipped, Finding, check, fail, note, ok, warn
+from sluice.ops.doctor.machine import Machine
+from sluice.ops.terminal import format_duration, printable
 
 #: A message whose lease was not renewed for this many lease times has no worker.
 STALE_LEASES = 3

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 from redis import exceptions
 
-from common.redis.tls import tls_problem
-from common.text import plural
-from common.version import OLDEST_REDIS, reported_version
-from ops.doctor.finding import CheckSkipped, Finding, check, fail, note, ok, warn
-from ops.doctor.machine import Machine
-from ops.doctor.redis_server import PartitionServer, RedisServer, by_server
-from ops.terminal import format_bytes
+from sluice.common.redis.tls import tls_problem
+from sluice.common.text import plural
+from sluice.common.version import OLDEST_REDIS, reported_version
+from sluice.ops.doctor.finding import CheckSkipped, Finding, check, fail, note, ok, warn
+from sluice.ops.doctor.machine import Machine
+from sluice.ops.doctor.redis_server import PartitionServer, RedisServer, by_server
+from sluice.ops.terminal import format_bytes
 
 #: Maximum number of servers or partitions listed in one line.
 MAX_NAMED = 8

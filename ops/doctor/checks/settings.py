@@ -7,13 +7,13 @@ import difflib
 import os
 from collections.abc import Iterator, Mapping
 
-from common.errors import SettingsError
-from common.settings.base import CommonSettings, load_settings
-from common.settings.gateway import GatewaySettings
-from common.settings.worker import WorkerSettings
-from common.text import plural
-from ops.doctor.finding import CheckSkipped, Finding, check, fail, ok, warn
-from ops.doctor.machine import Machine
+from sluice.common.errors import SettingsError
+from sluice.common.settings.base import CommonSettings, load_settings
+from sluice.common.settings.gateway import GatewaySettings
+from sluice.common.settings.worker import WorkerSettings
+from sluice.common.text import plural
+from sluice.ops.doctor.finding import CheckSkipped, Finding, check, fail, ok, warn
+from sluice.ops.doctor.machine import Machine
 
 #: Minimum similarity to a setting's name, and minimum length, of a suspected misspelling.
 SIMILARITY = 0.87

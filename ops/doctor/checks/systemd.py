@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from common.text import plural
-from ops.doctor.finding import CheckSkipped, Finding, check, fail, note, ok, warn
-from ops.doctor.machine import COMMAND_S, MODEL_UNIT, Machine
+from sluice.common.text import plural
+from sluice.ops.doctor.finding import CheckSkipped, Finding, check, fail, note, ok, warn
+from sluice.ops.doctor.machine import COMMAND_S, MODEL_UNIT, Machine
 
 REDIS = "redis.service"
 GATEWAY_SOCKET = "redis-gateway.socket"

@@ -130,7 +130,7 @@ def _row(job_id: str, rule: str, detail: str) -> str:
 
 def _run_local(redis: str | None, handle: Callable[[dict[str, Any]], None]) -> None:
     """Run the integrity check in this process, without a gateway."""
-    from ops import audit as local_audit
+    from sluice.ops import audit as local_audit
 
     def warn(text: str) -> None:
         print(printable(f"sluice: {text}"), file=sys.stderr)

@@ -55,7 +55,7 @@ class WorkerKind(Enum):
     REAL = "real"
 
 
-_MODULES = {WorkerKind.ECHO: "worker.echo_worker", WorkerKind.REAL: "worker"}
+_MODULES = {WorkerKind.ECHO: "sluice.worker.echo_worker", WorkerKind.REAL: "sluice.worker"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -116,7 +116,7 @@ class ServedModel(NamedTuple):
 def served_model() -> ServedModel | None:
     """The announced model; None if there is none.
 
-    Does not use `ops.model.announcement`, which would import redis into this process.
+    Does not use `sluice.ops.model.announcement`, which would import redis into this process.
     """
     directory = os.environ.get("SLUICE_DATA_DIR") or ".sluice"
     try:
@@ -201,7 +201,7 @@ class Supervisor:
     def run(self) -> int:
         """Run until a process exits or a signal arrives; returns the exit code."""
         url = local_url()
-        self._children[_GATEWAY] = self._start("gateway")
+        self._children[_GATEWAY] = self._start("sluice.gateway")
         self._children[_WORKER] = self._start(_MODULES[self._kind])
         self._wait_ready(url)
         if self._is_running():

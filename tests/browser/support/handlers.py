@@ -7,10 +7,10 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from worker.errors import TransientError
-from worker.execution.context import JobContext
-from worker.handlers import echo
-from worker.registry import Registry
+from sluice.worker.errors import TransientError
+from sluice.worker.execution.context import JobContext
+from sluice.worker.handlers import echo
+from sluice.worker.registry import Registry
 
 
 class OutOfPaper(TransientError):

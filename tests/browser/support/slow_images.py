@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from sluice.worker.features.images import processor
+from sluice.worker.registry import Registry
 from tests.support.worker import image_processes
-from worker.features.images import processor
-from worker.registry import Registry
 
 
 def register(registry: Registry) -> None:

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from common.access import store as access
-from common.access.audit_log import AuditEntry, AuditLog
-from common.access.key_format import generate_key, generate_key_id, key_digest, parse_key
-from common.access.record import (
+from sluice.common.access import store as access
+from sluice.common.access.audit_log import AuditEntry, AuditLog
+from sluice.common.access.key_format import generate_key, generate_key_id, key_digest, parse_key
+from sluice.common.access.record import (
     AccessRecord,
     InvalidKeySpec,
     KeySecret,
@@ -22,10 +22,10 @@ from common.access.record import (
     is_valid_secret,
     tenant_tail,
 )
-from common.access.store import KeyStore, TooManyKeys
-from common.contracts.access import AccessKeys, AuditAction
-from common.contracts.jobs import JobKeys
-from common.errors import CorruptKey, StoreUnavailable
+from sluice.common.access.store import KeyStore, TooManyKeys
+from sluice.common.contracts.access import AccessKeys, AuditAction
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.errors import CorruptKey, StoreUnavailable
 from tests.support.servers import Backend
 
 KEYS = AccessKeys()
@@ -299,7 +299,7 @@ async def test_audit_entries_are_read_newest_first(
 async def test_the_audit_log_is_trimmed(
     backend: Backend, keys: JobKeys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("common.access.audit_log.MAX_ENTRIES", 10)
+    monkeypatch.setattr("sluice.common.access.audit_log.MAX_ENTRIES", 10)
     client = backend.client()
     trail = AuditLog(client, AccessKeys(keys.tag))
     for _ in range(300):

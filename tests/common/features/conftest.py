@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from common.contracts.jobs import JobKeys
-from common.redis.batching import ScriptBatcher
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.redis.batching import ScriptBatcher
 from tests.support.servers import Backend
 from tests.support.store.images import ImageHarness
 from tests.support.store.workflows import Doubting, Impatient, WorkflowHarness

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from common.contracts import images, jobs, values_of
-from common.contracts.images import ImageKeys, ImageOperation, image_key_patterns
-from common.contracts.workflow.keys import WorkflowKeys, workflow_key_patterns
-from common.contracts.workflow.operations import WorkflowOperation
-from common.features.images import scripts as image_scripts
-from common.features.workflows import scripts as workflow_scripts
+from sluice.common.contracts import images, jobs, values_of
+from sluice.common.contracts.images import ImageKeys, ImageOperation, image_key_patterns
+from sluice.common.contracts.workflow.keys import WorkflowKeys, workflow_key_patterns
+from sluice.common.contracts.workflow.operations import WorkflowOperation
+from sluice.common.features.images import scripts as image_scripts
+from sluice.common.features.workflows import scripts as workflow_scripts
 from tests.support.servers import Backend
 from tests.support.store.images import FAILURE_FIELDS, RESULT_FIELDS
 

@@ -9,12 +9,12 @@ from dataclasses import replace
 
 import pytest
 
-from common.contracts.jobs import JobKeys
-from common.contracts.queue import Answer
-from common.errors import QueueFull
-from common.jobs.queue_stats import JobCounts
-from common.jobs.scripts import read_core_lua
-from common.jobs.store import Claim, WorkerIdentity
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.contracts.queue import Answer
+from sluice.common.errors import QueueFull
+from sluice.common.jobs.queue_stats import JobCounts
+from sluice.common.jobs.scripts import read_core_lua
+from sluice.common.jobs.store import Claim, WorkerIdentity
 from tests.common.jobs.scripts.gateway.test_redrive import dead_letter_of, redrive_of
 from tests.common.jobs.scripts.queue.test_dead_letter import fields_of, unknown
 from tests.support.servers import Backend

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.contracts.jobs import JobKeys
-from common.jobs.limits import TaskLimit, group_name, parse_limits
-from common.jobs.options import NO_OPTIONS, UNKNOWN_TENANT, Backoff, JobOptions
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.jobs.limits import TaskLimit, group_name, parse_limits
+from sluice.common.jobs.options import NO_OPTIONS, UNKNOWN_TENANT, Backoff, JobOptions
 
 UNREADABLE = (b"\xff", b"{", b"[]", b"null", b"7", b'"text"')
 seconds = st.floats(0, 86_400)

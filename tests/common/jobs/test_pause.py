@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from common.contracts.jobs import JobKeys
-from common.contracts.queue import paused_key
-from common.errors import CorruptKey
-from common.jobs.pause import MAX_TEXT_CHARS, Pause, PauseStore, parse_pause
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.contracts.queue import paused_key
+from sluice.common.errors import CorruptKey
+from sluice.common.jobs.pause import MAX_TEXT_CHARS, Pause, PauseStore, parse_pause
 from tests.support.servers import Backend
 from tests.support.waiting import eventually
 

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from common.observability import journal, logs
-from common.observability.journal import JournalHandler
-from common.settings.worker import WorkerSettings
+from sluice.common.observability import journal, logs
+from sluice.common.observability.journal import JournalHandler
+from sluice.common.settings.worker import WorkerSettings
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="journald is Linux's")
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from common.observability import log_throttle, logs
-from common.observability.log_throttle import ThrottlingHandler
-from common.observability.logs import JsonFormatter, MessageFormatter, TextFormatter, mask
-from common.settings.gateway import GatewaySettings
+from sluice.common.observability import log_throttle, logs
+from sluice.common.observability.log_throttle import ThrottlingHandler
+from sluice.common.observability.logs import JsonFormatter, MessageFormatter, TextFormatter, mask
+from sluice.common.settings.gateway import GatewaySettings
 
 
 class Lines(logging.Handler):
@@ -58,7 +58,7 @@ def root() -> Iterator[logging.Logger]:
 def guarded(
     lines: Lines, most: int = 3, window_s: float = 60.0
 ) -> tuple[logging.Logger, ThrottlingHandler]:
-    log = logging.Logger("worker.queue.reader")
+    log = logging.Logger("sluice.worker.queue.reader")
     guard = ThrottlingHandler(lines, most, window_s)
     log.addHandler(guard)
     return log, guard
@@ -92,7 +92,7 @@ def test_suppressed_lines_are_reported_after_the_window(lines: Lines) -> None:
     assert lines.texts == ["alike", "alike … 2 more like this in 0 s"]
 
 
-@pytest.mark.parametrize("name", ["gateway.access", "common.access.audit_log"])
+@pytest.mark.parametrize("name", ["gateway.access", "sluice.common.access.audit_log"])
 def test_access_and_audit_log_are_not_throttled(lines: Lines, name: str) -> None:
     """Frequent actions must not be able to hide a later one."""
     guard = ThrottlingHandler(lines, 1)
@@ -113,8 +113,8 @@ def configure(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> io.StringIO:
 @pytest.mark.parametrize(
     ("level", "written", "hidden"),
     [
-        ("error", "common.access.audit_log", "common.other"),  # the audit log at every level
-        ("debug", "gateway.events.hub", "sse_starlette.sse"),  # it would log payloads
+        ("error", "sluice.common.access.audit_log", "common.other"),  # the audit log at every level
+        ("debug", "sluice.gateway.events.hub", "sse_starlette.sse"),  # it would log payloads
     ],
 )
 def test_some_loggers_have_their_own_level(
@@ -194,8 +194,8 @@ def test_auto_is_text_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_process_reports_suppressed_lines_at_its_end() -> None:
     program = (
         "import logging\n"
-        "from common.observability import logs; from common.process import runtime\n"
-        "from common.settings.gateway import GatewaySettings\n"
+        "from sluice.common.observability import logs; from sluice.common.process import runtime\n"
+        "from sluice.common.settings.gateway import GatewaySettings\n"
         "logs.configure(GatewaySettings(log_format='text'))\n"
         "for n in range(25): logging.warning('fault %d', n)\n"
         "runtime.exit_process(0)\n"

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from opentelemetry import trace as otel
 from opentelemetry.sdk.trace import TracerProvider
 
-from common.jobs.options import JobOptions
-from common.observability import tracing, tracing_setup
-from common.observability.tracing import TraceContext, parse_trace
+from sluice.common.jobs.options import JobOptions
+from sluice.common.observability import tracing, tracing_setup
+from sluice.common.observability.tracing import TraceContext, parse_trace
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 SPAN = "00f067aa0ba902b7"
@@ -136,7 +136,8 @@ def test_standard_variables_configure_the_exporter(
 
 def run(program: str, **env: str) -> subprocess.CompletedProcess[str]:
     head = (
-        "import logging, sys, time; from common.observability import tracing, tracing_setup\n"
+        "import logging, sys, time\n"
+        "from sluice.common.observability import tracing, tracing_setup\n"
         "logging.basicConfig(level='INFO')\n"
     )
     return subprocess.run(

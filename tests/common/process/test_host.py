@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from common.process.host import (
+from sluice.common.process.host import (
     CALM_S,
     Host,
     HostReadings,
@@ -18,7 +18,7 @@ from common.process.host import (
     pressure_bounds,
     unmeasured_bounds,
 )
-from common.settings.base import CommonSettings
+from sluice.common.settings.base import CommonSettings
 
 PSI = (
     "some avg10=3.10 avg60=1.00 avg300=0.20 total=12345\n"

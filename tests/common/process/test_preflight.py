@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import redis
 
-from common.contracts.jobs import SCHEMA_VERSION, JobKeys
-from common.errors import EXIT_CONFIG, UnsuitableRedis
-from common.process import preflight, schema_version
-from common.redis.addresses import Topology
-from common.redis.partitions import Partitions
+from sluice.common.contracts.jobs import SCHEMA_VERSION, JobKeys
+from sluice.common.errors import EXIT_CONFIG, UnsuitableRedis
+from sluice.common.process import preflight, schema_version
+from sluice.common.redis.addresses import Topology
+from sluice.common.redis.partitions import Partitions
 from tests.support.servers import REAL, Backend, RealServer
 from tests.support.waiting import eventually
 

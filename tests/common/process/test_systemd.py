@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from common.process import systemd, usage
-from common.process.systemd import Watchdog
+from sluice.common.process import systemd, usage
+from sluice.common.process.systemd import Watchdog
 from tests.support.waiting import eventually
 
 

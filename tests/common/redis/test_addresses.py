@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from redis.asyncio.connection import parse_url
 
-from common.errors import SettingsError
-from common.observability.logs import mask
-from common.redis.addresses import (
+from sluice.common.errors import SettingsError
+from sluice.common.observability.logs import mask
+from sluice.common.redis.addresses import (
     Node,
     Topology,
     is_cluster,
@@ -16,10 +16,10 @@ from common.redis.addresses import (
     parse_address,
     url_for_tag,
 )
-from common.settings.base import load_settings
-from common.settings.gateway import GatewaySettings
-from common.settings.worker import WorkerSettings
-from ops.redis_target import RedisTarget, is_url, mask_password
+from sluice.common.settings.base import load_settings
+from sluice.common.settings.gateway import GatewaySettings
+from sluice.common.settings.worker import WorkerSettings
+from sluice.ops.redis_target import RedisTarget, is_url, mask_password
 
 CLUSTER = "redis+cluster://one:7000,two:7001"
 

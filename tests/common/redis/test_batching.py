@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-import common.redis.pipelined
-from common.aio import STALL_THRESHOLD_S
-from common.contracts.jobs import JobKeys
-from common.contracts.queue import Answer
-from common.errors import CorruptKey, SluiceError, StoreUnavailable
-from common.jobs.queue import QueueStore
-from common.jobs.scripts import CORE_SCRIPT
-from common.jobs.store import JobStore, Lease, WorkerIdentity
-from common.redis import batching as module
-from common.redis.batching import ScriptBatcher
-from common.redis.pipelined import PipelinedConnection
-from common.redis.scripts import Record
+import sluice.common.redis.pipelined
+from sluice.common.aio import STALL_THRESHOLD_S
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.contracts.queue import Answer
+from sluice.common.errors import CorruptKey, SluiceError, StoreUnavailable
+from sluice.common.jobs.queue import QueueStore
+from sluice.common.jobs.scripts import CORE_SCRIPT
+from sluice.common.jobs.store import JobStore, Lease, WorkerIdentity
+from sluice.common.redis import batching as module
+from sluice.common.redis.batching import ScriptBatcher
+from sluice.common.redis.pipelined import PipelinedConnection
+from sluice.common.redis.scripts import Record
 from tests.support.servers import Backend
 from tests.support.store.jobs import Proxy, StoreHarness, new_job, note
 from tests.support.waiting import eventually
@@ -193,8 +193,8 @@ async def test_a_silent_connection_is_an_error_after_the_retry_time(
 ) -> None:
     """It counts from the start, not from the first error, which takes seconds to show on a dead
     connection. A connection whose replies time out is replaced."""
-    monkeypatch.setattr(common.redis.pipelined, "REPLY_TIMEOUT_S", timeout_s)
-    monkeypatch.setattr(common.redis.pipelined, "CONNECT_TIMEOUT_S", min(timeout_s, 5.0))
+    monkeypatch.setattr(sluice.common.redis.pipelined, "REPLY_TIMEOUT_S", timeout_s)
+    monkeypatch.setattr(sluice.common.redis.pipelined, "CONNECT_TIMEOUT_S", min(timeout_s, 5.0))
     async with Proxy(str(backend.url)) as proxy:
         wire = PipelinedConnection(proxy.url)
         patient = ScriptBatcher(wire, keys, CORE_SCRIPT, 30.0)

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 from redis import exceptions
 
-from common.contracts.jobs import JobKeys
-from common.errors import StoreUnavailable, UnsuitableRedis
-from common.jobs.scripts import CORE_SCRIPT, JobScript
-from common.process import preflight
-from common.redis import locator as module
-from common.redis.addresses import keyslot, url_for_tag
-from common.redis.batching import ScriptBatcher
-from common.redis.connection import TRANSIENT_ERRORS, async_client, sync_client
-from common.redis.pipelined import PipelinedConnection
-from common.redis.scripts import Record
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.errors import StoreUnavailable, UnsuitableRedis
+from sluice.common.jobs.scripts import CORE_SCRIPT, JobScript
+from sluice.common.process import preflight
+from sluice.common.redis import locator as module
+from sluice.common.redis.addresses import keyslot, url_for_tag
+from sluice.common.redis.batching import ScriptBatcher
+from sluice.common.redis.connection import TRANSIENT_ERRORS, async_client, sync_client
+from sluice.common.redis.pipelined import PipelinedConnection
+from sluice.common.redis.scripts import Record
 from tests.support.topologies import (
     LONG_TIMEOUT_MS,
     Node,

@@ -10,11 +10,17 @@ from typing import Any
 import pytest
 from redis import exceptions
 
-from common.redis import failover, locator
-from common.redis import locator as module
-from common.redis.addresses import Node, keyslot, parse_address, url_for_tag
-from common.redis.failover import watch_master
-from common.redis.locator import LocatorQuery, ServerLocator, locate, locate_sync, survey_cluster
+from sluice.common.redis import failover, locator
+from sluice.common.redis import locator as module
+from sluice.common.redis.addresses import Node, keyslot, parse_address, url_for_tag
+from sluice.common.redis.failover import watch_master
+from sluice.common.redis.locator import (
+    LocatorQuery,
+    ServerLocator,
+    locate,
+    locate_sync,
+    survey_cluster,
+)
 from tests.support.waiting import eventually
 
 SENTINEL = parse_address("redis+sentinel://a:1,b:2,c:3/mymaster")

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from common.contracts.jobs import JobKeys
-from common.errors import StoreUnavailable
-from common.jobs.pagination import MergedPages
-from common.jobs.partition_clients import PartitionClient, PartitionClients, gather_partial
-from common.jobs.partitioned_queue import DeadLetterId, parse_dead_letter_id
-from common.redis.partitions import Partitions
-from common.settings.worker import WorkerSettings
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.errors import StoreUnavailable
+from sluice.common.jobs.pagination import MergedPages
+from sluice.common.jobs.partition_clients import PartitionClient, PartitionClients, gather_partial
+from sluice.common.jobs.partitioned_queue import DeadLetterId, parse_dead_letter_id
+from sluice.common.redis.partitions import Partitions
+from sluice.common.settings.worker import WorkerSettings
 from tests.support.servers import FAKE, Backend
 
 

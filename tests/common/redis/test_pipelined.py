@@ -13,9 +13,9 @@ import hiredis
 import pytest
 from redis import exceptions
 
-import common.redis.pipelined
-from common.redis.connection import TRANSIENT_ERRORS
-from common.redis.pipelined import PipelinedConnection
+import sluice.common.redis.pipelined
+from sluice.common.redis.connection import TRANSIENT_ERRORS
+from sluice.common.redis.pipelined import PipelinedConnection
 from tests.support.servers import BUNDLED, Backend, RealServer, require_binary
 from tests.support.waiting import eventually
 
@@ -187,7 +187,7 @@ async def test_auth_and_database_come_from_the_url() -> None:
 
 
 async def test_a_server_that_stops_answering(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(common.redis.pipelined, "REPLY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(sluice.common.redis.pipelined, "REPLY_TIMEOUT_S", 0.05)
 
     async def mute_on_echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await answer_everything(reader, writer, until=b"ECHO")
@@ -205,7 +205,7 @@ async def test_a_server_that_stops_answering(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.real_redis
 async def test_blocking_may_take_longer(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(common.redis.pipelined, "REPLY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(sluice.common.redis.pipelined, "REPLY_TIMEOUT_S", 0.05)
     wire = backend.wire(block_s=5.0)
     assert await wire.execute_command("BLPOP", "{0}none", "0.2") is None
 
@@ -236,8 +236,8 @@ async def speak_http(reader: asyncio.StreamReader, writer: asyncio.StreamWriter)
 async def test_every_problem_of_a_server_is_an_error_of_redis(
     handler: Handler, error: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(common.redis.pipelined, "CONNECT_TIMEOUT_S", 0.05)
-    monkeypatch.setattr(common.redis.pipelined, "REPLY_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(sluice.common.redis.pipelined, "CONNECT_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(sluice.common.redis.pipelined, "REPLY_TIMEOUT_S", 0.2)
     async with fake_server(handler) as url:
         wire = PipelinedConnection(url)
         for _ in range(3):

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 import redis
 
-from common.process import embedded_redis
-from common.redis import pipelined
-from common.redis.connection import async_client
-from common.redis.pipelined import PipelinedConnection, keep_subscribed
-from ops.doctor.checks import persistence
-from ops.doctor.checks import redis as checks
-from ops.doctor.finding import Health
-from ops.doctor.redis_server import RedisServer
-from ops.redis_target import RedisTarget
+from sluice.common.process import embedded_redis
+from sluice.common.redis import pipelined
+from sluice.common.redis.connection import async_client
+from sluice.common.redis.pipelined import PipelinedConnection, keep_subscribed
+from sluice.ops.doctor.checks import persistence
+from sluice.ops.doctor.checks import redis as checks
+from sluice.ops.doctor.finding import Health
+from sluice.ops.doctor.redis_server import RedisServer
+from sluice.ops.redis_target import RedisTarget
 from tests.ops.doctor.machines import finding_of, make_machine
 from tests.support.servers import BUNDLED, RealServer, require_binary
 

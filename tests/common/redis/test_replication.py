@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from redis import exceptions
 
-from common.contracts.jobs import JobKeys
-from common.contracts.queue import Answer
-from common.errors import NotReplicated, StoreUnavailable
-from common.jobs.scripts import CORE_SCRIPT
-from common.redis.batching import ScriptBatcher
-from common.redis.pipelined import PipelinedConnection
-from common.redis.replication import ReplicatedClient, with_replication
-from common.redis.scripts import Record
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.contracts.queue import Answer
+from sluice.common.errors import NotReplicated, StoreUnavailable
+from sluice.common.jobs.scripts import CORE_SCRIPT
+from sluice.common.redis.batching import ScriptBatcher
+from sluice.common.redis.pipelined import PipelinedConnection
+from sluice.common.redis.replication import ReplicatedClient, with_replication
+from sluice.common.redis.scripts import Record
 from tests.common.redis.test_batching import ByHand
 from tests.support.servers import REDIS_8, SYSTEM
 from tests.support.topologies import LONG_TIMEOUT_MS, SentinelSet, sentinel_set

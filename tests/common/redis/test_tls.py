@@ -13,16 +13,16 @@ import pytest
 import redis
 from redis.asyncio.connection import SSLConnection
 
-from common.errors import UnsuitableRedis
-from common.process import preflight
-from common.redis.addresses import validate_url
-from common.redis.connection import async_client, sync_client
-from common.redis.pipelined import PipelinedConnection
-from common.redis.tls import TlsProblem, shared_context, tls_problem
-from ops.doctor.checks import redis as checks
-from ops.doctor.finding import Health
-from ops.doctor.redis_server import RedisServer
-from ops.redis_target import RedisTarget
+from sluice.common.errors import UnsuitableRedis
+from sluice.common.process import preflight
+from sluice.common.redis.addresses import validate_url
+from sluice.common.redis.connection import async_client, sync_client
+from sluice.common.redis.pipelined import PipelinedConnection
+from sluice.common.redis.tls import TlsProblem, shared_context, tls_problem
+from sluice.ops.doctor.checks import redis as checks
+from sluice.ops.doctor.finding import Health
+from sluice.ops.doctor.redis_server import RedisServer
+from sluice.ops.redis_target import RedisTarget
 from tests.ops.doctor.machines import finding_of, make_machine
 from tests.support.topologies import Certificates, Node, one_node
 from tests.support.topologies.node import pick_port

@@ -9,13 +9,13 @@ import threading
 import pytest
 import redis
 
-from common.contracts.queue import Answer
-from common.errors import StoreUnavailable
-from common.jobs.queue import DeadLetterRedrive, QueueStore
-from common.jobs.scripts import CORE_SCRIPT
-from common.jobs.store import JobStore
-from common.redis.batching import ScriptBatcher
-from common.redis.scripts import is_transient
+from sluice.common.contracts.queue import Answer
+from sluice.common.errors import StoreUnavailable
+from sluice.common.jobs.queue import DeadLetterRedrive, QueueStore
+from sluice.common.jobs.scripts import CORE_SCRIPT
+from sluice.common.jobs.store import JobStore
+from sluice.common.redis.batching import ScriptBatcher
+from sluice.common.redis.scripts import is_transient
 from tests.support.store.jobs import GIVEN_UP, StoreHarness, new_job, note
 from tests.support.waiting import eventually
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import EXIT_CONFIG, SettingsError
-from common.settings.base import CommonSettings, load_settings
-from common.settings.gateway import GatewaySettings
-from common.settings.worker import WorkerSettings
+from sluice.common.errors import EXIT_CONFIG, SettingsError
+from sluice.common.settings.base import CommonSettings, load_settings
+from sluice.common.settings.gateway import GatewaySettings
+from sluice.common.settings.worker import WorkerSettings
 from tests.support.processes.worker import ROOT
 
 KINDS: list[type[CommonSettings]] = [GatewaySettings, WorkerSettings]
@@ -194,8 +194,9 @@ def run(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 def test_the_default_name_of_a_worker_is_host_and_pid() -> None:
     script = (
-        "import os; from common.settings.base import load_settings; "
-        "from common.settings.worker import WorkerSettings; s = load_settings(WorkerSettings); "
+        "import os; from sluice.common.settings.base import load_settings; "
+        "from sluice.common.settings.worker import WorkerSettings; "
+        "s = load_settings(WorkerSettings); "
         "print(os.getpid(), s.consumer, s.bullmq_worker_name)"
     )
     pid, *names = run(script).stdout.split()
@@ -205,10 +206,12 @@ def test_the_default_name_of_a_worker_is_host_and_pid() -> None:
 @pytest.mark.parametrize(
     ("module", "environment"),
     [
-        ("worker.main", {"COUNT": "0", "LEASE_MS": "x"}),
+        ("sluice.worker.main", {"COUNT": "0", "LEASE_MS": "x"}),
         pytest.param("worker.echo_worker", {"BLOCK_MS": "40000"}, marks=another_process),
         pytest.param(
-            "worker.bullmq.main", {"REDIS_URL": "http://user:hidden@box"}, marks=another_process
+            "sluice.worker.bullmq.main",
+            {"REDIS_URL": "http://user:hidden@box"},
+            marks=another_process,
         ),
     ],
 )

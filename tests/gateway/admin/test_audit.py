@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from common.access.audit_log import AuditEntry
-from common.contracts.access import AuditAction
-from common.jobs.audit.auditor import AuditNotPermitted, AuditPace
-from gateway.admin import integrity_audit as route
-from gateway.admin.audit_log import AuditLogPage
+from sluice.common.access.audit_log import AuditEntry
+from sluice.common.contracts.access import AuditAction
+from sluice.common.jobs.audit.auditor import AuditNotPermitted, AuditPace
+from sluice.gateway.admin import integrity_audit as route
+from sluice.gateway.admin.audit_log import AuditLogPage
 from tests.support.gateway.access import bearer, call, id_of, key_for, post
 from tests.support.gateway.asgi import Exchange
 from tests.support.gateway.dead_letters import dead
@@ -184,7 +184,7 @@ async def test_an_entry_names_the_key_the_action_and_its_target(
     strict: Gateway, admin: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     headers = bearer(admin, x_request_id="r-17")
-    with caplog.at_level(logging.INFO, "common.access.audit_log"):
+    with caplog.at_level(logging.INFO, "sluice.common.access.audit_log"):
         created = (
             await strict.client.send("POST", "/v1/keys", headers, {"name": "shop front"})
         ).json()
@@ -287,9 +287,9 @@ async def test_control_characters_are_replaced(
     make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = make().state.access.audit_log
-    caplog.set_level("INFO", "common.access.audit_log")
+    caplog.set_level("INFO", "sluice.common.access.audit_log")
     await log.write(AuditEntry("me", AuditAction.JOB_CANCEL, "a\nb\x1b[2J", remote="\u2028"))
     [entry] = await log.page("+", 1)
     assert (entry.target, entry.remote) == ("a?b?[2J", "?")
-    [record] = [each for each in caplog.records if each.name == "common.access.audit_log"]
+    [record] = [each for each in caplog.records if each.name == "sluice.common.access.audit_log"]
     assert record.getMessage() == "audit log: me job.cancel a?b?[2J from ?"

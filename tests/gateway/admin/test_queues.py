@@ -7,9 +7,9 @@ import time
 import pytest
 from pydantic import TypeAdapter
 
-from common.contracts.access import AccessKeys
-from common.contracts.queue import paused_key
-from common.observability.heartbeats import Heartbeat
+from sluice.common.contracts.access import AccessKeys
+from sluice.common.contracts.queue import paused_key
+from sluice.common.observability.heartbeats import Heartbeat
 from tests.support.gateway.access import bearer, call, id_of, key_for
 from tests.support.gateway.asgi import JSON
 from tests.support.gateway.harness import Gateway, Make, check_problem, partitioned

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from common.access import store
-from gateway.auth.key_models import IssuedKeyView, KeyList, KeyView, WhoAmI
+from sluice.common.access import store
+from sluice.gateway.auth.key_models import IssuedKeyView, KeyList, KeyView, WhoAmI
 from tests.support.gateway.access import call, id_of, key_for, post
 from tests.support.gateway.harness import Gateway, Make, check_problem
 from tests.support.waiting import eventually

@@ -11,18 +11,18 @@ import pytest
 from fastapi.routing import APIRoute
 from starlette.routing import Route
 
-from common.access.key_format import generate_key, key_digest
-from common.access.record import AccessRecord, KeySpec
-from common.access.store import KeyStore
-from common.contracts.access import Scope
-from common.errors import SettingsError, StoreUnavailable
-from common.process.host import is_loopback
-from common.settings.gateway import GatewaySettings
-from gateway.app import create_app
-from gateway.auth import callers as callers_module
-from gateway.auth.callers import Callers
-from gateway.auth.middleware import keys_required
-from gateway.auth.permissions import (
+from sluice.common.access.key_format import generate_key, key_digest
+from sluice.common.access.record import AccessRecord, KeySpec
+from sluice.common.access.store import KeyStore
+from sluice.common.contracts.access import Scope
+from sluice.common.errors import SettingsError, StoreUnavailable
+from sluice.common.process.host import is_loopback
+from sluice.common.settings.gateway import GatewaySettings
+from sluice.gateway.app import create_app
+from sluice.gateway.auth import callers as callers_module
+from sluice.gateway.auth.callers import Callers
+from sluice.gateway.auth.middleware import keys_required
+from sluice.gateway.auth.permissions import (
     ADMIN,
     ADMIN_READ,
     ANY_KEY,
@@ -37,7 +37,7 @@ from gateway.auth.permissions import (
     Permission,
     permission_for,
 )
-from gateway.http.paths import is_openai, is_workflow
+from sluice.gateway.http.paths import is_openai, is_workflow
 from tests.gateway.http.test_routing import WithoutFastPath
 from tests.support.gateway.access import bearer, call, client_at, id_of, key_for, post
 from tests.support.gateway.asgi import Client

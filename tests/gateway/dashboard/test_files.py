@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gateway.dashboard.static_files import STATIC, FileCache
+from sluice.gateway.dashboard.static_files import STATIC, FileCache
 from tests.gateway.http.openapi.test_openapi import Page
 from tests.gateway.http.test_middleware import check_strict
 from tests.support.gateway.harness import Gateway, Make, check_problem

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from gateway.auth.callers import LOCAL, SCOPE_KEY, Caller
-from gateway.auth.permissions import PERMISSIONS
-from gateway.dashboard.poll_cache import CACHE_TTL_S, POLLED_PATHS, PollCacheMiddleware
+from sluice.gateway.auth.callers import LOCAL, SCOPE_KEY, Caller
+from sluice.gateway.auth.permissions import PERMISSIONS
+from sluice.gateway.dashboard.poll_cache import CACHE_TTL_S, POLLED_PATHS, PollCacheMiddleware
 from tests.support.gateway.dashboard import PAGE
 from tests.support.gateway.harness import Gateway
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from common.access.record import KeySpec
-from common.contracts.access import AccessKeys
-from gateway.dashboard import sessions as module
+from sluice.common.access.record import KeySpec
+from sluice.common.contracts.access import AccessKeys
+from sluice.gateway.dashboard import sessions as module
 from tests.support.gateway.access import bearer, call, client_at, id_of, key_for
 from tests.support.gateway.dashboard import PAGE, SESSION, Browser
 from tests.support.gateway.faults import raising, record_calls
@@ -386,12 +386,12 @@ async def test_path_cannot_forge_an_audit_entry(
     key = await key_for(strict, scopes=("ui", "jobs:write"))
     browser = Browser(strict)
     await browser.sign_in(key, actions=True)
-    caplog.set_level("INFO", "common.access.audit_log")
+    caplog.set_level("INFO", "sluice.common.access.audit_log")
     forged = "/v1/jobs/x%0Atrail:%20local%20key.create%20\u202e/cancel"
     await browser.send("POST", forged)
     who, action, target = (await audit_entries(strict))[-1]
     assert (who, action) == (id_of(key), "ui.action")
     assert target == "POST /v1/jobs/x%0Atrail:%20local%20key.create%20%E2%80%AE/cancel"
-    lines = [each for each in caplog.records if each.name == "common.access.audit_log"]
+    lines = [each for each in caplog.records if each.name == "sluice.common.access.audit_log"]
     assert lines
     assert all(line.getMessage().isprintable() for line in lines)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 
-from gateway.dashboard.static_files import STATIC
+from sluice.gateway.dashboard.static_files import STATIC
 
 VENDOR = STATIC / "vendor"
 #: The line that Sluice adds to make the script a module.

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from common.contracts.images import Stage
-from gateway.auth import callers as callers_module
+from sluice.common.contracts.images import Stage
+from sluice.gateway.auth import callers as callers_module
 from tests.support.gateway.access import bearer, id_of, key_for
 from tests.support.gateway.asgi import TIMEOUT_S, Answer, Exchange
 from tests.support.gateway.bullmq import QueueApi

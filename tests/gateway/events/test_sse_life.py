@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.events import subscriber as watch_module
+from sluice.gateway.events import subscriber as watch_module
 from tests.gateway.observability.metrics.test_metrics import scrape
 from tests.support.gateway.asgi import TIMEOUT_S, Exchange
 from tests.support.gateway.faults import record_calls

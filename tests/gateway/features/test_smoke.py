@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from common.contracts.rag import RagKeys
-from gateway.features.images.result_consumer import ResultConsumer
+from sluice.common.contracts.rag import RagKeys
+from sluice.gateway.features.images.result_consumer import ResultConsumer
 from tests.gateway.features.images.test_results import success
 from tests.gateway.features.rag.test_documents import DOCUMENTS, NOTE, add, store
 from tests.support.gateway.harness import Make

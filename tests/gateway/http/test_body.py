@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from gateway.http.middleware import RequestMiddleware
+from sluice.gateway.http.middleware import RequestMiddleware
 
 
 async def test_the_rest_of_a_refused_body_is_read() -> None:

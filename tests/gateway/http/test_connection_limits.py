@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import uvicorn
 
-from gateway.http.connection_limits import ConnectionLimits, connection_capacity
-from gateway.http.protocol import protocol_for
+from sluice.gateway.http.connection_limits import ConnectionLimits, connection_capacity
+from sluice.gateway.http.protocol import protocol_for
 from tests.support.gateway.asgi import Answer
 from tests.support.gateway.raw import Raw, get, raw
 from tests.support.waiting import eventually

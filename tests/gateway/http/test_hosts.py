@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from common.errors import SettingsError
-from common.settings.gateway import GatewaySettings
-from gateway.app import create_app
-from gateway.http.problems import Problem
-from gateway.http.security import HostPolicy, OriginPolicy, is_same_origin
+from sluice.common.errors import SettingsError
+from sluice.common.settings.gateway import GatewaySettings
+from sluice.gateway.app import create_app
+from sluice.gateway.http.problems import Problem
+from sluice.gateway.http.security import HostPolicy, OriginPolicy, is_same_origin
 from tests.support.gateway.asgi import Answer
 from tests.support.gateway.harness import CHAT, Gateway, Make, check_problem
 
@@ -101,7 +101,7 @@ def test_allowed_hosts_may_have_wildcards() -> None:
 
 
 def test_the_cache_of_hosts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.http.security.MAX_CACHED_HOSTS", 10)
+    monkeypatch.setattr("sluice.gateway.http.security.MAX_CACHED_HOSTS", 10)
     hosts = HostPolicy()
     for port in range(100):
         hosts.check(HTTP_1_1, b"localhost:%d" % port)

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from common.observability import logs
+from sluice.common.observability import logs
 from tests.support.gateway.asgi import Answer
 from tests.support.gateway.faults import raising
 from tests.support.gateway.harness import CHAT, Gateway, check_problem
@@ -27,7 +27,7 @@ def access_log(read: Callable[[logging.LogRecord], Any]) -> Iterator[list[Any]]:
         def emit(self, record: logging.LogRecord) -> None:
             found.append(read(record))
 
-    log, keep = logging.getLogger("gateway.access"), Keep(logging.INFO)
+    log, keep = logging.getLogger("sluice.gateway.access"), Keep(logging.INFO)
     level = log.level
     log.addHandler(keep)
     log.setLevel(logging.INFO)

@@ -10,11 +10,11 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from gateway.http import problems
-from gateway.http.headers import IdempotencyKey, Prefer
-from gateway.http.openapi import schema
-from gateway.http.problems import Problem
-from gateway.http.routing import DirectRoute, JsonBody, JsonRoute, RawJsonBody, declare
+from sluice.gateway.http import problems
+from sluice.gateway.http.headers import IdempotencyKey, Prefer
+from sluice.gateway.http.openapi import schema
+from sluice.gateway.http.problems import Problem
+from sluice.gateway.http.routing import DirectRoute, JsonBody, JsonRoute, RawJsonBody, declare
 from tests.support.gateway.asgi import JSON, Client
 from tests.support.gateway.harness import CHAT, Gateway
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import EXIT_CONFIG, SettingsError
-from common.process.host import is_loopback
-from gateway.http import server
+from sluice.common.errors import EXIT_CONFIG, SettingsError
+from sluice.common.process.host import is_loopback
+from sluice.gateway.http import server
 
 Listen = Callable[..., socket.socket]
 

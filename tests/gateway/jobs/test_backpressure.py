@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from common.observability.heartbeats import Heartbeat
-from common.process.host import CALM_S, pressure_bounds
-from common.settings.gateway import GatewaySettings
-from gateway.jobs.backpressure import DrainRate, PressureMonitor, PressureState
+from sluice.common.observability.heartbeats import Heartbeat
+from sluice.common.process.host import CALM_S, pressure_bounds
+from sluice.common.settings.gateway import GatewaySettings
+from sluice.gateway.jobs.backpressure import DrainRate, PressureMonitor, PressureState
 from tests.support.fake_host import HOT, NORMAL, FakeHost
 from tests.support.gateway.harness import CHAT, Gateway, Make, check_problem
 from tests.support.waiting import eventually
@@ -109,7 +109,7 @@ def worker(name: str, why: str = "", **more: Any) -> Heartbeat:
 
 
 async def test_a_hot_host_refuses_jobs_until_it_is_cool(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, logger="gateway.jobs.backpressure")
+    caplog.set_level(logging.INFO, logger="sluice.gateway.jobs.backpressure")
     scenario, holding = Scenario(), Scenario(on_pressure="hold")
     await scenario.pressure.run_once()
     assert (scenario.state, scenario.pressure.refusing) == (PressureState.ACCEPTING, False)
@@ -154,7 +154,7 @@ async def test_reasons_name_at_most_four_workers() -> None:
 
 
 async def test_checks_continue_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.jobs.backpressure.SAMPLE_INTERVAL_S", 0.0)
+    monkeypatch.setattr("sluice.gateway.jobs.backpressure.SAMPLE_INTERVAL_S", 0.0)
     scenario = Scenario()
     scenario.fault = RuntimeError("odd")
     running = asyncio.create_task(scenario.pressure.run())

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from common.contracts.queue import Answer as Reply
-from common.jobs.store import Claim, JobOutcome, Lease, WorkerIdentity
-from gateway.http.headers import parse_prefer_wait
+from sluice.common.contracts.queue import Answer as Reply
+from sluice.common.jobs.store import Claim, JobOutcome, Lease, WorkerIdentity
+from sluice.gateway.http.headers import parse_prefer_wait
 from tests.support.gateway.asgi import JSON, Answer
 from tests.support.gateway.faults import raising
 from tests.support.gateway.harness import CHAT, Gateway, Make, check_problem, partitioned, settle

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from common.contracts.queue import Answer
-from common.jobs.options import Backoff, JobOptions
-from common.jobs.store import Claim, WorkerIdentity
+from sluice.common.contracts.queue import Answer
+from sluice.common.jobs.options import Backoff, JobOptions
+from sluice.common.jobs.store import Claim, WorkerIdentity
 from tests.support.gateway.harness import CHAT, Gateway, Make, check_problem, partitioned
 
 pytestmark = pytest.mark.fakeredis_only

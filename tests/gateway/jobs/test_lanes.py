@@ -7,10 +7,10 @@ import json
 
 import pytest
 
-from common.jobs.options import JobOptions
-from common.jobs.queue import Promoter
-from common.settings.queue import parse_weights
-from gateway.jobs.submit import tenant_lane
+from sluice.common.jobs.options import JobOptions
+from sluice.common.jobs.queue import Promoter
+from sluice.common.settings.queue import parse_weights
+from sluice.gateway.jobs.submit import tenant_lane
 from tests.support.gateway.access import bearer, key_for
 from tests.support.gateway.asgi import Answer
 from tests.support.gateway.harness import CHAT, Gateway, Make, check_problem, partitioned

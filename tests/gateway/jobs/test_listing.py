@@ -10,10 +10,10 @@ from urllib.parse import quote, urlencode
 
 import pytest
 
-from common.access.record import tenant_tail
-from gateway.jobs import listing
-from gateway.jobs.ids import new_job_id
-from gateway.jobs.models import JobPage
+from sluice.common.access.record import tenant_tail
+from sluice.gateway.jobs import listing
+from sluice.gateway.jobs.ids import new_job_id
+from sluice.gateway.jobs.models import JobPage
 from tests.support.gateway.access import bearer, key_for
 from tests.support.gateway.asgi import Answer
 from tests.support.gateway.harness import Gateway, Make, check_problem, partitioned

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from common.access.record import tenant_tail
-from common.contracts.jobs import JobKeys
-from common.observability.heartbeats import Heartbeat, RunningJob
-from common.redis.partitions import Partitions
-from gateway.jobs.ids import new_job_id, new_job_id_in
+from sluice.common.access.record import tenant_tail
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.observability.heartbeats import Heartbeat, RunningJob
+from sluice.common.redis.partitions import Partitions
+from sluice.gateway.jobs.ids import new_job_id, new_job_id_in
 from tests.support.gateway.access import bearer, call, key_for, post
 from tests.support.gateway.asgi import Answer
 from tests.support.gateway.faults import record_calls

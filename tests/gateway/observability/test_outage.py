@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import redis
 
-from common.redis import pipelined
-from gateway.events import stream_reader
-from gateway.observability.status import routes as health
+from sluice.common.redis import pipelined
+from sluice.gateway.events import stream_reader
+from sluice.gateway.observability.status import routes as health
 from tests.support.gateway.asgi import Answer
 from tests.support.gateway.dead_letters import dead
 from tests.support.gateway.faults import fail_first

@@ -10,14 +10,14 @@ import pytest
 from opentelemetry import trace as otel
 from opentelemetry.trace import SpanKind, StatusCode
 
-from common.jobs.store import WorkerIdentity
-from common.observability import logs, tracing
+from sluice.common.jobs.store import WorkerIdentity
+from sluice.common.observability import logs, tracing
+from sluice.worker.errors import TransientError
 from tests.gateway.http.test_middleware import access_log
 from tests.support.gateway.harness import CHAT, Gateway, Make, check_problem
 from tests.support.servers import Backend
 from tests.support.spans import Spans, attributes, collecting, ids
 from tests.support.worker.harness import WorkerHarness, registry_of
-from worker.errors import TransientError
 
 pytestmark = pytest.mark.fakeredis_only
 

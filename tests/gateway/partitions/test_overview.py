@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from redis.exceptions import ClusterDownError, TryAgainError
 
-from common.contracts.queue import paused_key
-from common.contracts.stats import StatsField
-from common.observability.heartbeats import LimitReading, LimitsReading
-from gateway.observability.history.collector import Baseline
-from gateway.observability.history.sampler import HistorySampler
+from sluice.common.contracts.queue import paused_key
+from sluice.common.contracts.stats import StatsField
+from sluice.common.observability.heartbeats import LimitReading, LimitsReading
+from sluice.gateway.observability.history.collector import Baseline
+from sluice.gateway.observability.history.sampler import HistorySampler
 from tests.gateway.observability.metrics.test_metrics import beat, scrape
 from tests.gateway.observability.status.test_status import read as read_status
 from tests.gateway.partitions.conftest import AWAY, PARTITIONS, backlogs, job_in

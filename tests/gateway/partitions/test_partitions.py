@@ -11,13 +11,13 @@ from uuid import uuid4
 import pytest
 from redis.exceptions import NoPermissionError
 
-from common.access.record import tenant_tail
-from common.contracts import values_of
-from common.contracts.access import AccessKeys
-from common.contracts.jobs import AuditField, JobField, JobKeys
-from common.jobs.audit.auditor import AuditNotPermitted
-from gateway.admin.dlq import listing
-from gateway.jobs.ids import new_job_id
+from sluice.common.access.record import tenant_tail
+from sluice.common.contracts import values_of
+from sluice.common.contracts.access import AccessKeys
+from sluice.common.contracts.jobs import AuditField, JobField, JobKeys
+from sluice.common.jobs.audit.auditor import AuditNotPermitted
+from sluice.gateway.admin.dlq import listing
+from sluice.gateway.jobs.ids import new_job_id
 from tests.gateway.admin.test_audit import audit
 from tests.gateway.partitions.conftest import PARTITIONS, backlogs, job_in, number
 from tests.support.gateway.access import id_of, key_for, post
@@ -100,8 +100,8 @@ async def dead(
 async def test_hints_of_every_partition_arrive_before_the_sweep(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.events.hub.SHORTEST_SWEEP_S", 3600.0)
-    monkeypatch.setattr("gateway.events.hub.LONGEST_SWEEP_S", 3600.0)
+    monkeypatch.setattr("sluice.gateway.events.hub.SHORTEST_SWEEP_S", 3600.0)
+    monkeypatch.setattr("sluice.gateway.events.hub.LONGEST_SWEEP_S", 3600.0)
     gateway = make()
     job_ids = [await job_in(gateway, partition) for partition in range(PARTITIONS)]
     streams = [await gateway.client.watch(job_id) for job_id in job_ids]

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from common.errors import StoreUnavailable
-from gateway.jobs.ids import new_job_id
-from gateway.jobs.partitioned_store import PartitionedStore
+from sluice.common.errors import StoreUnavailable
+from sluice.gateway.jobs.ids import new_job_id
+from sluice.gateway.jobs.partitioned_store import PartitionedStore
 from tests.gateway.observability.history.test_stream import jobs_in, open_page
 from tests.gateway.observability.metrics.test_metrics import scrape
 from tests.gateway.partitions.conftest import AWAY, PARTITIONS, backlogs, job_in, kill, number
@@ -58,7 +58,7 @@ async def test_new_jobs_go_to_servers_that_are_available(
     losing: Gateway, leaving: RealServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No job is sent to an unavailable server to test it, even if it may be tried again."""
-    monkeypatch.setattr("common.redis.batching.UNHEALTHY_S", 0.0)
+    monkeypatch.setattr("sluice.common.redis.batching.UNHEALTHY_S", 0.0)
     for _ in range(20):
         await losing.create()
     kill(leaving)
@@ -104,17 +104,17 @@ async def test_a_server_that_recovers_gets_jobs_again(
     store = losing.state.store
     assert isinstance(store, PartitionedStore)
     await job_in(losing, AWAY)
-    monkeypatch.setattr("common.redis.batching.UNHEALTHY_S", 3600.0)
+    monkeypatch.setattr("sluice.common.redis.batching.UNHEALTHY_S", 3600.0)
     leaving.client.client_pause(60_000, all=False)
     check_problem(await post_to_unavailable(losing), 503, "store_unavailable")
     healthy = [store.healthy(partition) for partition in range(PARTITIONS)]
     assert healthy == [True, True, True, False]
     assert number(losing, await losing.create()) != AWAY
     leaving.client.client_unpause()
-    monkeypatch.setattr("common.redis.batching.UNHEALTHY_S", 0.0)
+    monkeypatch.setattr("sluice.common.redis.batching.UNHEALTHY_S", 0.0)
     await eventually(lambda: store.healthy(AWAY))
     await job_in(losing, AWAY)
-    monkeypatch.setattr("common.redis.batching.UNHEALTHY_S", 3600.0)
+    monkeypatch.setattr("sluice.common.redis.batching.UNHEALTHY_S", 3600.0)
     assert store.healthy(AWAY)
 
 

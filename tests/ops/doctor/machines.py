@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from common.observability.heartbeats import Heartbeat
-from common.settings.worker import WorkerSettings
-from ops.doctor.finding import Check, CheckSkipped, Finding, Health
-from ops.doctor.machine import NOT_FOUND, Disk, Machine, Output, Runner
-from ops.doctor.redis_server import RedisServer
-from ops.http import Fetch, Response
-from ops.redis_target import RedisTarget
+from sluice.common.observability.heartbeats import Heartbeat
+from sluice.common.settings.worker import WorkerSettings
+from sluice.ops.doctor.finding import Check, CheckSkipped, Finding, Health
+from sluice.ops.doctor.machine import NOT_FOUND, Disk, Machine, Output, Runner
+from sluice.ops.doctor.redis_server import RedisServer
+from sluice.ops.http import Fetch, Response
+from sluice.ops.redis_target import RedisTarget
 from tests.support.servers import RealServer
 
 GB = 1 << 30

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from common.contracts.jobs import JobKeys
 from deploy.installer.layout import ADMIN, GATEWAY, WORKER
-from ops.doctor.checks import CHECKS
-from ops.doctor.finding import Finding, Health
-from ops.doctor.redis_server import RedisServer
-from ops.doctor.runner import run_checks
-from ops.redis_target import RedisTarget
+from sluice.common.contracts.jobs import JobKeys
+from sluice.ops.doctor.checks import CHECKS
+from sluice.ops.doctor.finding import Finding, Health
+from sluice.ops.doctor.redis_server import RedisServer
+from sluice.ops.doctor.runner import run_checks
+from sluice.ops.redis_target import RedisTarget
 from tests.ops.doctor.machines import make_machine
 from tests.support.deploy.acl import InstalledRedis
 from tests.support.servers import REAL, require_binary

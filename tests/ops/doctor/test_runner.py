@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from redis import exceptions
 
-from ops.doctor import report
-from ops.doctor.checks import CHECKS
-from ops.doctor.finding import Check, CheckSkipped, Finding, Health, ok
-from ops.doctor.machine import COMMAND_S, TIMED_OUT, Machine, run_command
-from ops.doctor.redis_server import RedisServer
-from ops.doctor.runner import run_checks
-from ops.redis_target import RedisTarget
+from sluice.ops.doctor import report
+from sluice.ops.doctor.checks import CHECKS
+from sluice.ops.doctor.finding import Check, CheckSkipped, Finding, Health, ok
+from sluice.ops.doctor.machine import COMMAND_S, TIMED_OUT, Machine, run_command
+from sluice.ops.doctor.redis_server import RedisServer
+from sluice.ops.doctor.runner import run_checks
+from sluice.ops.redis_target import RedisTarget
 from tests.ops.doctor.machines import make_machine
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "doctor.md").read_text()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops.model import ModelSetupError, gguf
+from sluice.ops.model import ModelSetupError, gguf
 from tests.support.files.gguf import ARRAY, HEAD, UINT32, build_gguf
 
 NUMBERS, NESTED = struct.pack("<II", ARRAY, UINT32), struct.pack("<II", ARRAY, ARRAY)

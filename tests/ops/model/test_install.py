@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from common.settings.models_dir import CHAT_FILE, EMBED_DIRECTORY, FACES_FILE, models_dir
-from ops.model import ModelError, ModelSetupError, catalogue, install
-from ops.model.catalogue import ALL, CHAT, EMBED, FACES, ModelFile, Pin, Purpose, Weights
-from ops.model.install import WORKSPACE, InstallPlan
+from sluice.common.settings.models_dir import CHAT_FILE, EMBED_DIRECTORY, FACES_FILE, models_dir
+from sluice.ops.model import ModelError, ModelSetupError, catalogue, install
+from sluice.ops.model.catalogue import ALL, CHAT, EMBED, FACES, ModelFile, Pin, Purpose, Weights
+from sluice.ops.model.install import WORKSPACE, InstallPlan
 
 CONTENT = b"weights" * 1000
 NOTES = b"licence"

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from common.settings.base import load_settings
-from ops.http import Fetch, Response
-from ops.model import ModelSetupError
-from ops.model.announcement import Announcement, ServedModel
-from ops.model.probe import ProbeResult, ServerState, probe
-from ops.model.serve import ServeSettings
-from ops.model.status import ModelStatus, ServerStatus, as_json, status, status_lines
+from sluice.common.settings.base import load_settings
+from sluice.ops.http import Fetch, Response
+from sluice.ops.model import ModelSetupError
+from sluice.ops.model.announcement import Announcement, ServedModel
+from sluice.ops.model.probe import ProbeResult, ServerState, probe
+from sluice.ops.model.serve import ServeSettings
+from sluice.ops.model.status import ModelStatus, ServerStatus, as_json, status, status_lines
 
 OK = Response(200, b'{"status":"ok"}')
 MODELS = Response(200, b'{"object":"list","data":[{"id":"small"}]}')
@@ -109,7 +109,7 @@ def test_directory_that_is_not_writable(tmp_path: Path) -> None:
 def test_status_with_nothing_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MODEL_URL", raising=False)
     monkeypatch.setenv("SLUICE_DATA_DIR", str(tmp_path))
-    monkeypatch.setattr("ops.model.status.UNIT_DIRECTORY", tmp_path / "none")
+    monkeypatch.setattr("sluice.ops.model.status.UNIT_DIRECTORY", tmp_path / "none")
     lines = list(status_lines(status(tmp_path, load_settings(ServeSettings))))
     assert [line.split()[0] for line in lines] == [*("engine", "chat", "embed", "faces", "served")]
     assert "sluice model install" in lines[1]

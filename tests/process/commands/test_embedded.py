@@ -16,10 +16,10 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from common.errors import NoRedisServer
-from common.process import embedded_redis
-from common.process.embedded_redis import EmbeddedRedis
 from deploy import ensure_redis
+from sluice.common.errors import NoRedisServer
+from sluice.common.process import embedded_redis
+from sluice.common.process.embedded_redis import EmbeddedRedis
 from tests.support.processes.worker import Process, wait_until
 from tests.support.servers import BUNDLED, SYSTEM, VALKEY_9, require_binary
 

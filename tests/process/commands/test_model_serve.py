@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from common.settings.models_dir import CHAT_FILE
+from sluice.common.settings.models_dir import CHAT_FILE
 from tests.support.files.gguf import HEAD, build_gguf
 from tests.support.model.served import Served
 from tests.support.processes.commands import CommandResult

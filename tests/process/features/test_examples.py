@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from sluice.worker.registry import Registry
 from tests.support.processes.features import WorkflowProcesses
 from tests.support.processes.gateway import GatewayProcess, StartGateway, gateway_starter
 from tests.support.processes.jobs import events, field, post, types, wait_for
 from tests.support.processes.worker import ROOT, Process
 from tests.support.servers import RealServer, missing
-from worker.registry import Registry
 
 pytestmark = pytest.mark.process
 EXAMPLES = ROOT / "examples"

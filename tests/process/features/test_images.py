@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from common.process.crashpoints import CRASH_VARIABLE, CrashPoint
+from sluice.common.process.crashpoints import CRASH_VARIABLE, CrashPoint
 from tests.support.processes.features import STAGES, ImageProcesses
 from tests.support.processes.worker import wait_until
 from tests.support.servers import RealServer

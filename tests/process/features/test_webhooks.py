@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from common.process.crashpoints import CRASH_VARIABLE, CrashPoint
+from sluice.common.process.crashpoints import CRASH_VARIABLE, CrashPoint
 from tests.support.processes.features import WebhookProcesses, unreachable_url
 from tests.support.processes.worker import wait_until
 from tests.support.servers import RealServer

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from common.process.crashpoints import CRASH_VARIABLE, CrashPoint
+from sluice.common.process.crashpoints import CRASH_VARIABLE, CrashPoint
 from tests.support.processes.features import WorkflowProcesses
 from tests.support.processes.gateway import GatewayProcess, StartGateway
 from tests.support.processes.worker import TIMEOUT_S, Process, wait_until

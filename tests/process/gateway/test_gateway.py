@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from common.errors import EXIT_CONFIG
+from sluice.common.errors import EXIT_CONFIG
 from tests.support.processes.gateway import (
     PYTHON_M,
     TIMEOUT_S,
@@ -37,7 +37,7 @@ DONE: Any = {"type": "done", "ts": "1", "step": "s", "data": "{}"}
 #: Sends a signal after the event loop was created and before anything runs on it.
 SIGNAL_AT_START = """
 import os, signal, uvicorn
-from gateway.main import main
+from sluice.gateway.main import main
 
 asked = uvicorn.Config.get_loop_factory
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from common.contracts.stats import ONE_SECOND, StatsKeys
+from sluice.common.contracts.stats import ONE_SECOND, StatsKeys
 from tests.deploy.test_alerts import names_used
 from tests.support.processes.base import Processes
 from tests.support.processes.gateway import GatewayProcess, StartGateway
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.process, pytest.mark.slow("starts a gateway and worker
 
 HANDLERS = """
 import asyncio
-from worker.errors import JobError, TransientError
+from sluice.worker.errors import JobError, TransientError
 
 async def chat(context, payload):
     await context.emit("message", {})

@@ -23,15 +23,15 @@ from schemathesis.specs.openapi.checks import (
     unsupported_method,
 )
 
-from common.contracts.jobs import QUEUE_STREAM, JobKeys
-from common.contracts.queue import paused_key
-from common.observability.heartbeats import Heartbeat
-from common.settings.gateway import GatewaySettings
-from gateway.app import create_app
-from gateway.auth.permissions import permission_for
-from gateway.features.images.upload.sink import UPLOAD_TYPES
-from gateway.http import paths as workflow
-from gateway.http.paths import DASHBOARD_SESSION
+from sluice.common.contracts.jobs import QUEUE_STREAM, JobKeys
+from sluice.common.contracts.queue import paused_key
+from sluice.common.observability.heartbeats import Heartbeat
+from sluice.common.settings.gateway import GatewaySettings
+from sluice.gateway.app import create_app
+from sluice.gateway.auth.permissions import permission_for
+from sluice.gateway.features.images.upload.sink import UPLOAD_TYPES
+from sluice.gateway.http import paths as workflow
+from sluice.gateway.http.paths import DASHBOARD_SESSION
 from tests.support.gateway.harness import CHAT
 from tests.support.processes.gateway import gateway_starter
 from tests.support.processes.worker import Process

@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
-from common.errors import EXIT_CONFIG
-from gateway.http.connection_limits import ConnectionLimits
+from sluice.common.errors import EXIT_CONFIG
+from sluice.gateway.http.connection_limits import ConnectionLimits
 from tests.support.gateway.harness import CHAT
 from tests.support.gateway.raw import post, raw
 from tests.support.processes import jobs

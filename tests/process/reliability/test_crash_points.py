@@ -14,10 +14,10 @@ import httpx
 import pytest
 import redis
 
-from common.jobs.scripts import CORE_SCRIPT
-from common.jobs.store import JobStore, NewJob
-from common.process.crashpoints import CrashPoint
-from common.redis.batching import ScriptBatcher
+from sluice.common.jobs.scripts import CORE_SCRIPT
+from sluice.common.jobs.store import JobStore, NewJob
+from sluice.common.process.crashpoints import CrashPoint
+from sluice.common.redis.batching import ScriptBatcher
 from tests.support.processes.gateway import GatewayProcess, StartGateway
 from tests.support.processes.jobs import (
     GROUP,
@@ -39,7 +39,7 @@ LEASE_MS = 9000
 TERMINAL = (b"done", b"error", b"canceled")
 HANDLERS = """
 import asyncio
-from worker.errors import TransientError
+from sluice.worker.errors import TransientError
 
 async def act(context, payload):
     await context.emit("progress", {"attempt": context.attempt})

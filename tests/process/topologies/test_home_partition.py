@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import redis
 
-from common.contracts.jobs import JobKeys
+from sluice.common.contracts.jobs import JobKeys
 from tests.support.processes.features import MANUAL, OTHER, RagProcesses, unreachable_url
 from tests.support.processes.gateway import gateway_starter
 from tests.support.processes.worker import spawner, wait_until

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 import redis
 
-from common.contracts.jobs import SCHEMA_VERSION, JobKeys
-from common.errors import EXIT_CONFIG
-from common.jobs.scripts import CORE_SCRIPT
-from common.redis.partitions import Partitions
+from sluice.common.contracts.jobs import SCHEMA_VERSION, JobKeys
+from sluice.common.errors import EXIT_CONFIG
+from sluice.common.jobs.scripts import CORE_SCRIPT
+from sluice.common.redis.partitions import Partitions
 from tests.support.processes.gateway import StartGateway
 from tests.support.processes.jobs import KEYS, pending, post, status, times, types
 from tests.support.processes.worker import ROOT, Process, wait_until
@@ -134,7 +134,7 @@ def other_version(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def digest(path: Path) -> str:
-    code = "from common.jobs.scripts import CORE_SCRIPT; print(CORE_SCRIPT.sha)"
+    code = "from sluice.common.jobs.scripts import CORE_SCRIPT; print(CORE_SCRIPT.sha)"
     command = [sys.executable, "-c", code]
     return subprocess.run(
         command, cwd=path, capture_output=True, text=True, check=True

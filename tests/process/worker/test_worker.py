@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from common.contracts.images import ImageKeys
-from common.contracts.workflow.keys import WorkflowKeys
+from sluice.common.contracts.images import ImageKeys
+from sluice.common.contracts.workflow.keys import WorkflowKeys
 from tests.support.processes.jobs import KEYS, field, pending, post, status, types, wait_for
 from tests.support.processes.worker import ROOT, Process, handler_module, wait_until
 from tests.support.servers import RealServer
@@ -78,19 +78,20 @@ THIRD_PARTY = (
 )  # fmt: skip
 #: Features that the settings of these tests do not enable.
 DISABLED = (
-    "common.features.bullmq.package", "common.features.bullmq.queue",
-    "common.features.bullmq.scripts", "common.features.images.storage.s3",
-    "worker.bullmq", "worker.execution.tracing",
-    "worker.features.embedding.local", "worker.features.embedding.server",
-    "worker.features.tools.mcp.servers",
+    "sluice.common.features.bullmq.package", "sluice.common.features.bullmq.queue",
+    "sluice.common.features.bullmq.scripts", "sluice.common.features.images.storage.s3",
+    "worker.bullmq", "sluice.worker.execution.tracing",
+    "sluice.worker.features.embedding.local", "sluice.worker.features.embedding.server",
+    "sluice.worker.features.tools.mcp.servers",
 )  # fmt: skip
 #: Features that the echo worker does not have.
 FEATURES = (
-    "worker.features.agent", "worker.features.embedding", "worker.features.model",
-    "worker.features.rag", "worker.features.shared", "worker.features.tools",
-    "worker.features.webhooks", "worker.features.images.service",
-    "worker.features.workflows.service", "worker.features.workflows.memory_first",
-    "worker.handlers.builtin", "worker.handlers.chat", "worker.handlers.rag",
+    "sluice.worker.features.agent", "sluice.worker.features.embedding",
+    "sluice.worker.features.model",
+    "sluice.worker.features.rag", "sluice.worker.features.shared", "sluice.worker.features.tools",
+    "sluice.worker.features.webhooks", "sluice.worker.features.images.service",
+    "sluice.worker.features.workflows.service", "sluice.worker.features.workflows.memory_first",
+    "sluice.worker.handlers.builtin", "sluice.worker.handlers.chat", "sluice.worker.handlers.rag",
 )  # fmt: skip
 #: Short intervals, so that all background tasks have run before the check; independent of the
 #: models for vectors and faces that are installed here.
@@ -146,18 +147,18 @@ def test_an_idle_worker_imports_only_what_it_needs(
     job_id = post(client)
     wait_for(client, job_id)
     modules = field(client, job_id, "result")
-    assert "worker.features.webhooks.service" in modules  # all services are running
+    assert "sluice.worker.features.webhooks.service" in modules  # all services are running
     assert loaded(modules, THIRD_PARTY + DISABLED) == []
     assert "Traceback" not in worker.log
 
 
-@pytest.mark.parametrize("module", ["worker.echo_worker", "worker.bullmq.main"])
+@pytest.mark.parametrize("module", ["worker.echo_worker", "sluice.worker.bullmq.main"])
 def test_smaller_workers_do_not_import_the_features(module: str) -> None:
     code = f"import json, sys, {module}\nprint(json.dumps(sorted(sys.modules)))"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=True, timeout=60
     )
-    # `worker.bullmq.main` imports BullMQ's package at start.
+    # `sluice.worker.bullmq.main` imports BullMQ's package at start.
     found = loaded(json.loads(done.stdout), THIRD_PARTY + DISABLED + FEATURES)
     assert [name for name in found if "bullmq" not in name] == []
 

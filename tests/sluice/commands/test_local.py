@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from common.settings.gateway import GatewaySettings
-from common.settings.worker import WorkerSettings
 from sluice.commands import COMMANDS
 from sluice.commands.local.up import MODEL_FILE, WorkerChoice, WorkerKind
+from sluice.common.settings.gateway import GatewaySettings
+from sluice.common.settings.worker import WorkerSettings
 from sluice.errors import ExitCode
 from tests.support.processes.commands import run_here as run
 from tests.support.servers import missing

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.text import plural
+from sluice.common.text import plural
 from sluice.terminal.render import Colors, Column, sparkline, table_lines
 from sluice.terminal.text import (
     as_json,

@@ -12,13 +12,13 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from common.contracts.jobs import JobKeys
 from deploy.installer import redis_server
 from deploy.installer.acl import users_acl
 from deploy.installer.host import Host
 from deploy.installer.layout import ADMIN, REDIS_ROLES, Layout
 from deploy.installer.redis_conf import LOCAL_CONF, redis_conf
 from deploy.installer.units import gateway_drop_in
+from sluice.common.contracts.jobs import JobKeys
 from tests.support.servers import RedisProcess
 
 PASSWORDS = {role: f"{role}-secret" for role in REDIS_ROLES}

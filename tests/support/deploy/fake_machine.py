@@ -9,7 +9,6 @@ from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from common.version import REDIS
 from deploy.installer import cli
 from deploy.installer.credentials import Credentials
 from deploy.installer.errors import InstallError, Missing, Unhealthy
@@ -20,6 +19,7 @@ from deploy.installer.manifest import Manifest
 from deploy.installer.output import Output
 from deploy.installer.sources import Sources
 from deploy.installer.units import Systemd
+from sluice.common.version import REDIS
 
 FIRST_RELEASE = "0.1.0-first"
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from PIL import Image
 
-from common.contracts.images import Blur, Detector
-from common.settings.models_dir import FACES_FILE, models_dir
+from sluice.common.contracts.images import Blur, Detector
+from sluice.common.settings.models_dir import FACES_FILE, models_dir
+from sluice.worker.features.images.detect.choice import DetectorChoice
 from tests.support.servers import missing
-from worker.features.images.detect.choice import DetectorChoice
 
 _FLOAT, _INT64 = 1, 7
 

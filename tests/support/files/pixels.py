@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import pytest
 from PIL import Image
 
+from sluice.worker.features.images.pixels import process
+from sluice.worker.features.images.pixels.formats import FORMATS
+from sluice.worker.features.images.pixels.types import ImageLimits, InvalidImage, ProcessingRequest
 from tests.support.files.photos import encoded
-from worker.features.images.pixels import process
-from worker.features.images.pixels.formats import FORMATS
-from worker.features.images.pixels.types import ImageLimits, InvalidImage, ProcessingRequest
 
 LIMITS = ImageLimits(
     max_bytes=10 << 20, max_pixels=10**8, formats=frozenset(FORMATS), max_width=1920, quality=85

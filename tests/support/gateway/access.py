@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from common.access.record import KeySpec
+from sluice.common.access.record import KeySpec
 from tests.support.gateway.asgi import Answer, Client
 from tests.support.gateway.harness import CHAT, Gateway
 

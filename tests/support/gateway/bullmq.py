@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from common.contracts.bullmq import BullKeys
+from sluice.common.contracts.bullmq import BullKeys
 from tests.support.gateway.access import bearer
 from tests.support.gateway.asgi import JSON, Answer, Exchange
 from tests.support.gateway.harness import Gateway

@@ -12,26 +12,26 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
-from common.contracts.jobs import JobKeys
-from common.jobs.audit.auditor import AuditPace, build_auditor
-from common.jobs.partition_clients import PartitionClient, PartitionClients
-from common.jobs.scripts import CORE_SCRIPT
-from common.observability.heartbeats import Heartbeat
-from common.process.usage import LoopLag
-from common.redis.batching import ScriptBatcher
-from common.redis.pipelined import CommandClient
-from common.redis.scripts import BatchScript
-from common.settings.gateway import GatewaySettings
-from gateway.app import FEATURES, create_app
-from gateway.dashboard.activity.feed import HistoryServices
-from gateway.events.hub import EventHub
-from gateway.feature import FeatureContext
-from gateway.features.bullmq.queues import BullQueues
-from gateway.features.images.state import ImageServices
-from gateway.features.workflows.lookup import WorkflowServices
-from gateway.jobs.partitioned_store import build_stores
-from gateway.lifespan import build_features, build_state
-from gateway.state import GatewayState, StreamHubs
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.jobs.audit.auditor import AuditPace, build_auditor
+from sluice.common.jobs.partition_clients import PartitionClient, PartitionClients
+from sluice.common.jobs.scripts import CORE_SCRIPT
+from sluice.common.observability.heartbeats import Heartbeat
+from sluice.common.process.usage import LoopLag
+from sluice.common.redis.batching import ScriptBatcher
+from sluice.common.redis.pipelined import CommandClient
+from sluice.common.redis.scripts import BatchScript
+from sluice.common.settings.gateway import GatewaySettings
+from sluice.gateway.app import FEATURES, create_app
+from sluice.gateway.dashboard.activity.feed import HistoryServices
+from sluice.gateway.events.hub import EventHub
+from sluice.gateway.feature import FeatureContext
+from sluice.gateway.features.bullmq.queues import BullQueues
+from sluice.gateway.features.images.state import ImageServices
+from sluice.gateway.features.workflows.lookup import WorkflowServices
+from sluice.gateway.jobs.partitioned_store import build_stores
+from sluice.gateway.lifespan import build_features, build_state
+from sluice.gateway.state import GatewayState, StreamHubs
 from tests.support.gateway.asgi import Answer, Client, Exchange
 from tests.support.gateway.sse import Block
 from tests.support.servers import Backend
@@ -190,7 +190,7 @@ class BackendConnections:
 def make_gateway(
     backend: Backend, *, others: Mapping[int, Backend] | None = None, **settings: Any
 ) -> Gateway:
-    """Build what `gateway.lifespan` builds, on the backend of a test and without background tasks.
+    """Build what `sluice.gateway.lifespan` builds, on a test's backend, without background tasks.
 
     `others`: backends with one partition each; `backend` has the others.
     """

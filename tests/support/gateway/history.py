@@ -7,17 +7,17 @@ from typing import Any
 from pydantic import TypeAdapter
 from redis.asyncio import Redis
 
-from common.contracts import values_of
-from common.contracts.jobs import CountField, JobKeys
-from common.contracts.stats import ONE_SECOND, Resolution, StatsField, StatsKeys
-from common.jobs.partition_clients import PartitionClients
-from common.observability.heartbeats import Heartbeat
-from common.process.host import HostReadings
-from common.redis.partitions import Partitions
-from gateway.observability.history.collector import SampleCollector
-from gateway.observability.history.rings import Rings, SamplerLease
-from gateway.observability.history.sampler import HistorySampler
-from gateway.observability.history.samples import Sample
+from sluice.common.contracts import values_of
+from sluice.common.contracts.jobs import CountField, JobKeys
+from sluice.common.contracts.stats import ONE_SECOND, Resolution, StatsField, StatsKeys
+from sluice.common.jobs.partition_clients import PartitionClients
+from sluice.common.observability.heartbeats import Heartbeat
+from sluice.common.process.host import HostReadings
+from sluice.common.redis.partitions import Partitions
+from sluice.gateway.observability.history.collector import SampleCollector
+from sluice.gateway.observability.history.rings import Rings, SamplerLease
+from sluice.gateway.observability.history.sampler import HistorySampler
+from sluice.gateway.observability.history.samples import Sample
 from tests.support.servers import Backend
 
 #: Unix milliseconds, on a boundary of five minutes.

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from common.contracts.images import ErrorCode, ImageKeys, Stage, storage_key
-from common.features.images.types import (
+from sluice.common.contracts.images import ErrorCode, ImageKeys, Stage, storage_key
+from sluice.common.features.images.types import (
     ImageAnswer,
     ProcessedImage,
     ProcessingAttempt,

@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from common.contracts.jobs import JobKeys
-from common.observability.heartbeats import Heartbeat, ModelReading
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.observability.heartbeats import Heartbeat, ModelReading
 from tests.support.gateway.asgi import JSON, Answer, Exchange
 from tests.support.gateway.harness import Gateway
 from tests.support.waiting import eventually

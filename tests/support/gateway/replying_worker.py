@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from common.process import runtime
-from common.settings.base import load_settings
-from common.settings.worker import WorkerSettings
-from worker.execution.context import JobContext
-from worker.handlers import builtin
-from worker.main import run_with
-from worker.registry import Registry
+from sluice.common.process import runtime
+from sluice.common.settings.base import load_settings
+from sluice.common.settings.worker import WorkerSettings
+from sluice.worker.execution.context import JobContext
+from sluice.worker.handlers import builtin
+from sluice.worker.main import run_with
+from sluice.worker.registry import Registry
 
 USAGE = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2, "cached_tokens": 0}
 

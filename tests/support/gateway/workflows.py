@@ -8,10 +8,10 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from common.contracts.workflow.keys import WorkflowKeys
-from common.features.workflows.definitions import StepDefinition, WorkflowDefinition
-from common.features.workflows.store import WorkflowStore
-from common.features.workflows.types import (
+from sluice.common.contracts.workflow.keys import WorkflowKeys
+from sluice.common.features.workflows.definitions import StepDefinition, WorkflowDefinition
+from sluice.common.features.workflows.store import WorkflowStore
+from sluice.common.features.workflows.types import (
     ExecuteCommand,
     IdempotencyClaim,
     NewItem,
@@ -21,7 +21,7 @@ from common.features.workflows.types import (
     WorkflowAnswer,
     WorkflowOutcome,
 )
-from common.jobs.limits import AdmissionLimits
+from sluice.common.jobs.limits import AdmissionLimits
 from tests.support.gateway.asgi import JSON, Answer, Exchange
 from tests.support.gateway.harness import Gateway
 

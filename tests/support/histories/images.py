@@ -8,17 +8,17 @@ from typing import Any, ClassVar, TypeVar
 
 import redis
 
-from common import codec
-from common.contracts.images import STAGE_PROGRESS, ErrorCode, ImageKeys, Stage
-from common.features.images.scripts import IMAGE_SCRIPT
-from common.features.images.store import ImageStore
-from common.features.images.types import (
+from sluice.common import codec
+from sluice.common.contracts.images import STAGE_PROGRESS, ErrorCode, ImageKeys, Stage
+from sluice.common.features.images.scripts import IMAGE_SCRIPT
+from sluice.common.features.images.store import ImageStore
+from sluice.common.features.images.types import (
     ImageAnswer,
     ImageOutcome,
     ProcessingAttempt,
     ProcessingFailure,
 )
-from common.jobs.store import Fence
+from sluice.common.jobs.store import Fence
 from tests.support.histories.machine import JOBS, ObservedHistory, now
 from tests.support.store.base import texts
 from tests.support.store.images import (

@@ -6,12 +6,12 @@ from typing import Any, ClassVar
 
 import redis
 
-from common.contracts.access import AccessKeys
-from common.contracts.jobs import CHECKPOINT_PREFIX, DeadReason
-from common.contracts.queue import DO_NOT_BEGIN, Answer
-from common.jobs.store import Lease, renewal_record
-from common.jobs.wait_queue import wait_queue_name
-from common.redis.scripts import Record, Reply, unpack
+from sluice.common.contracts.access import AccessKeys
+from sluice.common.contracts.jobs import CHECKPOINT_PREFIX, DeadReason
+from sluice.common.contracts.queue import DO_NOT_BEGIN, Answer
+from sluice.common.jobs.store import Lease, renewal_record
+from sluice.common.jobs.wait_queue import wait_queue_name
+from sluice.common.redis.scripts import Record, Reply, unpack
 from tests.support.histories.jobs import (
     FAR_MS,
     GROUP,

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import redis
 
-from common.contracts.jobs import CHECKPOINT_PREFIX
-from common.jobs.scripts import CORE_SCRIPT
-from common.jobs.store import Lease, WorkerIdentity
+from sluice.common.contracts.jobs import CHECKPOINT_PREFIX
+from sluice.common.jobs.scripts import CORE_SCRIPT
+from sluice.common.jobs.store import Lease, WorkerIdentity
 from tests.support.histories.machine import JOBS as KEYS
 from tests.support.histories.machine import History
 

@@ -22,9 +22,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from common.contracts.jobs import JobKeys
-from common.jobs.scripts import JobScript
-from common.redis.scripts import Record, Reply, unpack
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.jobs.scripts import JobScript
+from sluice.common.redis.scripts import Record, Reply, unpack
 
 JOBS = JobKeys()
 _T = TypeVar("_T")

@@ -7,14 +7,20 @@ from typing import Any, ClassVar
 
 import redis
 
-from common import codec
-from common.contracts.rag import RagKeys
-from common.contracts.workflow.statuses import UNDO_DEPTH, Action, ItemStatus, OnTimeout, ReviewMode
-from common.features.workflows.definitions import ReviewOptions
-from common.features.workflows.effects import EffectStore, TermChange, undo_token_for
-from common.features.workflows.scripts import WORKFLOW_SCRIPT
-from common.features.workflows.store import WorkflowStore
-from common.features.workflows.types import (
+from sluice.common import codec
+from sluice.common.contracts.rag import RagKeys
+from sluice.common.contracts.workflow.statuses import (
+    UNDO_DEPTH,
+    Action,
+    ItemStatus,
+    OnTimeout,
+    ReviewMode,
+)
+from sluice.common.features.workflows.definitions import ReviewOptions
+from sluice.common.features.workflows.effects import EffectStore, TermChange, undo_token_for
+from sluice.common.features.workflows.scripts import WORKFLOW_SCRIPT
+from sluice.common.features.workflows.store import WorkflowStore
+from sluice.common.features.workflows.types import (
     DecideCommand,
     Decision,
     EditCommand,

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import redis
 
-from common import codec
-from common.contracts.workflow.keys import WorkflowKeys
-from common.contracts.workflow.statuses import UNDO_DEPTH
+from sluice.common import codec
+from sluice.common.contracts.workflow.keys import WorkflowKeys
+from sluice.common.contracts.workflow.statuses import UNDO_DEPTH
 from tests.support.histories.machine import JOBS
 from tests.support.store.base import texts
 from tests.support.store.workflows import FIVE

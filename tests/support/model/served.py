@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
-from common.settings.models_dir import CHAT_FILE, MODELS_DIR_VARIABLE, models_dir
+from sluice.common.settings.models_dir import CHAT_FILE, MODELS_DIR_VARIABLE, models_dir
 from tests.support.processes.worker import ROOT, wait_until
 from tests.support.servers import missing
 

@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 
 import httpx
 
-from common.contracts.jobs import TERMINAL, JobKeys
-from common.redis.partitions import Partitions
+from sluice.common.contracts.jobs import TERMINAL, JobKeys
+from sluice.common.redis.partitions import Partitions
 from tests.support.processes.base import Processes, Spawn
 from tests.support.processes.retrying_clients import RetryingClients
 from tests.support.topologies import Node, RedisCluster
@@ -30,7 +30,7 @@ HANDLERS = """
 import asyncio
 from pathlib import Path
 
-from worker.errors import TransientError
+from sluice.worker.errors import TransientError
 
 HERE = Path(__file__).parent
 

@@ -30,7 +30,7 @@ STAGES = {
 #: Handlers of a worker that waits for a file before it processes images.
 SLOW_IMAGES = """
 from tests.support.worker import image_processes
-from worker.features.images import processor
+from sluice.worker.features.images import processor
 
 processor.process = image_processes.wait_for_go
 
@@ -143,9 +143,9 @@ FLOW = """
 import asyncio
 from pathlib import Path
 
-from common.contracts.workflow.statuses import StepKind
-from common.features.workflows.definitions import StepDefinition, WorkflowDefinition
-from worker.features.workflows.output import StepItem, StepOutput
+from sluice.common.contracts.workflow.statuses import StepKind
+from sluice.common.features.workflows.definitions import StepDefinition, WorkflowDefinition
+from sluice.worker.features.workflows.output import StepItem, StepOutput
 
 HERE = Path(__file__).parent
 

@@ -130,7 +130,7 @@ def gateway_starter(directory: Path) -> Iterator[StartGateway]:
 def complaints(log: str) -> list[str]:
     """Log lines above the usual level, except those about the test's Redis."""
     words = ("ERROR", "CRITICAL", "WARNING", "Traceback", "Exception", "without completing")
-    lines = [line for line in log.splitlines() if "common.process.preflight" not in line]
+    lines = [line for line in log.splitlines() if "sluice.common.process.preflight" not in line]
     return [line for line in lines if any(word in line for word in words)]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import redis
 
-from common.contracts.jobs import TERMINAL, WORKER_GROUP, JobKeys
+from sluice.common.contracts.jobs import TERMINAL, WORKER_GROUP, JobKeys
 from tests.support.processes.worker import TIMEOUT_S, wait_until
 
 KEYS = JobKeys()

@@ -73,5 +73,5 @@ def hurry(
 ) -> AgingWaitQueues:
     """Use simulated time from now on."""
     wait_queues = AgingWaitQueues(harness, wait_queue, workers, wake_s)
-    patch.setattr("worker.queue.wait_queue.asyncio", wait_queues)
+    patch.setattr("sluice.worker.queue.wait_queue.asyncio", wait_queues)
     return wait_queues

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from common.errors import CorruptKey
-from common.redis.batching import ScriptBatcher
+from sluice.common.errors import CorruptKey
+from sluice.common.redis.batching import ScriptBatcher
 
 
 class RedisHarness:

@@ -7,12 +7,12 @@ import itertools
 import uuid
 from typing import Any
 
-from common.contracts.images import ErrorCode, ImageKeys, Stage, storage_key
-from common.contracts.jobs import JobKeys
-from common.features.images.reader import ImageReader
-from common.features.images.scripts import IMAGE_SCRIPT
-from common.features.images.store import ImageStore
-from common.features.images.types import (
+from sluice.common.contracts.images import ErrorCode, ImageKeys, Stage, storage_key
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.features.images.reader import ImageReader
+from sluice.common.features.images.scripts import IMAGE_SCRIPT
+from sluice.common.features.images.store import ImageStore
+from sluice.common.features.images.types import (
     CompletedUpload,
     ImageAnswer,
     ImageOutcome,
@@ -21,9 +21,9 @@ from common.features.images.types import (
     ProcessingAttempt,
     ProcessingFailure,
 )
-from common.jobs.limits import AdmissionLimits
-from common.jobs.store import Fence
-from common.redis.batching import ScriptBatcher
+from sluice.common.jobs.limits import AdmissionLimits
+from sluice.common.jobs.store import Fence
+from sluice.common.redis.batching import ScriptBatcher
 from tests.support.servers import Backend
 from tests.support.store.base import RedisHarness, texts
 

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from common.contracts.jobs import DeadReason, JobKeys
-from common.contracts.queue import Answer
-from common.jobs.queue import DeadLetter, QueueStore
-from common.jobs.scripts import CORE_SCRIPT
-from common.jobs.store import (
+from sluice.common.contracts.jobs import DeadReason, JobKeys
+from sluice.common.contracts.queue import Answer
+from sluice.common.jobs.queue import DeadLetter, QueueStore
+from sluice.common.jobs.scripts import CORE_SCRIPT
+from sluice.common.jobs.store import (
     Claim,
     JobOutcome,
     JobStore,
@@ -25,8 +25,8 @@ from common.jobs.store import (
     WorkerIdentity,
     renewal_record,
 )
-from common.redis.batching import ScriptBatcher
-from common.redis.scripts import Reply
+from sluice.common.redis.batching import ScriptBatcher
+from sluice.common.redis.scripts import Reply
 from tests.support.servers import Backend
 from tests.support.store.base import RedisHarness
 

@@ -7,17 +7,21 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from common import codec
-from common.contracts.access import AccessKeys
-from common.contracts.jobs import JobKeys
-from common.contracts.rag import RagKeys
-from common.contracts.workflow.keys import WorkflowKeys
-from common.contracts.workflow.statuses import Action, DraftState, ItemStatus, StepKind
-from common.features.workflows.definitions import ReviewOptions, StepDefinition, WorkflowDefinition
-from common.features.workflows.effects import EffectStore
-from common.features.workflows.scripts import WORKFLOW_SCRIPT
-from common.features.workflows.store import WorkflowStore
-from common.features.workflows.types import (
+from sluice.common import codec
+from sluice.common.contracts.access import AccessKeys
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.contracts.rag import RagKeys
+from sluice.common.contracts.workflow.keys import WorkflowKeys
+from sluice.common.contracts.workflow.statuses import Action, DraftState, ItemStatus, StepKind
+from sluice.common.features.workflows.definitions import (
+    ReviewOptions,
+    StepDefinition,
+    WorkflowDefinition,
+)
+from sluice.common.features.workflows.effects import EffectStore
+from sluice.common.features.workflows.scripts import WORKFLOW_SCRIPT
+from sluice.common.features.workflows.store import WorkflowStore
+from sluice.common.features.workflows.types import (
     DecideCommand,
     Decision,
     EditCommand,
@@ -32,9 +36,9 @@ from common.features.workflows.types import (
     WorkflowAnswer,
     WorkflowOutcome,
 )
-from common.jobs.limits import AdmissionLimits
-from common.redis.batching import ScriptBatcher
-from common.redis.scripts import Record, Reply
+from sluice.common.jobs.limits import AdmissionLimits
+from sluice.common.redis.batching import ScriptBatcher
+from sluice.common.redis.scripts import Record, Reply
 from tests.support.servers import Backend
 from tests.support.store.base import RedisHarness, texts
 

@@ -10,12 +10,12 @@ from typing import Any
 import bullmq
 import redis.asyncio
 
-from common.contracts.bullmq import BullKeys
-from common.settings.worker import WorkerSettings
+from sluice.common.contracts.bullmq import BullKeys
+from sluice.common.settings.worker import WorkerSettings
+from sluice.worker.bullmq.consumer import BullMQConsumer, BullMQWorker
+from sluice.worker.monitoring.shutdown import StopSignals
+from sluice.worker.registry import Registry
 from tests.support.servers import Backend
-from worker.bullmq.consumer import BullMQConsumer, BullMQWorker
-from worker.monitoring.shutdown import StopSignals
-from worker.registry import Registry
 
 #: Less than the 30 s after which a worker would find missed jobs by polling.
 TIMEOUT_S = 25.0

@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from worker.execution.process_pool.child import note
+from sluice.worker.execution.process_pool.child import note
 
 
 def double(number: int) -> int:
@@ -27,8 +27,8 @@ def surroundings() -> tuple[int, dict[str, str], int]:
 
 
 def fails(what: str) -> None:
-    from worker.errors import TransientError
-    from worker.features.workflows.errors import StepError
+    from sluice.worker.errors import TransientError
+    from sluice.worker.features.workflows.errors import StepError
 
     if what == "step":
         note("begun")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from common.settings.models_dir import EMBED_DIRECTORY, models_dir
+from sluice.common.settings.models_dir import EMBED_DIRECTORY, models_dir
+from sluice.worker.features.embedding.factory import WEIGHTS_FILE
 from tests.support.servers import missing
-from worker.features.embedding.factory import WEIGHTS_FILE
 
 
 def weights() -> Path:

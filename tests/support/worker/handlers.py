@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Container
 from typing import Any
 
-from common.contracts.jobs import TASKS
+from sluice.common.contracts.jobs import TASKS
 
 
 class Gate:

@@ -1,4 +1,4 @@
-"""A whole worker inside the test's own process, wired as `worker.main` does it."""
+"""A whole worker inside the test's own process, wired as `sluice.worker.main` does it."""
 
 from __future__ import annotations
 
@@ -8,37 +8,37 @@ import json
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from typing import Any
 
-from common.aio import cancel
-from common.contracts.jobs import JobKeys
-from common.contracts.queue import Answer
-from common.jobs.limits import TaskLimit
-from common.jobs.options import Backoff, JobOptions
-from common.jobs.store import Lease, WorkerIdentity
-from tests.support.servers import Backend
-from tests.support.store.jobs import StoreHarness
-from tests.support.waiting import eventually
-from worker.execution.executor import Outcome
-from worker.execution.outcome import WorkerDefaults
-from worker.handlers import echo
-from worker.monitoring.shutdown import drain
-from worker.queue.claim import ClaimedJob
-from worker.queue.connections import Connections
-from worker.queue.consumers import (
+from sluice.common.aio import cancel
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.contracts.queue import Answer
+from sluice.common.jobs.limits import TaskLimit
+from sluice.common.jobs.options import Backoff, JobOptions
+from sluice.common.jobs.store import Lease, WorkerIdentity
+from sluice.worker.execution.executor import Outcome
+from sluice.worker.execution.outcome import WorkerDefaults
+from sluice.worker.handlers import echo
+from sluice.worker.monitoring.shutdown import drain
+from sluice.worker.queue.claim import ClaimedJob
+from sluice.worker.queue.connections import Connections
+from sluice.worker.queue.consumers import (
     Capacity,
     QueueConsumer,
     QueueConsumers,
     SharedCapacity,
     build_listeners,
 )
-from worker.queue.messages import Message, limit_key_of
-from worker.registry import Registry, WorkerServices
+from sluice.worker.queue.messages import Message, limit_key_of
+from sluice.worker.registry import Registry, WorkerServices
+from tests.support.servers import Backend
+from tests.support.store.jobs import StoreHarness
+from tests.support.waiting import eventually
 
 #: Terminal statuses, and types of terminal events.
 ENDS = {b"done", b"error", b"canceled"}
 
 
 class WorkerLoops:
-    """The loops of a worker, which end like those of `worker.main`."""
+    """The loops of a worker, which end like those of `sluice.worker.main`."""
 
     def __init__(self, consumers: QueueConsumers) -> None:
         self.consumers = consumers

@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
-from common.contracts.images import Stage
-from worker.execution.process_pool.child import note
-from worker.features.images import pixels
-from worker.features.images.pixels.types import ProcessingRequest, ProcessingResult
+from sluice.common.contracts.images import Stage
+from sluice.worker.execution.process_pool.child import note
+from sluice.worker.features.images import pixels
+from sluice.worker.features.images.pixels.types import ProcessingRequest, ProcessingResult
 
 
 def _signal_file(order: ProcessingRequest, name: str) -> Path:

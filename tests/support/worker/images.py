@@ -8,21 +8,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from common.features.images.reader import ImageReader
-from common.features.images.records import ImageRecord
-from common.features.images.storage.spool import Spool
-from common.features.images.types import CompletedUpload, ImageAnswer, NewImage
-from common.jobs.limits import AdmissionLimits
-from common.settings.worker import WorkerSettings
+from sluice.common.features.images.reader import ImageReader
+from sluice.common.features.images.records import ImageRecord
+from sluice.common.features.images.storage.spool import Spool
+from sluice.common.features.images.types import CompletedUpload, ImageAnswer, NewImage
+from sluice.common.jobs.limits import AdmissionLimits
+from sluice.common.settings.worker import WorkerSettings
+from sluice.worker.features.images import service as image_service
+from sluice.worker.features.images.service import ImageService
+from sluice.worker.handlers import tool
+from sluice.worker.registry import Registry
 from tests.support.files import photos
 from tests.support.store.base import texts
 from tests.support.store.images import FAILURE_FIELDS
 from tests.support.waiting import eventually
 from tests.support.worker.harness import WorkerHarness
-from worker.features.images import service as image_service
-from worker.features.images.service import ImageService
-from worker.handlers import tool
-from worker.registry import Registry
 
 STAGES = ["validating", "decoding", "processing", "encoding", "uploading"]
 

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from common.contracts.rag import RagKeys
-from common.contracts.workflow.statuses import Action
-from common.features.rag.ontology import TermEntry, parse_entries
-from common.features.workflows.memory_first import (
+from sluice.common.contracts.rag import RagKeys
+from sluice.common.contracts.workflow.statuses import Action
+from sluice.common.features.rag.ontology import TermEntry, parse_entries
+from sluice.common.features.workflows.memory_first import (
     ANALYTICS,
     APPLY,
     DEFINITION,
@@ -20,29 +20,29 @@ from common.features.workflows.memory_first import (
     SOURCES,
     SUMMARIZE,
 )
-from common.features.workflows.records import Item
-from common.features.workflows.types import DecideCommand, WorkflowAnswer, WorkflowOutcome
-from tests.support.worker.workflows import FlowMaker, WorkflowWorker, nothing, registry_of
-from worker.features.rag.service import RagService
-from worker.features.workflows import service as workflow_service
-from worker.features.workflows.context import StepContext
-from worker.features.workflows.memory_first.sources import packed
-from worker.features.workflows.memory_first.sources.packed import Source
-from worker.features.workflows.memory_first.steps.analytics import AnalyticsStep
-from worker.features.workflows.memory_first.steps.apply import ApplyStep
-from worker.features.workflows.memory_first.steps.extract import (
+from sluice.common.features.workflows.records import Item
+from sluice.common.features.workflows.types import DecideCommand, WorkflowAnswer, WorkflowOutcome
+from sluice.worker.features.rag.service import RagService
+from sluice.worker.features.workflows import service as workflow_service
+from sluice.worker.features.workflows.context import StepContext
+from sluice.worker.features.workflows.memory_first.sources import packed
+from sluice.worker.features.workflows.memory_first.sources.packed import Source
+from sluice.worker.features.workflows.memory_first.steps.analytics import AnalyticsStep
+from sluice.worker.features.workflows.memory_first.steps.apply import ApplyStep
+from sluice.worker.features.workflows.memory_first.steps.extract import (
     ExtractionResult,
     ExtractStep,
     extract_terms,
 )
-from worker.features.workflows.memory_first.steps.proposals import ProposalsStep
-from worker.features.workflows.memory_first.steps.sources import SourcesStep
-from worker.features.workflows.memory_first.steps.summarize import SummarizeStep
-from worker.features.workflows.memory_first.text.analysis import SourceText, analyse
-from worker.features.workflows.output import StepItem, StepOutput
-from worker.features.workflows.registry import Step
-from worker.handlers import rag, tool
-from worker.registry import Registry
+from sluice.worker.features.workflows.memory_first.steps.proposals import ProposalsStep
+from sluice.worker.features.workflows.memory_first.steps.sources import SourcesStep
+from sluice.worker.features.workflows.memory_first.steps.summarize import SummarizeStep
+from sluice.worker.features.workflows.memory_first.text.analysis import SourceText, analyse
+from sluice.worker.features.workflows.output import StepItem, StepOutput
+from sluice.worker.features.workflows.registry import Step
+from sluice.worker.handlers import rag, tool
+from sluice.worker.registry import Registry
+from tests.support.worker.workflows import FlowMaker, WorkflowWorker, nothing, registry_of
 
 RUNBOOK = """# Dead letters
 

@@ -8,17 +8,17 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
 
-from common.aio import cancel
-from common.contracts.workers import ModelState
-from common.settings.worker import WorkerSettings
+from sluice.common.aio import cancel
+from sluice.common.contracts.workers import ModelState
+from sluice.common.settings.worker import WorkerSettings
+from sluice.worker.execution.context import JobContext
+from sluice.worker.features.model.client import ModelClient
+from sluice.worker.features.model.types import ChatRequest
+from sluice.worker.registry import WorkerServices
 from tests.support.model.answers import Answer
 from tests.support.model.server import ModelServer
 from tests.support.model.wire import ReceivedRequest
 from tests.support.waiting import eventually
-from worker.execution.context import JobContext
-from worker.features.model.client import ModelClient
-from worker.features.model.types import ChatRequest
-from worker.registry import WorkerServices
 
 
 class FakeLimits:

@@ -8,11 +8,18 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from common.codec import dumps
+from sluice.common.codec import dumps
+from sluice.worker.execution.context import JobContext
+from sluice.worker.execution.outcome import Outcome
+from sluice.worker.features.model.types import (
+    CANCELED,
+    ChatRequest,
+    Completion,
+    Sink,
+    ToolCall,
+    Usage,
+)
 from tests.support.worker.harness import WorkerHarness
-from worker.execution.context import JobContext
-from worker.execution.outcome import Outcome
-from worker.features.model.types import CANCELED, ChatRequest, Completion, Sink, ToolCall, Usage
 
 #: Two seconds of CPU time may take long on a busy machine.
 TIMEOUT_S = 60.0

@@ -8,10 +8,18 @@ from typing import Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from common.contracts.jobs import JobKeys
-from common.jobs.store import WorkerIdentity
-from common.redis.addresses import is_cluster, url_for_tag
-from common.redis.partitions import Partitions
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.jobs.store import WorkerIdentity
+from sluice.common.redis.addresses import is_cluster, url_for_tag
+from sluice.common.redis.partitions import Partitions
+from sluice.worker.queue.connections import Connections
+from sluice.worker.queue.consumers import (
+    Capacity,
+    QueueConsumer,
+    QueueConsumers,
+    SharedCapacity,
+    build_listeners,
+)
 from tests.support.servers import Backend
 from tests.support.store.jobs import StoreHarness
 from tests.support.waiting import eventually
@@ -22,14 +30,6 @@ from tests.support.worker.harness import (
     limits_of,
     quick_terms,
     registry_of,
-)
-from worker.queue.connections import Connections
-from worker.queue.consumers import (
-    Capacity,
-    QueueConsumer,
-    QueueConsumers,
-    SharedCapacity,
-    build_listeners,
 )
 
 

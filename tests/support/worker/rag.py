@@ -11,16 +11,16 @@ import zlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
-from common.aio import cancel
-from common.contracts.rag import RagKeys, SearchMode
-from common.features.rag.documents import DocumentRecord, RagReader
-from common.jobs.options import JobOptions
+from sluice.common.aio import cancel
+from sluice.common.contracts.rag import RagKeys, SearchMode
+from sluice.common.features.rag.documents import DocumentRecord, RagReader
+from sluice.common.jobs.options import JobOptions
+from sluice.worker.execution.context import JobContext
+from sluice.worker.features.embedding.types import EmbeddingResult, NoEmbedder, OnDone
+from sluice.worker.features.model.types import CANCELED, ChatRequest, Completion, Sink, Usage
+from sluice.worker.features.rag.service import RagService
+from sluice.worker.registry import Registry
 from tests.support.worker.harness import WorkerHarness
-from worker.execution.context import JobContext
-from worker.features.embedding.types import EmbeddingResult, NoEmbedder, OnDone
-from worker.features.model.types import CANCELED, ChatRequest, Completion, Sink, Usage
-from worker.features.rag.service import RagService
-from worker.registry import Registry
 
 DIMENSIONS = 64
 #: Words with the same vector and no character in common.

@@ -6,19 +6,19 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from common.contracts.models import ModelStep
+from sluice.common.contracts.models import ModelStep
+from sluice.worker.execution.context import JobContext
+from sluice.worker.features.agent.loop import run_agent
+from sluice.worker.features.agent.types import AgentLimits
+from sluice.worker.features.model.token_events import TokenStream
+from sluice.worker.features.model.types import ChatRequest
+from sluice.worker.features.tools import builtin
+from sluice.worker.features.tools.tool import Call
+from sluice.worker.features.tools.toolbox import ToolBox
+from sluice.worker.registry import Registry
 from tests.support.worker.harness import WorkerHarness
 from tests.support.worker.model import FakeJob
 from tests.support.worker.model_tasks import Line, ScriptedModel
-from worker.execution.context import JobContext
-from worker.features.agent.loop import run_agent
-from worker.features.agent.types import AgentLimits
-from worker.features.model.token_events import TokenStream
-from worker.features.model.types import ChatRequest
-from worker.features.tools import builtin
-from worker.features.tools.tool import Call
-from worker.features.tools.toolbox import ToolBox
-from worker.registry import Registry
 
 ANYTHING: dict[str, Any] = {"type": "object"}
 

@@ -8,30 +8,30 @@ import json
 from pathlib import Path
 from typing import Any
 
-from common.aio import cancel
-from common.contracts.jobs import JobKeys
-from common.contracts.workflow.keys import WorkflowKeys
-from common.contracts.workflow.statuses import DEFAULT_WEBHOOK_EVENTS
-from common.features.workflows.memory_first import DEFINITION
-from common.features.workflows.scripts import WORKFLOW_SCRIPT
-from common.features.workflows.store import WorkflowStore
-from common.features.workflows.types import (
+from sluice.common.aio import cancel
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.contracts.workflow.keys import WorkflowKeys
+from sluice.common.contracts.workflow.statuses import DEFAULT_WEBHOOK_EVENTS
+from sluice.common.features.workflows.memory_first import DEFINITION
+from sluice.common.features.workflows.scripts import WORKFLOW_SCRIPT
+from sluice.common.features.workflows.store import WorkflowStore
+from sluice.common.features.workflows.types import (
     IdempotencyClaim,
     NewWorkflow,
     StepIds,
     Webhook,
 )
-from common.features.workflows.webhooks.dead_letters import WebhookDeadLetterStore
-from common.features.workflows.webhooks.store import ClaimedDelivery, WebhookStore
-from common.jobs.limits import AdmissionLimits
-from common.observability.heartbeats import WebhooksReading
-from common.redis.batching import ScriptBatcher
-from common.settings.worker import WorkerSettings
+from sluice.common.features.workflows.webhooks.dead_letters import WebhookDeadLetterStore
+from sluice.common.features.workflows.webhooks.store import ClaimedDelivery, WebhookStore
+from sluice.common.jobs.limits import AdmissionLimits
+from sluice.common.observability.heartbeats import WebhooksReading
+from sluice.common.redis.batching import ScriptBatcher
+from sluice.common.settings.worker import WorkerSettings
+from sluice.worker.features.webhooks.service import WebhookService
+from sluice.worker.registry import WorkerServices
 from tests.support.servers import Backend
 from tests.support.waiting import eventually
 from tests.support.webhook_receiver import Answer, Receiver
-from worker.features.webhooks.service import WebhookService
-from worker.registry import WorkerServices
 
 SECRET = "s3cret"
 LEASE_MS = 60_000

@@ -7,30 +7,34 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from common.contracts.jobs import JobKeys
-from common.contracts.workflow.statuses import StepKind
-from common.features.workflows.definitions import ReviewOptions, StepDefinition, WorkflowDefinition
-from common.features.workflows.reader import WorkflowReader
-from common.features.workflows.records import StepRecord, WorkflowJob
-from common.features.workflows.types import (
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.contracts.workflow.statuses import StepKind
+from sluice.common.features.workflows.definitions import (
+    ReviewOptions,
+    StepDefinition,
+    WorkflowDefinition,
+)
+from sluice.common.features.workflows.reader import WorkflowReader
+from sluice.common.features.workflows.records import StepRecord, WorkflowJob
+from sluice.common.features.workflows.types import (
     ExecuteCommand,
     IdempotencyClaim,
     NewWorkflow,
     StepIds,
     WorkflowOutcome,
 )
-from common.jobs.limits import AdmissionLimits
-from common.jobs.store import WorkerIdentity
+from sluice.common.jobs.limits import AdmissionLimits
+from sluice.common.jobs.store import WorkerIdentity
+from sluice.worker.features.workflows import service as workflow_service
+from sluice.worker.features.workflows.context import StepContext
+from sluice.worker.features.workflows.output import StepOutput
+from sluice.worker.features.workflows.registry import Step
+from sluice.worker.features.workflows.service import WorkflowService
+from sluice.worker.handlers import tool
+from sluice.worker.registry import Registry
 from tests.support.servers import Backend
 from tests.support.waiting import eventually
 from tests.support.worker.harness import WorkerHarness
-from worker.features.workflows import service as workflow_service
-from worker.features.workflows.context import StepContext
-from worker.features.workflows.output import StepOutput
-from worker.features.workflows.registry import Step
-from worker.features.workflows.service import WorkflowService
-from worker.handlers import tool
-from worker.registry import Registry
 
 ENDED = (b"complete", b"failed", b"cancelled", b"waiting_input")
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from sluice.worker.execution.context import JobContext
+from sluice.worker.monitoring.shutdown import StopSignals
 from tests.support.waiting import eventually
 from tests.support.worker.bullmq import TIMEOUT_S, TRIES, Bull
 from tests.support.worker.handlers import Gate, forever
-from worker.execution.context import JobContext
-from worker.monitoring.shutdown import StopSignals
 
 pytestmark = pytest.mark.real_redis
 

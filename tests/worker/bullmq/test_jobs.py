@@ -13,17 +13,17 @@ import bullmq
 import pytest
 from pydantic import BaseModel
 
-from common.contracts.bullmq import BullKeys
-from common.settings.worker import WorkerSettings
+from sluice.common.contracts.bullmq import BullKeys
+from sluice.common.settings.worker import WorkerSettings
+from sluice.worker.bullmq.job import LockedJob
+from sluice.worker.bullmq.schedules import ScheduleWriter
+from sluice.worker.bullmq.script_client import ScriptClient
+from sluice.worker.bullmq.scripts import QueueScripts
+from sluice.worker.errors import JobError, NotNow, TransientError
+from sluice.worker.execution.context import JobContext
 from tests.support.waiting import eventually
 from tests.support.worker.bullmq import TIMEOUT_S, TRIES, Bull
 from tests.support.worker.handlers import Gate
-from worker.bullmq.job import LockedJob
-from worker.bullmq.schedules import ScheduleWriter
-from worker.bullmq.script_client import ScriptClient
-from worker.bullmq.scripts import QueueScripts
-from worker.errors import JobError, NotNow, TransientError
-from worker.execution.context import JobContext
 
 pytestmark = pytest.mark.real_redis
 

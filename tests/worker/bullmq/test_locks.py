@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 import redis
 
-from common.features.bullmq.scripts import COMPLETE
+from sluice.common.features.bullmq.scripts import COMPLETE
+from sluice.worker.bullmq import main
+from sluice.worker.bullmq.consumer import BullMQConsumer
+from sluice.worker.errors import AttemptLost, JobError
+from sluice.worker.execution.context import JobContext
 from tests.support.servers import SYSTEM, Backend, RealServer, require_binary
 from tests.support.waiting import eventually
 from tests.support.worker.bullmq import TIMEOUT_S, TRIES, Bull, bull_on
 from tests.support.worker.handlers import Gate, forever
-from worker.bullmq import main
-from worker.bullmq.consumer import BullMQConsumer
-from worker.errors import AttemptLost, JobError
-from worker.execution.context import JobContext
 
 pytestmark = pytest.mark.real_redis
 

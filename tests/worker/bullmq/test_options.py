@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from worker.bullmq.job import MOST_LOG_LINES, BullMQOptions, LockedJob, parse_options
+from sluice.worker.bullmq.job import MOST_LOG_LINES, BullMQOptions, LockedJob, parse_options
 
 
 def options(**given: Any) -> BullMQOptions:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from common.contracts.jobs import JobKeys
-from common.observability.heartbeats import read_heartbeats
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.observability.heartbeats import read_heartbeats
 from tests.support.processes.worker import Process, spawner
 from tests.support.servers import BUNDLED, Backend, RealServer
 from tests.support.waiting import eventually

@@ -11,17 +11,17 @@ import pytest
 from redis.exceptions import ConnectionError as NoConnection
 from redis.exceptions import ResponseError
 
-from common.errors import SettingsError
-from common.features.bullmq import package
-from common.settings.worker import WorkerSettings
+from sluice.common.errors import SettingsError
+from sluice.common.features.bullmq import package
+from sluice.common.settings.worker import WorkerSettings
+from sluice.worker import main as worker_main
+from sluice.worker.bullmq import main
+from sluice.worker.bullmq.script_client import MOST_PER_BATCH, CompletionBatcher
+from sluice.worker.bullmq.scripts import JobCompletion, QueueScripts, ScriptCall
+from sluice.worker.execution.context import JobContext
+from sluice.worker.execution.leases import Renewal
+from sluice.worker.registry import Registry
 from tests.support.worker.bullmq import Bull
-from worker import main as worker_main
-from worker.bullmq import main
-from worker.bullmq.script_client import MOST_PER_BATCH, CompletionBatcher
-from worker.bullmq.scripts import JobCompletion, QueueScripts, ScriptCall
-from worker.execution.context import JobContext
-from worker.execution.leases import Renewal
-from worker.registry import Registry
 
 
 def test_the_package_of_the_lock_file_is_accepted() -> None:

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from common.contracts.queue import Answer
-from common.jobs.options import Backoff
-from common.jobs.store import WorkerIdentity
+from sluice.common.contracts.queue import Answer
+from sluice.common.jobs.options import Backoff
+from sluice.common.jobs.store import WorkerIdentity
+from sluice.worker.errors import JobError, NotNow, TransientError
+from sluice.worker.execution.executor import Outcome
+from sluice.worker.execution.outcome import WorkerDefaults
 from tests.support.waiting import eventually
 from tests.support.worker.harness import MakeWorker, WorkerHarness, job_options
-from worker.errors import JobError, NotNow, TransientError
-from worker.execution.executor import Outcome
-from worker.execution.outcome import WorkerDefaults
 
 #: Seconds within which a running handler must be notified. The machine may be busy, so the best of
 #: several tries counts.
@@ -33,7 +33,7 @@ def grace(seconds: float) -> WorkerDefaults:
 def hears_once(monkeypatch: pytest.MonkeyPatch) -> WorkerIdentity:
     """A worker that hears of a cancel only by the message: no renewal reports it again."""
     # Each ping is followed by a renewal.
-    monkeypatch.setattr("common.redis.pipelined.PING_INTERVAL_S", 300)
+    monkeypatch.setattr("sluice.common.redis.pipelined.PING_INTERVAL_S", 300)
     return WorkerIdentity("workers", "c1", 300_000, 600)
 
 

@@ -7,15 +7,20 @@ from typing import Any
 
 import pytest
 
-from common.errors import CorruptKey, StoreUnavailable
-from common.jobs.options import JobOptions
-from common.jobs.store import Fence
+from sluice.common.errors import CorruptKey, StoreUnavailable
+from sluice.common.jobs.options import JobOptions
+from sluice.common.jobs.store import Fence
+from sluice.worker.errors import AttemptLost, TransientError
+from sluice.worker.execution.attempt import StopReason
+from sluice.worker.execution.checkpoints import (
+    MAX_NAME_CHARS,
+    MAX_STEP_BYTES,
+    MAX_STEPS,
+    Checkpoints,
+)
+from sluice.worker.execution.executor import Outcome
 from tests.support.waiting import eventually
 from tests.support.worker.harness import MakeWorker
-from worker.errors import AttemptLost, TransientError
-from worker.execution.attempt import StopReason
-from worker.execution.checkpoints import MAX_NAME_CHARS, MAX_STEP_BYTES, MAX_STEPS, Checkpoints
-from worker.execution.executor import Outcome
 
 
 class Memory:

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-import worker.execution.context
-from common.contracts.queue import Answer
-from common.errors import CorruptKey
-from common.jobs.store import Lease, PendingEvent, WorkerIdentity
+import sluice.worker.execution.context
+from sluice.common.contracts.queue import Answer
+from sluice.common.errors import CorruptKey
+from sluice.common.jobs.store import Lease, PendingEvent, WorkerIdentity
+from sluice.worker.errors import AttemptLost
+from sluice.worker.execution.context import MAX_EVENT_BYTES, EventBuffer, JobContext, Outbox
+from sluice.worker.execution.executor import Outcome
 from tests.support.worker.harness import MakeWorker
-from worker.errors import AttemptLost
-from worker.execution.context import MAX_EVENT_BYTES, EventBuffer, JobContext, Outbox
-from worker.execution.executor import Outcome
 
 
 class SlowStore:
@@ -90,7 +90,7 @@ async def test_take_unsent_waits_for_the_call_in_progress(
 async def test_a_fast_handler_waits_for_a_slow_redis(
     slow: SlowStore, context: JobContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker.execution.context, "MAX_UNSENT_EVENTS", 3)
+    monkeypatch.setattr(sluice.worker.execution.context, "MAX_UNSENT_EVENTS", 3)
 
     async def chatter() -> None:
         for number in range(20):
@@ -129,7 +129,7 @@ async def test_emit_after_the_loss_raises(
 async def test_a_handler_blocked_on_a_full_buffer_sees_the_loss(
     slow: SlowStore, context: JobContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker.execution.context, "MAX_UNSENT_EVENTS", 1)
+    monkeypatch.setattr(sluice.worker.execution.context, "MAX_UNSENT_EVENTS", 1)
 
     async def chatter() -> None:
         while True:

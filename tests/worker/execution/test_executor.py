@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from common.contracts.jobs import EventType
+from sluice.common.contracts.jobs import EventType
+from sluice.worker.errors import AttemptLost, JobError
+from sluice.worker.execution.executor import Outcome
+from sluice.worker.execution.outcome import MAX_ERROR_CHARS
 from tests.support.worker.harness import MakeWorker
-from worker.errors import AttemptLost, JobError
-from worker.execution.executor import Outcome
-from worker.execution.outcome import MAX_ERROR_CHARS
 
 TYPES = [b"queued", b"running"]
 
@@ -67,7 +67,7 @@ async def test_a_raising_handler_ends_its_job_in_error(
     make_worker: MakeWorker, name: str, sync: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(
-        logging.CRITICAL, logger="worker.execution.executor"
+        logging.CRITICAL, logger="sluice.worker.execution.executor"
     )  # xdist fails on surrogates
     fault, kind, message = FAULTS[name]
 

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from redis import exceptions
 
-from common.contracts.jobs import JobKeys
-from common.contracts.queue import Answer
-from common.jobs.store import Lease, WorkerIdentity
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.contracts.queue import Answer
+from sluice.common.jobs.store import Lease, WorkerIdentity
+from sluice.worker.execution.executor import Outcome
+from sluice.worker.execution.leases import JobLeaseRenewer, LeaseKeeper, Renewal
 from tests.support.store.jobs import DONE, StoreHarness
 from tests.support.worker.harness import MakeWorker
-from worker.execution.executor import Outcome
-from worker.execution.leases import JobLeaseRenewer, LeaseKeeper, Renewal
 
 
 def keeper_of(client: Any, keys: JobKeys, worker: WorkerIdentity) -> LeaseKeeper:
@@ -108,7 +108,7 @@ def test_a_lease_that_is_not_renewed_is_lost_in_time(
 ) -> None:
     """After its whole length another worker may own the job, whatever the error was."""
     clock = Clock()
-    monkeypatch.setattr("worker.execution.leases.time", clock)
+    monkeypatch.setattr("sluice.worker.execution.leases.time", clock)
     keeper = keeper_of(BrokenClient(error), keys, worker)
     lost: list[float] = []
     keeper.hold(Lease("j", "1-1", 1, "t"), lambda: lost.append(clock.now))
@@ -144,7 +144,7 @@ async def test_healthy_shows_whether_leases_are_renewed(
     harness: StoreHarness, keeper: LeaseKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
-    monkeypatch.setattr("worker.execution.leases.time", clock)
+    monkeypatch.setattr("sluice.worker.execution.leases.time", clock)
     lease_s = harness.worker.lease_ms / 1000
     await asyncio.to_thread(keeper.run_once)  # nothing is held: a good round
     clock.now += lease_s
@@ -235,7 +235,7 @@ def test_a_lease_without_an_answer_does_not_affect_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = Clock()
-    monkeypatch.setattr("worker.execution.leases.time", clock)
+    monkeypatch.setattr("sluice.worker.execution.leases.time", clock)
     renewer = ScriptedRenewer()
     lost: list[str] = []
     canceled: list[str] = []

@@ -12,16 +12,14 @@ from typing import Any
 
 import pytest
 
-import common.jobs.scripts
-from common.contracts.queue import Answer
-from common.jobs.options import Backoff, JobOptions
-from common.jobs.store import JobOutcome, Lease, WorkerIdentity
-from tests.support.waiting import eventually
-from tests.support.worker.harness import MakeWorker, registry_of
-from worker.errors import JobError, NotNow, TransientError
-from worker.execution.context import EventBuffer, JobContext
-from worker.execution.executor import Outcome
-from worker.execution.outcome import (
+import sluice.common.jobs.scripts
+from sluice.common.contracts.queue import Answer
+from sluice.common.jobs.options import Backoff, JobOptions
+from sluice.common.jobs.store import JobOutcome, Lease, WorkerIdentity
+from sluice.worker.errors import JobError, NotNow, TransientError
+from sluice.worker.execution.context import EventBuffer, JobContext
+from sluice.worker.execution.executor import Outcome
+from sluice.worker.execution.outcome import (
     LONGEST_NOT_NOW_S,
     NO_HANDLER_OPTIONS,
     NO_REQUEST_OPTIONS,
@@ -33,6 +31,8 @@ from worker.execution.outcome import (
     WorkerDefaults,
     decide_failure,
 )
+from tests.support.waiting import eventually
+from tests.support.worker.harness import MakeWorker, registry_of
 
 QUICK = Backoff(0.001, max_s=0.002)
 #: Less than a third of a lease, however slow this machine is.
@@ -414,7 +414,7 @@ async def test_a_free_retry_does_not_count_and_leaves_no_error(make_worker: Make
 async def test_the_events_of_a_postponed_job_are_capped(
     make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(common.jobs.scripts, "MAX_EVENTS_PER_JOB", 100)
+    monkeypatch.setattr(sluice.common.jobs.scripts, "MAX_EVENTS_PER_JOB", 100)
     worker = make_worker()
     lease = await worker.running()
     events = worker.keys.events(lease.job_id)

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from common.contracts.queue import Answer
-from common.jobs.options import Backoff
+from sluice.common.contracts.queue import Answer
+from sluice.common.jobs.options import Backoff
+from sluice.worker.errors import AttemptLost, JobError
+from sluice.worker.execution.executor import Outcome
+from sluice.worker.execution.outcome import HandlerOptions, WorkerDefaults
 from tests.support.waiting import eventually
 from tests.support.worker.handlers import Stubborn, forever
 from tests.support.worker.harness import MakeWorker, job_options, registry_of
-from worker.errors import AttemptLost, JobError
-from worker.execution.executor import Outcome
-from worker.execution.outcome import HandlerOptions, WorkerDefaults
 
 
 def limited(timeout_s: float, **rest: Any) -> WorkerDefaults:
@@ -28,7 +28,7 @@ def limited(timeout_s: float, **rest: Any) -> WorkerDefaults:
 @pytest.fixture
 def short_hard_kill(monkeypatch: pytest.MonkeyPatch) -> None:
     """A handler that ignores its cancellation is abandoned almost at once."""
-    monkeypatch.setattr("worker.execution.attempt.HARD_KILL_S", 0.03)
+    monkeypatch.setattr("sluice.worker.execution.attempt.HARD_KILL_S", 0.03)
 
 
 # -- which timeout ----------------------------------------------------------------------------
@@ -70,8 +70,8 @@ async def test_the_most_specific_timeout_applies_and_is_named(
 async def test_long_timeouts_are_polled(
     make_worker: MakeWorker, sync: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.execution.attempt.POLLED_TIMEOUT_S", 0.0)
-    monkeypatch.setattr("worker.execution.executor.TIMEOUT_POLL_S", 0.02)
+    monkeypatch.setattr("sluice.worker.execution.attempt.POLLED_TIMEOUT_S", 0.0)
+    monkeypatch.setattr("sluice.worker.execution.executor.TIMEOUT_POLL_S", 0.02)
     release = threading.Event()
 
     def blocking(context: Any, payload: Any) -> None:

@@ -12,12 +12,12 @@ from opentelemetry import propagate
 from opentelemetry import trace as otel
 from opentelemetry.trace import SpanKind, StatusCode
 
-from common.jobs.options import JobOptions
-from common.observability import logs, tracing
+from sluice.common.jobs.options import JobOptions
+from sluice.common.observability import logs, tracing
+from sluice.worker.errors import JobError, TransientError
+from sluice.worker.execution.executor import Outcome
 from tests.support.spans import Spans, attributes, collecting, ids
 from tests.support.worker.harness import MakeWorker, registry_of
-from worker.errors import JobError, TransientError
-from worker.execution.executor import Outcome
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = f"00-{TRACE}-00f067aa0ba902b7-01"
@@ -153,13 +153,13 @@ async def test_log_lines_of_a_job_name_it(
         raise Broken("no good")
 
     keep = Keep()
-    logging.getLogger("worker.execution.attempt_log").addHandler(keep)
+    logging.getLogger("sluice.worker.execution.attempt_log").addHandler(keep)
     try:
         worker = make_worker(registry=registry_of(fail))
         job_id = await worker.run_job(b"error", options=TRACED)
         await worker.stop()
     finally:
-        logging.getLogger("worker.execution.attempt_log").removeHandler(keep)
+        logging.getLogger("sluice.worker.execution.attempt_log").removeHandler(keep)
     assert [(level, text.partition(":")[0].partition(";")[0]) for level, text, _ in found] == [
         ("DEBUG", "attempt 1 begins"),
         ("WARNING", "attempt 1 failed"),

@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from sluice.worker.features.model.checker.checker import Checker
+from sluice.worker.handlers import chat, code, plan
+from sluice.worker.registry import Registry
 from tests.support.worker.harness import MakeWorker
 from tests.support.worker.model_tasks import Line, MakeScripted, ScriptedModel, ScriptedWorker
-from worker.features.model.checker.checker import Checker
-from worker.handlers import chat, code, plan
-from worker.registry import Registry
 
 
 @pytest.fixture

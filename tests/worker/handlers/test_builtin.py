@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
-from common.aio import cancel
-from common.codec import dumps
-from common.contracts.jobs import TASKS
-from common.settings.worker import WorkerSettings
+from sluice.common.aio import cancel
+from sluice.common.codec import dumps
+from sluice.common.contracts.jobs import TASKS
+from sluice.common.settings.worker import WorkerSettings
+from sluice.worker.errors import InvalidPayload
+from sluice.worker.handlers import builtin
+from sluice.worker.registry import Registry
 from tests.support.model.answers import Answer, tokens
 from tests.support.model.server import ModelServer
 from tests.support.waiting import eventually
 from tests.support.worker.harness import MakeWorker, WorkerHarness
 from tests.support.worker.model_tasks import joined
 from tests.support.worker.tools import events
-from worker.errors import InvalidPayload
-from worker.handlers import builtin
-from worker.registry import Registry
 
 pytestmark = pytest.mark.fakeredis_only
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from sluice.worker.features.model.errors import ModelRefused
+from sluice.worker.features.model.types import Completion, Usage
 from tests.support.worker.model_tasks import Hang, MakeScripted, calls, joined, says
-from worker.features.model.errors import ModelRefused
-from worker.features.model.types import Completion, Usage
 
 pytestmark = pytest.mark.fakeredis_only
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from sluice.worker.features.model.output_parsing import FencedBlock, fenced_blocks
+from sluice.worker.handlers.code import canonical_language, find_code, looks_like_code
 from tests.support.worker.model_tasks import Hang, MakeScripted, joined
-from worker.features.model.output_parsing import FencedBlock, fenced_blocks
-from worker.handlers.code import canonical_language, find_code, looks_like_code
 
 pytestmark = pytest.mark.fakeredis_only
 

@@ -8,7 +8,7 @@ import shlex
 
 import pytest
 
-from common.contracts.jobs import TASKS
+from sluice.common.contracts.jobs import TASKS
 from tests.support.worker.harness import MakeWorker, WorkerHarness
 
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sluice.worker.handlers.plan import InvalidPlan, PlanPayload, parse_plan
 from tests.support.worker.model_tasks import Hang, MakeScripted, joined, says
-from worker.handlers.plan import InvalidPlan, PlanPayload, parse_plan
 
 pytestmark = pytest.mark.fakeredis_only
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from common.aio import cancel
-from common.contracts.jobs import JobKeys
-from common.jobs.audit.auditor import Auditor, AuditPace
-from common.jobs.audit.report import AuditReport, load_record, store_report
-from common.redis.connection import async_client
+from sluice.common.aio import cancel
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.jobs.audit.auditor import Auditor, AuditPace
+from sluice.common.jobs.audit.report import AuditReport, load_record, store_report
+from sluice.common.redis.connection import async_client
+from sluice.worker.monitoring.audit import PeriodicAudit
 from tests.support.store.jobs import StoreHarness
 from tests.support.waiting import eventually
-from worker.monitoring.audit import PeriodicAudit
 
 QUICK = AuditPace(grace_s=0.0, pause_s=0.0, recheck_delay_s=0.01)
 
@@ -79,7 +79,7 @@ async def test_no_audit_while_another_worker_audits_or_just_did(harness: StoreHa
 async def test_the_lock_is_renewed_during_the_audit(
     harness: StoreHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.monitoring.audit.RENEW_AFTER", 0.01)
+    monkeypatch.setattr("sluice.worker.monitoring.audit.RENEW_AFTER", 0.01)
     first, second = auditing(harness, lock_ttl_s=10), auditing(harness)
     gate = asyncio.Event()
 

@@ -9,21 +9,21 @@ from typing import Any
 
 import pytest
 
-from common.contracts.jobs import TTL_MAX_S, Task
-from common.contracts.workers import (
+from sluice.common.contracts.jobs import TTL_MAX_S, Task
+from sluice.common.contracts.workers import (
     HISTOGRAM_BOUNDS,
     TASK_LABELS,
     UNKNOWN_TASK,
     TaskCounter,
     TaskHistogram,
 )
-from common.observability.histogram import Histogram
+from sluice.common.observability.histogram import Histogram
+from sluice.worker.errors import JobError, TransientError
+from sluice.worker.execution.outcome import Outcome
+from sluice.worker.monitoring.counters import Counters, TaskCounters
+from sluice.worker.queue.messages import Message
 from tests.support.waiting import eventually
 from tests.support.worker.harness import MakeWorker, registry_of
-from worker.errors import JobError, TransientError
-from worker.execution.outcome import Outcome
-from worker.monitoring.counters import Counters, TaskCounters
-from worker.queue.messages import Message
 
 pytestmark = pytest.mark.fakeredis_only
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from redis.exceptions import NoPermissionError
 
-from common.contracts import values_of
-from common.contracts.models import McpState
-from common.contracts.workers import (
+from sluice.common.contracts import values_of
+from sluice.common.contracts.models import McpState
+from sluice.common.contracts.workers import (
     HistogramField,
     LimitField,
     LimitsField,
@@ -25,9 +25,9 @@ from common.contracts.workers import (
     WaitingField,
     WorkerField,
 )
-from common.jobs.queue_stats import QueueReader, QueueReading
-from common.observability import heartbeats
-from common.observability.heartbeats import (
+from sluice.common.jobs.queue_stats import QueueReader, QueueReading
+from sluice.common.observability import heartbeats
+from sluice.common.observability.heartbeats import (
     Heartbeat,
     Histogram,
     LimitReading,
@@ -37,12 +37,12 @@ from common.observability.heartbeats import (
     WaitingReading,
     read_heartbeats,
 )
-from common.process.host import HostReadings
-from common.process.usage import LoopLag
+from sluice.common.process.host import HostReadings
+from sluice.common.process.usage import LoopLag
+from sluice.worker.monitoring import heartbeat as module
+from sluice.worker.monitoring.heartbeat import HeartbeatSender
 from tests.support.waiting import eventually
 from tests.support.worker.harness import MakeWorker, WorkerHarness
-from worker.monitoring import heartbeat as module
-from worker.monitoring.heartbeat import HeartbeatSender
 
 
 def sender(worker: WorkerHarness, every_s: float = 5.0, **options: Any) -> HeartbeatSender:

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from common.aio import cancel
-from common.contracts.queue import paused_key
-from common.jobs.pause import PauseStore
-from common.process.host import CALM_S, HostReadings, pressure_bounds
-from common.settings.worker import WorkerSettings
+from sluice.common.aio import cancel
+from sluice.common.contracts.queue import paused_key
+from sluice.common.jobs.pause import PauseStore
+from sluice.common.process.host import CALM_S, HostReadings, pressure_bounds
+from sluice.common.settings.worker import WorkerSettings
+from sluice.worker.monitoring.intake_gate import PauseGate, PressureGate
 from tests.support.fake_host import HOT, NORMAL, FakeHost
 from tests.support.waiting import eventually
 from tests.support.worker.handlers import Gate
 from tests.support.worker.harness import MakeWorker, WorkerHarness
-from worker.monitoring.intake_gate import PauseGate, PressureGate
 
 
 class Pressure:
@@ -45,7 +45,7 @@ class Pressure:
 
 
 class Pause:
-    """The pause gate of a worker, wired as in `worker.main`."""
+    """The pause gate of a worker, wired as in `sluice.worker.main`."""
 
     def __init__(self, worker: WorkerHarness, every_s: float = 60.0) -> None:
         self.store = PauseStore(worker.client, worker.keys)
@@ -163,7 +163,7 @@ async def test_pause_and_pressure_are_separate_reasons(
     make_worker: MakeWorker, make_pause: MakePause, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each is logged once."""
-    caplog.set_level(logging.INFO, logger="worker.monitoring.intake_gate")
+    caplog.set_level(logging.INFO, logger="sluice.worker.monitoring.intake_gate")
     worker = make_worker(Gate())
     pressure, pause = Pressure(worker), make_pause(worker)
     assert worker.slots.suspended, "the state is not known yet"
@@ -220,7 +220,7 @@ async def test_nothing_is_taken_while_the_state_is_unknown(
         return await get(*args)
 
     monkeypatch.setattr(client, "get", failing)
-    monkeypatch.setattr("worker.monitoring.intake_gate.RETRY_S", 0.01)
+    monkeypatch.setattr("sluice.worker.monitoring.intake_gate.RETRY_S", 0.01)
     pause.start()
     await eventually(lambda: calls > 2)
     assert worker.slots.suspended
@@ -282,7 +282,7 @@ async def test_checks_continue_after_an_error(
         return HOT
 
     monkeypatch.setattr(pressure.host, "read", read)
-    monkeypatch.setattr("worker.monitoring.intake_gate.SAMPLE_INTERVAL_S", 0.0)
+    monkeypatch.setattr("sluice.worker.monitoring.intake_gate.SAMPLE_INTERVAL_S", 0.0)
     checking = asyncio.create_task(pressure.gate.run())
     await eventually(lambda: pressure.gate.reasons)
     checking.cancel()

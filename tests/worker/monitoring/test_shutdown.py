@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-import worker.monitoring.shutdown
-from common.contracts.jobs import JobKeys
-from common.errors import StoreUnavailable
-from common.jobs.store import WorkerIdentity
+import sluice.worker.monitoring.shutdown
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.errors import StoreUnavailable
+from sluice.common.jobs.store import WorkerIdentity
+from sluice.worker.errors import TransientError
+from sluice.worker.execution.executor import Outcome
+from sluice.worker.monitoring.shutdown import StopSignals, drain
 from tests.support.servers import Backend
 from tests.support.store.jobs import Proxy
 from tests.support.waiting import eventually
 from tests.support.worker.handlers import Gate, Stubborn
 from tests.support.worker.harness import MakeWorker, WorkerHarness, job_options, registry_of, within
-from worker.errors import TransientError
-from worker.execution.executor import Outcome
-from worker.monitoring.shutdown import StopSignals, drain
 
 HEIR = WorkerIdentity("workers", "heir", 30_000, 600)
 #: Less than a third of a lease, however slow this machine is.
@@ -135,7 +135,7 @@ async def test_how_a_handler_ends_when_it_is_canceled_by_the_shutdown(
 async def test_a_job_is_released_if_its_handler_ignores_the_cancel(
     make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.queue.slots.CANCEL_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("sluice.worker.queue.slots.CANCEL_TIMEOUT_S", 0.05)
     stubborn = Stubborn()
     harness = make_worker(stubborn)
     try:
@@ -156,8 +156,8 @@ async def test_many_releases_without_redis_run_concurrently(
     make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each release is tried for a while; all of them at the same time."""
-    monkeypatch.setattr("worker.queue.slots.CANCEL_TIMEOUT_S", 0.05)
-    monkeypatch.setattr("worker.execution.executor.RELEASE_TIMEOUT_S", 60.0)
+    monkeypatch.setattr("sluice.worker.queue.slots.CANCEL_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("sluice.worker.execution.executor.RELEASE_TIMEOUT_S", 60.0)
     stubborn, tried, all_tried = Stubborn(), 0, asyncio.Event()
 
     async def away(*args: Any, **rest: Any) -> Any:
@@ -260,7 +260,7 @@ async def test_an_abandoned_read_keeps_no_message(
     make_worker: MakeWorker, backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may block in Redis for longer than the worker lives, and be delivered a message."""
-    monkeypatch.setattr(worker.monitoring.shutdown, "LAST_READ_S", 0.1)
+    monkeypatch.setattr(sluice.worker.monitoring.shutdown, "LAST_READ_S", 0.1)
     harness = make_worker(block_ms=60_000, reading=backend.wire(block_s=60.0))
     heir = make_worker(identity=HEIR)
     harness.start()
@@ -279,7 +279,7 @@ async def test_an_abandoned_read_keeps_no_message(
 async def test_draining_does_not_wait_for_an_abandoned_handler(
     make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.execution.attempt.HARD_KILL_S", 0.05)
+    monkeypatch.setattr("sluice.worker.execution.attempt.HARD_KILL_S", 0.05)
     stubborn = Stubborn()
     harness = make_worker(stubborn)
     try:
@@ -294,7 +294,7 @@ async def test_draining_does_not_wait_for_an_abandoned_handler(
 async def test_an_unreported_job_is_released_if_redis_does_not_answer(
     make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.execution.executor.RELEASE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("sluice.worker.execution.executor.RELEASE_TIMEOUT_S", 0.1)
     harness = make_worker(lambda context, payload: 1)
     attempt = await harness.attempt()
 
@@ -321,8 +321,8 @@ async def test_a_worker_stops_even_if_redis_is_unavailable(
     how: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("worker.execution.executor.RELEASE_TIMEOUT_S", 0.3)
-    monkeypatch.setattr("worker.monitoring.shutdown.RELEASE_MESSAGES_S", 0.3)
+    monkeypatch.setattr("sluice.worker.execution.executor.RELEASE_TIMEOUT_S", 0.3)
+    monkeypatch.setattr("sluice.worker.monitoring.shutdown.RELEASE_MESSAGES_S", 0.3)
     gate = Gate(closed=True)
     async with Proxy(backend.url or "") as proxy:
         behind = Backend("proxy", proxy.url)

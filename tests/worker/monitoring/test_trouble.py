@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from common.aio import cancel
-from common.contracts.jobs import JobKeys
-from common.errors import StoreUnavailable
-from common.jobs.store import WorkerIdentity
-from common.redis.pipelined import PipelinedConnection
+from sluice.common.aio import cancel
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.errors import StoreUnavailable
+from sluice.common.jobs.store import WorkerIdentity
+from sluice.common.redis.pipelined import PipelinedConnection
+from sluice.worker.errors import TransientError
+from sluice.worker.monitoring.cleanup import QueueCleaner
 from tests.support.servers import REAL, Backend, RealServer, require_binary
 from tests.support.waiting import eventually
 from tests.support.worker.harness import MakeWorker, WorkerHarness, registry_of
-from worker.errors import TransientError
-from worker.monitoring.cleanup import QueueCleaner
 
 SHORT = WorkerIdentity("workers", "c1", 1500, 600)
 
@@ -117,7 +117,7 @@ async def busy() -> Busy:
 
 @pytest.fixture
 def harness(make_worker: MakeWorker, busy: Busy, monkeypatch: pytest.MonkeyPatch) -> WorkerHarness:
-    monkeypatch.setattr("worker.queue.recovery.LONGEST_WAIT_S", 1.0)
+    monkeypatch.setattr("sluice.worker.queue.recovery.LONGEST_WAIT_S", 1.0)
     return make_worker(
         registry=busy.registry(), identity=SHORT, max_inflight=3, task_limits={"chat": 1}
     )
@@ -212,9 +212,9 @@ async def test_background_loops_survive_unexpected_errors(
     make_worker: MakeWorker, role: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A loop that ended would be noticed only when jobs hang."""
-    monkeypatch.setattr("worker.queue.recovery.LONGEST_WAIT_S", 0.01)
-    monkeypatch.setattr("worker.queue.deferred._BACKOFF_S", 0.01)
-    monkeypatch.setattr("common.jobs.queue.LONGEST_WAIT_S", 0.01)
+    monkeypatch.setattr("sluice.worker.queue.recovery.LONGEST_WAIT_S", 0.01)
+    monkeypatch.setattr("sluice.worker.queue.deferred._BACKOFF_S", 0.01)
+    monkeypatch.setattr("sluice.common.jobs.queue.LONGEST_WAIT_S", 0.01)
     harness = make_worker()
     await harness.group()
     consumer = harness.consumer
@@ -243,7 +243,7 @@ async def test_background_loops_survive_unexpected_errors(
 async def test_idle_consumers_are_removed_first_and_then_rarely(
     make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.monitoring.cleanup.FORGET_EVERY", 3)
+    monkeypatch.setattr("sluice.worker.monitoring.cleanup.FORGET_EVERY", 3)
     harness = make_worker()
     await harness.group()
     rounds: list[int] = []

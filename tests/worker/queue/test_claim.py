@@ -7,8 +7,8 @@ import asyncio
 import orjson
 import pytest
 
+from sluice.worker.queue.messages import Message
 from tests.support.worker.harness import MakeWorker, WorkerHarness
-from worker.queue.messages import Message
 
 
 async def dead_letters(worker: WorkerHarness) -> list[tuple[bytes, dict[str, str]]]:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from sluice.worker.errors import TransientError
 from tests.support.waiting import eventually
 from tests.support.worker.handlers import Gate
 from tests.support.worker.harness import MakeWorker
-from worker.errors import TransientError
 
 LIMIT = 3
 
@@ -30,7 +30,7 @@ class FlakyGate(Gate):
 async def test_new_recovered_and_deferred_jobs_share_one_limit(
     make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.queue.recovery.LONGEST_WAIT_S", 0.03)
+    monkeypatch.setattr("sluice.worker.queue.recovery.LONGEST_WAIT_S", 0.03)
     gate = FlakyGate()
     worker = make_worker(gate, max_inflight=LIMIT, count=16)
     await worker.group()
@@ -93,7 +93,7 @@ async def test_a_job_whose_reserved_slot_was_taken_is_released(make_worker: Make
 async def test_deferred_messages_are_kept_after_an_error(
     make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.queue.deferred._BACKOFF_S", 0.01)
+    monkeypatch.setattr("sluice.worker.queue.deferred._BACKOFF_S", 0.01)
     worker = make_worker()
     await worker.group()
     jobs = await worker.post(3)

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from common.contracts.jobs import JobKeys
-from common.jobs.audit.auditor import Auditor, AuditPace
-from common.jobs.options import JobOptions
-from common.jobs.queue import QueueStore
-from common.jobs.scripts import CORE_SCRIPT
-from common.jobs.store import JobStore, WorkerIdentity
-from common.redis.batching import ScriptBatcher
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.jobs.audit.auditor import Auditor, AuditPace
+from sluice.common.jobs.options import JobOptions
+from sluice.common.jobs.queue import QueueStore
+from sluice.common.jobs.scripts import CORE_SCRIPT
+from sluice.common.jobs.store import JobStore, WorkerIdentity
+from sluice.common.redis.batching import ScriptBatcher
 from tests.support.servers import Backend
 from tests.support.store.jobs import new_job
 from tests.support.waiting import eventually

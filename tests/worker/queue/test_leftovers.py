@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from common.jobs.store import WorkerIdentity
+from sluice.common.jobs.store import WorkerIdentity
 from tests.support.waiting import eventually
 from tests.support.worker.harness import MakeWorker
 
@@ -26,7 +26,7 @@ async def test_messages_that_were_read_but_not_begun_run_at_once(
     make_worker: MakeWorker, monkeypatch: Any
 ) -> None:
     """More than a page and than slots; messages of another consumer are not taken."""
-    monkeypatch.setattr("worker.queue.recovery.PAGE", 7)
+    monkeypatch.setattr("sluice.worker.queue.recovery.PAGE", 7)
     worker = make_worker(identity=IDENTITY, max_inflight=3)
     await worker.group()
     jobs = await worker.post(20)
@@ -167,7 +167,7 @@ async def test_stopping_a_worker_keeps_the_jobs_of_its_namesake(make_worker: Mak
 async def test_own_pending_messages_are_taken_back_once(
     make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.queue.recovery.LONGEST_WAIT_S", 0.01)
+    monkeypatch.setattr("sluice.worker.queue.recovery.LONGEST_WAIT_S", 0.01)
     recovery = make_worker().consumer.recovery
     calls: Counter[str] = Counter()
 

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-import worker.queue.limits
-from common.contracts.jobs import WAIT_QUEUE_PREFIX, JobKeys
-from common.jobs.limits import TaskLimit
+import sluice.worker.queue.limits
+from sluice.common.contracts.jobs import WAIT_QUEUE_PREFIX, JobKeys
+from sluice.common.jobs.limits import TaskLimit
+from sluice.worker.queue.limits import UNLIMITED, TaskLimits
+from sluice.worker.queue.messages import Message
 from tests.support.store.aging import hurry
 from tests.support.waiting import eventually
 from tests.support.worker.handlers import Gate, Stubborn
@@ -22,8 +24,6 @@ from tests.support.worker.harness import (
     limits_of,
     registry_of,
 )
-from worker.queue.limits import UNLIMITED, TaskLimits
-from worker.queue.messages import Message
 
 CHAT = {"chat": 1}
 LOCAL, ACROSS = {"task_limits": CHAT}, {"task_limits_global": CHAT}
@@ -71,7 +71,7 @@ async def test_a_local_limit_holds_and_other_tasks_continue(
 async def test_too_many_waiting_messages_pause_reading(
     make_worker: MakeWorker, chats: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.queue.wait_queue.MOST_WAITING", 4)
+    monkeypatch.setattr("sluice.worker.queue.wait_queue.MOST_WAITING", 4)
     worker = make_worker(registry=registry_of(chats, "chat", "plan"), max_inflight=2, **LOCAL)
     held = await worker.post(12, task="chat")
     [plan] = await worker.post(task="plan")
@@ -113,9 +113,9 @@ async def test_after_a_flush_no_message_counts_as_waiting(
     make_worker: MakeWorker, chats: Gate, limits: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Waiting messages that no longer exist must not stop the worker from reading."""
-    monkeypatch.setattr("worker.queue.wait_queue.MOST_WAITING", 4)
-    monkeypatch.setattr("worker.queue.reader._FIRST_BACKOFF_S", 0.02)
-    monkeypatch.setattr("worker.queue.deferred._BACKOFF_S", 0.02)
+    monkeypatch.setattr("sluice.worker.queue.wait_queue.MOST_WAITING", 4)
+    monkeypatch.setattr("sluice.worker.queue.reader._FIRST_BACKOFF_S", 0.02)
+    monkeypatch.setattr("sluice.worker.queue.deferred._BACKOFF_S", 0.02)
     worker = make_worker(registry=registry_of(chats, "chat", "plan"), max_inflight=2, **limits)
     await worker.post(12, task="chat")
     worker.start()
@@ -132,7 +132,7 @@ async def test_a_handler_that_ignores_its_timeout_frees_its_slot(
     make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its job has ended and its slot is free, so the slot of its task must be free as well."""
-    monkeypatch.setattr("worker.execution.attempt.HARD_KILL_S", 0.02)
+    monkeypatch.setattr("sluice.worker.execution.attempt.HARD_KILL_S", 0.02)
     stubborn = Stubborn()
     worker = make_worker(stubborn, max_inflight=2, **LOCAL)
     try:
@@ -211,7 +211,7 @@ async def test_messages_that_wait_longer_than_a_lease_are_run_once(
     make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Other workers claim them meanwhile and put them back: each still runs once, and soon."""
-    monkeypatch.setattr("worker.queue.recovery.LONGEST_WAIT_S", 0.1)
+    monkeypatch.setattr("sluice.worker.queue.recovery.LONGEST_WAIT_S", 0.1)
     gates = [Gate(0.05), Gate(0.05)]
     workers = [make_worker(gates[0], **LOCAL)]
     other = workers[0].worker._replace(consumer="c2")
@@ -376,7 +376,7 @@ def test_configured_and_dynamic_limits_both_apply() -> None:
 async def test_after_a_refusal_one_message_is_tried_from_time_to_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(worker.queue.limits, "PROBE_S", 0.02)
+    monkeypatch.setattr(sluice.worker.queue.limits, "PROBE_S", 0.02)
     shared, bell = limits(across={"chat+plan": 1})
     assert shared.global_limit("plan") == (JobKeys().running("chat+plan"), 1)
     assert shared.across == [TaskLimit(frozenset({"chat", "plan"}), 1)]

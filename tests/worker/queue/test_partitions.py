@@ -8,22 +8,22 @@ from typing import Any
 
 import pytest
 
-from common.jobs.store import WorkerIdentity
-from common.process.usage import LoopLag
-from common.settings.worker import WorkerSettings
+from sluice.common.jobs.store import WorkerIdentity
+from sluice.common.process.usage import LoopLag
+from sluice.common.settings.worker import WorkerSettings
+from sluice.worker.execution.outcome import WorkerDefaults
+from sluice.worker.main import build_capacity, build_identity
+from sluice.worker.monitoring.heartbeat import HeartbeatSender
+from sluice.worker.queue import connections, prefetch
+from sluice.worker.queue import consumers as consumers_module
+from sluice.worker.queue.connections import Connections
+from sluice.worker.queue.messages import Message, parse_message
+from sluice.worker.registry import Registry
 from tests.support.servers import Backend
 from tests.support.waiting import eventually
 from tests.support.worker.handlers import Gate
 from tests.support.worker.harness import connections_to
 from tests.support.worker.partitions import FaultyConnection, PartitionedWorker, partition_backends
-from worker.execution.outcome import WorkerDefaults
-from worker.main import build_capacity, build_identity
-from worker.monitoring.heartbeat import HeartbeatSender
-from worker.queue import connections, prefetch
-from worker.queue import consumers as consumers_module
-from worker.queue.connections import Connections
-from worker.queue.messages import Message, parse_message
-from worker.registry import Registry
 
 MakeWorker = Callable[..., PartitionedWorker]
 
@@ -294,7 +294,7 @@ async def test_an_unavailable_server_does_not_delay_other_partitions(
     partitioned: MakeWorker, backend: Backend, hangs: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(consumers_module, "READING_S", 0.1)
-    monkeypatch.setattr("worker.monitoring.shutdown.RELEASE_MESSAGES_S", 0.1)
+    monkeypatch.setattr("sluice.worker.monitoring.shutdown.RELEASE_MESSAGES_S", 0.1)
     wire: Any = FaultyConnection(hangs=hangs)
     real = connections_to(backend)
     away = Connections(real.client, wire, wire, real.renewing)

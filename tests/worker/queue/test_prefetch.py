@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from common.contracts.jobs import JobKeys
-from common.jobs.store import WorkerIdentity
-from common.redis.pipelined import PipelinedConnection
-from common.redis.scripts import Record
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.jobs.store import WorkerIdentity
+from sluice.common.redis.pipelined import PipelinedConnection
+from sluice.common.redis.scripts import Record
+from sluice.worker.errors import TransientError
 from tests.support.servers import Backend
 from tests.support.store.jobs import Proxy
 from tests.support.waiting import eventually
 from tests.support.worker.handlers import Gate
 from tests.support.worker.harness import MakeWorker, WorkerHarness, registry_of, within
 from tests.support.worker.partitions import FaultyConnection
-from worker.errors import TransientError
 
 
 def reads_of(worker: WorkerHarness) -> list[int]:

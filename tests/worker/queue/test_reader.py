@@ -9,12 +9,12 @@ import pytest
 from redis import exceptions
 from redis.exceptions import NoPermissionError, ResponseError
 
-import worker.queue.reader
+import sluice.worker.queue.reader
+from sluice.worker.monitoring.shutdown import drain
+from sluice.worker.queue.slots import Slots
 from tests.support.waiting import eventually
 from tests.support.worker.handlers import Gate
 from tests.support.worker.harness import MakeWorker, WorkerHarness, within
-from worker.monitoring.shutdown import drain
-from worker.queue.slots import Slots
 
 
 class SpyConnection:
@@ -61,8 +61,8 @@ async def test_never_more_messages_than_free_slots_are_read(make_worker: MakeWor
 
 @pytest.fixture
 def short_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker.queue.reader, "_FIRST_BACKOFF_S", 0.01)
-    monkeypatch.setattr(worker.queue.reader, "MAX_BACKOFF_S", 0.05)
+    monkeypatch.setattr(sluice.worker.queue.reader, "_FIRST_BACKOFF_S", 0.01)
+    monkeypatch.setattr(sluice.worker.queue.reader, "MAX_BACKOFF_S", 0.05)
 
 
 @pytest.mark.usefixtures("short_backoff")
@@ -103,7 +103,7 @@ async def test_stop_does_not_wait_for_ever_for_a_claim_that_hangs(
     make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Redis is unavailable during a claim: BEGIN is retried for ever, but not after SIGTERM."""
-    monkeypatch.setattr("worker.monitoring.shutdown.LAST_BEGIN_S", 0.05)
+    monkeypatch.setattr("sluice.worker.monitoring.shutdown.LAST_BEGIN_S", 0.05)
     worker = make_worker()
     await worker.group()
     entered = asyncio.Event()
@@ -366,7 +366,7 @@ async def test_the_version_is_read_again_after_an_error(
     make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After an error the server may be another one, such as an older replica."""
-    monkeypatch.setattr("worker.queue.reader._FIRST_BACKOFF_S", 0.01)
+    monkeypatch.setattr("sluice.worker.queue.reader._FIRST_BACKOFF_S", 0.01)
     worker = make_worker()
     server = connect_reader(worker, version("8.4.0"))
     worker.start()
@@ -387,7 +387,7 @@ async def test_the_version_is_read_again_after_an_error(
 async def test_an_error_while_reading_the_version_is_retried(
     make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.queue.reader._FIRST_BACKOFF_S", 0.01)
+    monkeypatch.setattr("sluice.worker.queue.reader._FIRST_BACKOFF_S", 0.01)
     worker = make_worker()
     server = connect_reader(worker, exceptions.ConnectionError("away"))
     worker.start()

@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from common.jobs.store import WorkerIdentity
+from sluice.common.jobs.store import WorkerIdentity
+from sluice.worker.queue.fair_share import FairShare
+from sluice.worker.queue.recovery import Recovery
+from sluice.worker.queue.slots import Slots
 from tests.support.waiting import eventually
 from tests.support.worker.harness import MakeWorker, WorkerHarness, within
-from worker.queue.fair_share import FairShare
-from worker.queue.recovery import Recovery
-from worker.queue.slots import Slots
 
 #: Every message counts as expired at once.
 IMPATIENT = WorkerIdentity("workers", "heir", 0, 600)

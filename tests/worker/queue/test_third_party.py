@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from redis.exceptions import ResponseError
 
-from common.aio import cancel
-from common.jobs.store import WorkerIdentity
+from sluice.common.aio import cancel
+from sluice.common.jobs.store import WorkerIdentity
 from tests.support.worker.harness import MakeWorker, WorkerHarness
 
 pytestmark = pytest.mark.plain_names

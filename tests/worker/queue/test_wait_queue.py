@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from common.contracts.jobs import WAIT_QUEUE_PREFIX
-from common.jobs.store import WorkerIdentity
+from sluice.common.contracts.jobs import WAIT_QUEUE_PREFIX
+from sluice.common.jobs.store import WorkerIdentity
 from tests.support.store.aging import hurry
 from tests.support.waiting import eventually
 from tests.support.worker.harness import MakeWorker, WorkerHarness, registry_of
@@ -58,7 +58,7 @@ def runs(make_worker: MakeWorker) -> Runs:
 
 @pytest.fixture
 def frequent_checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("worker.queue.wait_queue.CHECK_S", 0.1)
+    monkeypatch.setattr("sluice.worker.queue.wait_queue.CHECK_S", 0.1)
 
 
 async def wait_queues(worker: WorkerHarness) -> dict[str, int]:
@@ -76,7 +76,7 @@ async def test_a_task_without_slots_waits_while_others_continue(
     runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Jobs of the model wait for it, with a job of another task behind them."""
-    monkeypatch.setattr("worker.queue.wait_queue.POLL_S", 60.0)  # not only at the next poll
+    monkeypatch.setattr("sluice.worker.queue.wait_queue.POLL_S", 60.0)  # not only at the next poll
     worker = runs.worker("a", max_inflight=2)
     waiting_jobs = []
     for _ in range(10):
@@ -100,7 +100,7 @@ async def test_a_task_without_slots_waits_while_others_continue(
 async def test_two_workers_without_slots_lose_nothing_and_stay_idle(
     runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.queue.recovery.LONGEST_WAIT_S", 0.2)
+    monkeypatch.setattr("sluice.worker.queue.recovery.LONGEST_WAIT_S", 0.2)
     workers = [runs.worker(name, max_inflight=2) for name in ("a", "b")]
     lease_ms = workers[0].worker.lease_ms
     aging = hurry(monkeypatch, workers[0], WAIT_QUEUE_PREFIX, workers=2, wake_s=0.2)
@@ -225,8 +225,8 @@ async def test_a_failed_put_delays_a_message_by_at_most_a_lease(
 async def test_errors_while_taking_and_renewing_are_retried(
     runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.queue.wait_queue._BACKOFF_S", 0.01)
-    monkeypatch.setattr("worker.queue.wait_queue.POLL_S", 0.02)
+    monkeypatch.setattr("sluice.worker.queue.wait_queue._BACKOFF_S", 0.01)
+    monkeypatch.setattr("sluice.worker.queue.wait_queue.POLL_S", 0.02)
     worker = runs.worker("a", open=True, lease_ms=300, task_limits={"chat": 1})
     calls: Counter[str] = Counter()
     for name in ("take", "count", "touch"):

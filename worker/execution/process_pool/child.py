@@ -73,7 +73,7 @@ def main(memory_bytes: str) -> None:
     """Run calls until standard input ends."""
     # Libraries that start a thread per core would use up the memory for their stacks alone.
     os.environ.update(dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"), "1"))
-    from worker.execution.process_pool.confine import limit_resources
+    from sluice.worker.execution.process_pool.confine import limit_resources
 
     limit_resources(int(memory_bytes))
     with contextlib.suppress(OSError):  # a sandbox may forbid it, as redis-worker@.service does

@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 
-from worker.errors import TransientError
+from sluice.worker.errors import TransientError
 
 #: The child gets the parent's `sys.path`, and no environment except `_PASSED_ON`.
 _BOOT = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from worker.errors import JobError, TransientError
+from sluice.worker.errors import JobError, TransientError
 
 
 class ComputeCrashed(TransientError):

@@ -12,8 +12,8 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from worker.execution.concurrency import call_in_thread
-from worker.execution.process_pool.errors import (
+from sluice.worker.execution.concurrency import call_in_thread
+from sluice.worker.execution.process_pool.errors import (
     ComputeCrashed,
     ComputeError,
     ComputeTimeout,
@@ -21,7 +21,7 @@ from worker.execution.process_pool.errors import (
 )
 
 if TYPE_CHECKING:
-    from worker.execution.process_pool.process import PoolProcess
+    from sluice.worker.execution.process_pool.process import PoolProcess
 
 T = TypeVar("T")
 
@@ -67,11 +67,11 @@ class ProcessPool:
         picklable. It does not see the worker's environment variables.
 
         `on_note` is called in the event loop with each value that the function passes to
-        `worker.execution.process_pool.child.note`, in order, and never after this call has
+        `sluice.worker.execution.process_pool.child.note`, in order, and never after this call has
         returned. A call that takes longer than `timeout_s` is killed; the time it waits for a
         process does not count.
         """
-        from worker.execution.process_pool.child import (  # not needed before the first call
+        from sluice.worker.execution.process_pool.child import (  # not needed before the first call
             MEMORY,
             RAISED,
             RETURNED,
@@ -118,7 +118,7 @@ class ProcessPool:
             if process.is_alive:
                 return process
             self._discard(process)  # it has died meanwhile
-        from worker.execution.process_pool.process import PoolProcess
+        from sluice.worker.execution.process_pool.process import PoolProcess
 
         process = PoolProcess(self._memory_bytes)
         self._all.add(process)

@@ -9,10 +9,10 @@ import threading
 from collections.abc import Callable
 from typing import IO, Any, Final
 
-from worker.execution.process_pool import child as compute_child
-from worker.execution.process_pool import confine
-from worker.execution.process_pool.child import LENGTH, NOTE
-from worker.execution.process_pool.errors import ComputeCrashed, ComputeError
+from sluice.worker.execution.process_pool import child as compute_child
+from sluice.worker.execution.process_pool import confine
+from sluice.worker.execution.process_pool.child import LENGTH, NOTE
+from sluice.worker.execution.process_pool.errors import ComputeCrashed, ComputeError
 
 #: Bytes of one reply; a larger one would use too much memory of the worker.
 MOST_ANSWER_BYTES: Final = 256 * 1024 * 1024

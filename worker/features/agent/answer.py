@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from common import codec
-from worker.features.model.types import Completion, Sink, ToolCall, Usage
-from worker.features.tools.call import truncate_text
+from sluice.common import codec
+from sluice.worker.features.model.types import Completion, Sink, ToolCall, Usage
+from sluice.worker.features.tools.call import truncate_text
 
 #: A saved step may have 64 KiB. Limits for an answer that calls tools, as JSON: the arguments of
 #: all its calls, and its text.

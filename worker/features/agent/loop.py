@@ -12,17 +12,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from common.aio import cancel
-from common.contracts.models import AgentFinishReason, ModelStep
-from worker.execution.context import JobContext
-from worker.features.agent import messages
-from worker.features.agent.answer import ModelAnswer, ToolCallSink
-from worker.features.agent.tool_calls import ToolCallRunner
-from worker.features.agent.types import AgentLimits, AgentModel, AgentResult, RoundSink
-from worker.features.model.types import CANCELED, ChatRequest, Completion, Usage
-from worker.features.tools.call_log import CallLog
-from worker.features.tools.tool import Tool
-from worker.features.tools.toolbox import ToolBox
+from sluice.common.aio import cancel
+from sluice.common.contracts.models import AgentFinishReason, ModelStep
+from sluice.worker.execution.context import JobContext
+from sluice.worker.features.agent import messages
+from sluice.worker.features.agent.answer import ModelAnswer, ToolCallSink
+from sluice.worker.features.agent.tool_calls import ToolCallRunner
+from sluice.worker.features.agent.types import AgentLimits, AgentModel, AgentResult, RoundSink
+from sluice.worker.features.model.types import CANCELED, ChatRequest, Completion, Usage
+from sluice.worker.features.tools.call_log import CallLog
+from sluice.worker.features.tools.tool import Tool
+from sluice.worker.features.tools.toolbox import ToolBox
 
 #: A run ends this long before the attempt's timeout and returns what it has.
 FINISH_MARGIN_S = 0.5

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from worker.features.model.types import ToolCall
-from worker.features.tools.tool import Tool
+from sluice.worker.features.model.types import ToolCall
+from sluice.worker.features.tools.tool import Tool
 
 #: Values of `tool_choice`: the model decides, or no calls.
 AUTO, NO_CALLS = "auto", "none"

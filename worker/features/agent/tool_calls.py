@@ -11,18 +11,23 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from common import codec
-from common.contracts.models import AgentFinishReason, HandlerEventType, ToolErrorKind, ToolField
-from common.text import plural
-from worker.errors import JobError
-from worker.execution.context import JobContext
-from worker.features.agent.answer import MOST_ARGUMENT_BYTES, ModelAnswer
-from worker.features.agent.types import AgentStep
-from worker.features.model.types import CANCELED, ToolCall
-from worker.features.tools.call_log import MOST_OUTPUT_BYTES, CallLog, CallRecord
-from worker.features.tools.errors import CallCanceled, InvalidArguments, UnknownTool
-from worker.features.tools.tool import Tool
-from worker.features.tools.toolbox import ToolBox
+from sluice.common import codec
+from sluice.common.contracts.models import (
+    AgentFinishReason,
+    HandlerEventType,
+    ToolErrorKind,
+    ToolField,
+)
+from sluice.common.text import plural
+from sluice.worker.errors import JobError
+from sluice.worker.execution.context import JobContext
+from sluice.worker.features.agent.answer import MOST_ARGUMENT_BYTES, ModelAnswer
+from sluice.worker.features.agent.types import AgentStep
+from sluice.worker.features.model.types import CANCELED, ToolCall
+from sluice.worker.features.tools.call_log import MOST_OUTPUT_BYTES, CallLog, CallRecord
+from sluice.worker.features.tools.errors import CallCanceled, InvalidArguments, UnknownTool
+from sluice.worker.features.tools.tool import Tool
+from sluice.worker.features.tools.toolbox import ToolBox
 
 #: A tool called this many times in a row with invalid arguments is withdrawn from the run.
 MOST_INVALID_CALLS = 2

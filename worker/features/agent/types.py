@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from common.contracts.jobs import DataField
-from common.contracts.models import ToolField
-from worker.execution.checkpoints import MAX_STEPS
-from worker.execution.context import JobContext
-from worker.features.model.types import ChatRequest, Completion, Sink, Usage
-from worker.features.tools.call_log import CallRecord
+from sluice.common.contracts.jobs import DataField
+from sluice.common.contracts.models import ToolField
+from sluice.worker.execution.checkpoints import MAX_STEPS
+from sluice.worker.execution.context import JobContext
+from sluice.worker.features.model.types import ChatRequest, Completion, Sink, Usage
+from sluice.worker.features.tools.call_log import CallRecord
 
 if TYPE_CHECKING:
-    from common.settings.models import ModelSettings
+    from sluice.common.settings.models import ModelSettings
 
 #: Saved steps reserved for the handler that runs the agent.
 SPARE_STEPS = 16

@@ -8,16 +8,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from common.errors import SettingsError
-from common.settings.models_dir import EMBED_DIRECTORY, models_dir
-from worker.features.embedding.types import DamagedModel, EmbeddingResult, NoEmbedder, OnDone
-from worker.registry import Service, WorkerServices
+from sluice.common.errors import SettingsError
+from sluice.common.settings.models_dir import EMBED_DIRECTORY, models_dir
+from sluice.worker.features.embedding.types import DamagedModel, EmbeddingResult, NoEmbedder, OnDone
+from sluice.worker.registry import Service, WorkerServices
 
 if TYPE_CHECKING:
-    from common.settings.worker import WorkerSettings
-    from worker.features.embedding.local import LocalEmbedder
-    from worker.features.embedding.server import ServerEmbedder
-    from worker.features.model.client import ModelClient
+    from sluice.common.settings.worker import WorkerSettings
+    from sluice.worker.features.embedding.local import LocalEmbedder
+    from sluice.worker.features.embedding.server import ServerEmbedder
+    from sluice.worker.features.model.client import ModelClient
 
 MODEL_NAME: Final = EMBED_DIRECTORY
 WEIGHTS_FILE: Final = "model.safetensors"
@@ -35,7 +35,7 @@ def find_model_problem(folder: Path) -> str:
         return f"there is no embedding model in {folder}; {INSTALL_HINT}"
     if importlib.util.find_spec("numpy") is None:
         return NUMPY_MISSING
-    from worker.features.embedding.safetensors import TensorFile
+    from sluice.worker.features.embedding.safetensors import TensorFile
 
     try:
         TensorFile(weights).close()
@@ -99,14 +99,14 @@ def choose_embedder(
 
 
 def _local_embedder(folder: Path, *, eager: bool = False) -> LocalEmbedder:
-    from worker.features.embedding.local import LocalEmbedder
+    from sluice.worker.features.embedding.local import LocalEmbedder
 
     return LocalEmbedder(folder, eager=eager)
 
 
 def _server_embedder(settings: WorkerSettings, model: ModelClient) -> ServerEmbedder:
-    from worker.features.embedding.server import ServerEmbedder
-    from worker.features.model.client import ModelClient
+    from sluice.worker.features.embedding.server import ServerEmbedder
+    from sluice.worker.features.model.client import ModelClient
 
     url = settings.embed_url or settings.model_url
     if url is None:

@@ -9,16 +9,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from common.errors import SettingsError
-from worker.features.embedding.factory import (
+from sluice.common.errors import SettingsError
+from sluice.worker.features.embedding.factory import (
     DIMENSIONS,
     INSTALL_HINT,
     MAX_TOKENS,
     MODEL_NAME,
     NUMPY_MISSING,
 )
-from worker.features.embedding.thread import EmbeddingModel, EmbeddingRequest, EmbeddingThread
-from worker.features.embedding.types import (
+from sluice.worker.features.embedding.thread import (
+    EmbeddingModel,
+    EmbeddingRequest,
+    EmbeddingThread,
+)
+from sluice.worker.features.embedding.types import (
     HEARTBEAT_FIELD,
     DamagedModel,
     EmbeddingResult,
@@ -26,11 +30,11 @@ from worker.features.embedding.types import (
     OnDone,
     WrongDimensions,
 )
-from worker.features.embedding.wordpiece import EncodedText, WordPiece
-from worker.registry import Service, WorkerServices
+from sluice.worker.features.embedding.wordpiece import EncodedText, WordPiece
+from sluice.worker.registry import Service, WorkerServices
 
 if TYPE_CHECKING:
-    from worker.features.embedding.minilm import MiniLM
+    from sluice.worker.features.embedding.minilm import MiniLM
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +94,7 @@ class LocalEmbedder(Service):
     def _load(self) -> EmbeddingModel:
         started = time.monotonic()
         try:
-            from worker.features.embedding.minilm import MiniLM
+            from sluice.worker.features.embedding.minilm import MiniLM
 
             loaded = _LoadedModel(WordPiece.load(self._folder), MiniLM(self._folder))
         except ImportError:

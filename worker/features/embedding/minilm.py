@@ -1,7 +1,7 @@
 """all-MiniLM-L6-v2 in numpy: six BERT layers, mean pooling, vectors of length one.
 
-Importing this module imports numpy; `worker.features.embedding.local` does so when the model is
-first used.
+Importing this module imports numpy; `sluice.worker.features.embedding.local` does so when the
+model is first used.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from worker.features.embedding.factory import DIMENSIONS, WEIGHTS_FILE
-from worker.features.embedding.safetensors import TensorFile
+from sluice.worker.features.embedding.factory import DIMENSIONS, WEIGHTS_FILE
+from sluice.worker.features.embedding.safetensors import TensorFile
 
 #: Thread counts of the BLAS libraries that numpy may use, read once when numpy is loaded. A value
 #: set by the operator is kept.

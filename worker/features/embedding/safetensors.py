@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import orjson
 
-from worker.features.embedding.types import DamagedModel
+from sluice.worker.features.embedding.types import DamagedModel
 
 FLOAT32: Final = "F32"
 _HEADER_LENGTH: Final = struct.Struct("<Q")

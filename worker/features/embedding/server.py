@@ -6,14 +6,14 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from worker.features.embedding.types import (
+from sluice.worker.features.embedding.types import (
     HEARTBEAT_FIELD,
     EmbeddingResult,
     OnDone,
     WrongDimensions,
 )
-from worker.features.model.client import ModelClient
-from worker.registry import Service, WorkerServices
+from sluice.worker.features.model.client import ModelClient
+from sluice.worker.registry import Service, WorkerServices
 
 #: Texts per request.
 BATCH_SIZE: Final = 32

@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from worker.features.embedding.types import EmbeddingResult
-from worker.features.embedding.wordpiece import EncodedText
+from sluice.worker.features.embedding.types import EmbeddingResult
+from sluice.worker.features.embedding.wordpiece import EncodedText
 
 #: Tokens per batch, padding included. Larger batches are hardly faster and delay other requests.
 BATCH_TOKENS: Final = 256

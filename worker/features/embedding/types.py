@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from worker.errors import InvalidPayload, JobError
+from sluice.worker.errors import InvalidPayload, JobError
 
 #: Heartbeat field with the name of the embedding model.
 HEARTBEAT_FIELD = "embedder"

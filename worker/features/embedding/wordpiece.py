@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import orjson
 
-from worker.features.embedding.types import DamagedModel
+from sluice.worker.features.embedding.types import DamagedModel
 
 
 def _characters(ranges: str) -> frozenset[int]:

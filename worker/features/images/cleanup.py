@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from redis.asyncio import Redis
 
-from common.aio import cancel
-from common.contracts.images import (
+from sluice.common.aio import cancel
+from sluice.common.contracts.images import (
     STATUS_TTL_S,
     STORAGE_PREFIX,
     STORAGE_SUFFIX,
@@ -24,21 +24,21 @@ from common.contracts.images import (
     ImageStatus,
     storage_key,
 )
-from common.errors import SluiceError
-from common.features.images.reader import ImageReader
-from common.features.images.records import ImageRecord
-from common.features.images.storage.base import Storage, StorageError
-from common.features.images.storage.directory import DirectoryStorage, StoredFile
-from common.features.images.storage.files import (
+from sluice.common.errors import SluiceError
+from sluice.common.features.images.reader import ImageReader
+from sluice.common.features.images.records import ImageRecord
+from sluice.common.features.images.storage.base import Storage, StorageError
+from sluice.common.features.images.storage.directory import DirectoryStorage, StoredFile
+from sluice.common.features.images.storage.files import (
     commit_file,
     make_directory,
     open_part,
     part_path,
     write_all,
 )
-from common.features.images.storage.spool import Spool, SpoolEntry
-from common.jobs.store import read_reply
-from common.text import plural
+from sluice.common.features.images.storage.spool import Spool, SpoolEntry
+from sluice.common.jobs.store import read_reply
+from sluice.common.text import plural
 
 #: File with the id of the store directory. It cannot collide with an object: object names do not
 #: start with a dot.

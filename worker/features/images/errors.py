@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from common import codec
-from common.contracts.images import DetailField, ErrorCode, FailureReason, ImageErrorKind, Stage
-from common.contracts.jobs import DataField, ErrorKind
-from common.features.images.types import ProcessingFailure
-from worker.errors import JobError, TransientError
-from worker.features.images.pixels.types import REASON_MESSAGES, InvalidImage
+from sluice.common import codec
+from sluice.common.contracts.images import (
+    DetailField,
+    ErrorCode,
+    FailureReason,
+    ImageErrorKind,
+    Stage,
+)
+from sluice.common.contracts.jobs import DataField, ErrorKind
+from sluice.common.features.images.types import ProcessingFailure
+from sluice.worker.errors import JobError, TransientError
+from sluice.worker.features.images.pixels.types import REASON_MESSAGES, InvalidImage
 
 
 class ImageFailed(JobError):

@@ -6,22 +6,22 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from common.contracts.images import IMAGE_TOOL, ImageFact
-from common.features.images.storage.factory import create_spool
-from common.features.images.storage.spool import Spool
-from common.features.images.store import ImageStore
-from common.features.images.types import ImageAnswer, ProcessingAttempt, ProcessingFailure
-from worker.errors import InvalidPayload
-from worker.execution.context import JobContext
-from worker.execution.outcome import Outcome
-from worker.features.images import errors
-from worker.features.images.cleanup import OrphanedObjects, remove_upload
-from worker.features.images.errors import ImageFailed
-from worker.features.images.results import ImageArguments, ImageCounters
-from worker.registry import Registry, Service, WorkerServices
+from sluice.common.contracts.images import IMAGE_TOOL, ImageFact
+from sluice.common.features.images.storage.factory import create_spool
+from sluice.common.features.images.storage.spool import Spool
+from sluice.common.features.images.store import ImageStore
+from sluice.common.features.images.types import ImageAnswer, ProcessingAttempt, ProcessingFailure
+from sluice.worker.errors import InvalidPayload
+from sluice.worker.execution.context import JobContext
+from sluice.worker.execution.outcome import Outcome
+from sluice.worker.features.images import errors
+from sluice.worker.features.images.cleanup import OrphanedObjects, remove_upload
+from sluice.worker.features.images.errors import ImageFailed
+from sluice.worker.features.images.results import ImageArguments, ImageCounters
+from sluice.worker.registry import Registry, Service, WorkerServices
 
 if TYPE_CHECKING:
-    from common.settings.worker import WorkerSettings
+    from sluice.common.settings.worker import WorkerSettings
 
 log = logging.getLogger(__name__)
 

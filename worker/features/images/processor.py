@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from common import codec
-from common.aio import cancel
-from common.contracts.images import (
+from sluice.common import codec
+from sluice.common.aio import cancel
+from sluice.common.contracts.images import (
     CONTENT_TYPE,
     IMAGE_STEP,
     STAGE_PROGRESS,
@@ -23,45 +23,50 @@ from common.contracts.images import (
     StageField,
     storage_key,
 )
-from common.contracts.models import HandlerEventType
-from common.errors import StoreUnavailable
-from common.features.images.reader import ImageReader
-from common.features.images.records import ImageRecord
-from common.features.images.storage.base import Storage, StorageError, StoredObject
-from common.features.images.storage.spool import Spool
-from common.features.images.store import ImageStore
-from common.features.images.types import (
+from sluice.common.contracts.models import HandlerEventType
+from sluice.common.errors import StoreUnavailable
+from sluice.common.features.images.reader import ImageReader
+from sluice.common.features.images.records import ImageRecord
+from sluice.common.features.images.storage.base import Storage, StorageError, StoredObject
+from sluice.common.features.images.storage.spool import Spool
+from sluice.common.features.images.store import ImageStore
+from sluice.common.features.images.types import (
     ImageAnswer,
     ImageOutcome,
     ProcessedImage,
     ProcessingAttempt,
     ProcessingFailure,
 )
-from common.process import crashpoints
-from common.process.crashpoints import CrashPoint
-from worker.errors import AttemptLost
-from worker.execution.concurrency import JobCanceled, run_until_canceled
-from worker.execution.context import JobContext
-from worker.execution.process_pool.errors import (
+from sluice.common.process import crashpoints
+from sluice.common.process.crashpoints import CrashPoint
+from sluice.worker.errors import AttemptLost
+from sluice.worker.execution.concurrency import JobCanceled, run_until_canceled
+from sluice.worker.execution.context import JobContext
+from sluice.worker.execution.process_pool.errors import (
     ComputeCrashed,
     ComputeError,
     ComputeTimeout,
     OutOfMemory,
 )
-from worker.execution.process_pool.pool import ProcessPool
-from worker.features.images import errors
-from worker.features.images.cleanup import OrphanedObjects, remove_upload
-from worker.features.images.detect.choice import DetectorSelfTest
-from worker.features.images.errors import FilesFailed, ProcessCrashed, StoreFailed, UploadSuperseded
-from worker.features.images.pixels import process
-from worker.features.images.pixels.formats import missing_package
-from worker.features.images.pixels.types import (
+from sluice.worker.execution.process_pool.pool import ProcessPool
+from sluice.worker.features.images import errors
+from sluice.worker.features.images.cleanup import OrphanedObjects, remove_upload
+from sluice.worker.features.images.detect.choice import DetectorSelfTest
+from sluice.worker.features.images.errors import (
+    FilesFailed,
+    ProcessCrashed,
+    StoreFailed,
+    UploadSuperseded,
+)
+from sluice.worker.features.images.pixels import process
+from sluice.worker.features.images.pixels.formats import missing_package
+from sluice.worker.features.images.pixels.types import (
     ImageLimits,
     InvalidImage,
     ProcessingRequest,
     ProcessingResult,
 )
-from worker.features.images.results import (
+from sluice.worker.features.images.results import (
     ImageArguments,
     ImageCounters,
     result_from_outcome,

@@ -10,18 +10,18 @@ from typing import Any, Final, NamedTuple
 
 from redis.asyncio import Redis
 
-from common import codec
-from common.contracts.jobs import TERMINAL, JobField, JobKeys, Status
-from common.errors import CorruptKey
-from common.features.images.reader import ImageReader
-from common.features.images.storage.spool import Spool
-from common.features.images.store import ImageStore, InflightImage
-from common.features.images.types import ImageAnswer, ProcessingAttempt, ProcessingFailure
-from common.jobs.store import read_reply
-from worker.features.images import errors
-from worker.features.images.cleanup import remove_upload
-from worker.features.images.job_failure import ImageFailureReporter
-from worker.features.images.results import parse_result_entry
+from sluice.common import codec
+from sluice.common.contracts.jobs import TERMINAL, JobField, JobKeys, Status
+from sluice.common.errors import CorruptKey
+from sluice.common.features.images.reader import ImageReader
+from sluice.common.features.images.storage.spool import Spool
+from sluice.common.features.images.store import ImageStore, InflightImage
+from sluice.common.features.images.types import ImageAnswer, ProcessingAttempt, ProcessingFailure
+from sluice.common.jobs.store import read_reply
+from sluice.worker.features.images import errors
+from sluice.worker.features.images.cleanup import remove_upload
+from sluice.worker.features.images.job_failure import ImageFailureReporter
+from sluice.worker.features.images.results import parse_result_entry
 
 log = logging.getLogger(__name__)
 

@@ -7,22 +7,22 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from common.contracts import values_of
-from common.contracts.images import (
+from sluice.common.contracts import values_of
+from sluice.common.contracts.images import (
     ImageArgument,
     ImageFailureField,
     ImageJobResultField,
     ImageResultField,
     ImageResultStatus,
 )
-from common.features.images.records import ImageRecord
-from common.features.images.types import ProcessingAttempt
-from common.observability.heartbeats import ImagesReading
-from worker.errors import InvalidPayload
-from worker.features.images.errors import ImageFailed
+from sluice.common.features.images.records import ImageRecord
+from sluice.common.features.images.types import ProcessingAttempt
+from sluice.common.observability.heartbeats import ImagesReading
+from sluice.worker.errors import InvalidPayload
+from sluice.worker.features.images.errors import ImageFailed
 
 if TYPE_CHECKING:
-    from worker.features.images.detect.choice import DetectorChoice
+    from sluice.worker.features.images.detect.choice import DetectorChoice
 
 #: Both ids are parts of a file name.
 _ID: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,127}")

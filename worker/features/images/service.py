@@ -11,28 +11,28 @@ from typing import TYPE_CHECKING, Any, Final
 
 from redis.exceptions import RedisError
 
-from common.contracts.images import IMAGE_TOOL
-from common.contracts.workers import WorkerField
-from common.errors import SettingsError, SluiceError
-from common.features.images.reader import ImageReader
-from common.features.images.storage.factory import create_spool, create_storage
-from common.redis.connection import TRANSIENT_ERRORS
-from worker.execution.context import JobContext
-from worker.execution.outcome import Outcome
-from worker.execution.process_pool.pool import ProcessPool, available_cores
-from worker.features.images.cleanup import FileCleaner, OrphanedObjects
-from worker.features.images.detect.choice import DetectorSelfTest, choose_detector
-from worker.features.images.job_failure import ImageFailureReporter
-from worker.features.images.pixels.formats import missing_package
-from worker.features.images.pixels.types import ImageLimits
-from worker.features.images.processor import Processor, ProcessorDependencies
-from worker.features.images.reconciler import ImageReconciler
-from worker.features.images.results import ImageCounters
-from worker.registry import Registry, Service, WorkerServices
+from sluice.common.contracts.images import IMAGE_TOOL
+from sluice.common.contracts.workers import WorkerField
+from sluice.common.errors import SettingsError, SluiceError
+from sluice.common.features.images.reader import ImageReader
+from sluice.common.features.images.storage.factory import create_spool, create_storage
+from sluice.common.redis.connection import TRANSIENT_ERRORS
+from sluice.worker.execution.context import JobContext
+from sluice.worker.execution.outcome import Outcome
+from sluice.worker.execution.process_pool.pool import ProcessPool, available_cores
+from sluice.worker.features.images.cleanup import FileCleaner, OrphanedObjects
+from sluice.worker.features.images.detect.choice import DetectorSelfTest, choose_detector
+from sluice.worker.features.images.job_failure import ImageFailureReporter
+from sluice.worker.features.images.pixels.formats import missing_package
+from sluice.worker.features.images.pixels.types import ImageLimits
+from sluice.worker.features.images.processor import Processor, ProcessorDependencies
+from sluice.worker.features.images.reconciler import ImageReconciler
+from sluice.worker.features.images.results import ImageCounters
+from sluice.worker.registry import Registry, Service, WorkerServices
 
 if TYPE_CHECKING:
-    from common.settings.worker import WorkerSettings
-    from worker.features.shared import SharedServices
+    from sluice.common.settings.worker import WorkerSettings
+    from sluice.worker.features.shared import SharedServices
 
 log = logging.getLogger(__name__)
 

@@ -11,13 +11,18 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from common import codec
-from common.contracts.jobs import Task
-from common.contracts.workers import ModelState
-from worker.features.model.endpoint import Endpoint, EndpointLocator
-from worker.features.model.errors import ModelAnswerInvalid, ModelRefused, ModelUnavailable, NoModel
-from worker.features.model.wire.chunks import parse_rows
-from worker.features.model.wire.http import (
+from sluice.common import codec
+from sluice.common.contracts.jobs import Task
+from sluice.common.contracts.workers import ModelState
+from sluice.worker.features.model.endpoint import Endpoint, EndpointLocator
+from sluice.worker.features.model.errors import (
+    ModelAnswerInvalid,
+    ModelRefused,
+    ModelUnavailable,
+    NoModel,
+)
+from sluice.worker.features.model.wire.chunks import parse_rows
+from sluice.worker.features.model.wire.http import (
     ModelHttpClient,
     RetryableFailure,
     check_status,

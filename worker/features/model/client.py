@@ -7,21 +7,21 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from common.contracts.jobs import Task
-from common.contracts.workers import ModelState, WorkerField
-from common.observability.heartbeats import ModelReading
-from worker.execution.context import JobContext
-from worker.features.model.availability import MODEL_TASKS, ModelMonitor, Prober
-from worker.features.model.endpoint import EndpointLocator
-from worker.features.model.requests import ModelRequester
-from worker.features.model.timeouts import ModelTimeouts
-from worker.features.model.types import ChatRequest, Completion, ModelCounters, Sink, Usage
-from worker.features.model.wire.http import ModelHttpClient
-from worker.registry import Service, WorkerServices
+from sluice.common.contracts.jobs import Task
+from sluice.common.contracts.workers import ModelState, WorkerField
+from sluice.common.observability.heartbeats import ModelReading
+from sluice.worker.execution.context import JobContext
+from sluice.worker.features.model.availability import MODEL_TASKS, ModelMonitor, Prober
+from sluice.worker.features.model.endpoint import EndpointLocator
+from sluice.worker.features.model.requests import ModelRequester
+from sluice.worker.features.model.timeouts import ModelTimeouts
+from sluice.worker.features.model.types import ChatRequest, Completion, ModelCounters, Sink, Usage
+from sluice.worker.features.model.wire.http import ModelHttpClient
+from sluice.worker.registry import Service, WorkerServices
 
 if TYPE_CHECKING:
-    from common.settings.worker import WorkerSettings
-    from worker.queue.limits import TaskLimits
+    from sluice.common.settings.worker import WorkerSettings
+    from sluice.worker.queue.limits import TaskLimits
 
 
 class ModelClient(Service):
@@ -112,7 +112,7 @@ class ModelClient(Service):
 
         If the job is canceled meanwhile, returns what had arrived until then. However the call
         ends, it closes the connection, which makes the server stop generating. Raises the errors of
-        `worker.features.model.errors`.
+        `sluice.worker.features.model.errors`.
         """
         return await self._requester.complete(context, request, sink)
 
@@ -124,7 +124,7 @@ class ModelClient(Service):
         dimensions: int | None = None,
         task: str = Task.EMBED.value,
     ) -> tuple[list[list[float]], Usage]:
-        """One vector per text, in order. Raises the errors of `worker.features.model.errors`."""
+        """One vector per text, in order. Raises the errors of `model.errors`."""
         return await self._requester.embeddings(
             texts, model=model, dimensions=dimensions, task=task
         )

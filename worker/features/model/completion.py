@@ -5,11 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from worker.features.model.endpoint import Endpoint
-from worker.features.model.errors import ModelAnswerInvalid, sanitize_text
-from worker.features.model.timeouts import Stopwatch
-from worker.features.model.types import CANCELED, ChatRequest, Completion, Sink, ToolCall, Usage
-from worker.features.model.wire.chunks import (
+from sluice.worker.features.model.endpoint import Endpoint
+from sluice.worker.features.model.errors import ModelAnswerInvalid, sanitize_text
+from sluice.worker.features.model.timeouts import Stopwatch
+from sluice.worker.features.model.types import (
+    CANCELED,
+    ChatRequest,
+    Completion,
+    Sink,
+    ToolCall,
+    Usage,
+)
+from sluice.worker.features.model.wire.chunks import (
     STREAM_END,
     Chunk,
     ServerError,
@@ -18,7 +25,7 @@ from worker.features.model.wire.chunks import (
     parse_chunk,
     parse_json,
 )
-from worker.features.model.wire.http import (
+from sluice.worker.features.model.wire.http import (
     ModelHttpClient,
     RetryableFailure,
     check_status,

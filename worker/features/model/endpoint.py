@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from common import codec
-from common.contracts.models import MODEL_FILE, ModelFileField
-from common.errors import SettingsError
+from sluice.common import codec
+from sluice.common.contracts.models import MODEL_FILE, ModelFileField
+from sluice.common.errors import SettingsError
 
 if TYPE_CHECKING:
     from pydantic import SecretStr

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from common.contracts.models import ModelErrorKind
-from common.observability import logs
-from worker.errors import JobError, NotNow, TransientError
+from sluice.common.contracts.models import ModelErrorKind
+from sluice.common.observability import logs
+from sluice.worker.errors import JobError, NotNow, TransientError
 
 #: Most characters quoted from a server's error message.
 MOST_CHARS = 500

@@ -8,12 +8,12 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from common import codec
-from common.text import plural
-from worker.execution.context import JobContext
-from worker.features.model.errors import ModelAnswerInvalid, ModelRefused, sanitize_text
-from worker.features.model.token_events import TokenStream, fix_surrogates
-from worker.features.model.types import ChatRequest, Completion, Sink
+from sluice.common import codec
+from sluice.common.text import plural
+from sluice.worker.execution.context import JobContext
+from sluice.worker.features.model.errors import ModelAnswerInvalid, ModelRefused, sanitize_text
+from sluice.worker.features.model.token_events import TokenStream, fix_surrogates
+from sluice.worker.features.model.types import ChatRequest, Completion, Sink
 
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})[ \t]*([^`\n]*)$")
 
@@ -131,7 +131,7 @@ _UNSUPPORTED_FORM = frozenset({400, 422, 501})
 
 
 class ChatModel(Protocol):
-    """The model client as handlers use it; see `worker.features.model.client`."""
+    """The model client as handlers use it; see `sluice.worker.features.model.client`."""
 
     @property
     def name(self) -> str:

@@ -6,15 +6,19 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from common.aio import cancel
-from common.contracts.workers import ModelState
-from common.text import plural
-from worker.errors import JobError
-from worker.execution.context import JobContext
-from worker.features.model.availability import ModelMonitor, display_name
-from worker.features.model.completion import PartialCompletion, StreamingRequest, request_body
-from worker.features.model.endpoint import Endpoint
-from worker.features.model.errors import (
+from sluice.common.aio import cancel
+from sluice.common.contracts.workers import ModelState
+from sluice.common.text import plural
+from sluice.worker.errors import JobError
+from sluice.worker.execution.context import JobContext
+from sluice.worker.features.model.availability import ModelMonitor, display_name
+from sluice.worker.features.model.completion import (
+    PartialCompletion,
+    StreamingRequest,
+    request_body,
+)
+from sluice.worker.features.model.endpoint import Endpoint
+from sluice.worker.features.model.errors import (
     ModelAnswerInvalid,
     ModelBroken,
     ModelConnectTimeout,
@@ -23,10 +27,10 @@ from worker.features.model.errors import (
     ModelTooSlow,
     TotalTimeout,
 )
-from worker.features.model.timeouts import ModelTimeouts, Stopwatch, TimeoutTimer
-from worker.features.model.types import ChatRequest, Completion, ModelCounters, Sink, Usage
-from worker.features.model.wire import embeddings
-from worker.features.model.wire.http import ModelHttpClient, RetryableFailure
+from sluice.worker.features.model.timeouts import ModelTimeouts, Stopwatch, TimeoutTimer
+from sluice.worker.features.model.types import ChatRequest, Completion, ModelCounters, Sink, Usage
+from sluice.worker.features.model.wire import embeddings
+from sluice.worker.features.model.wire.http import ModelHttpClient, RetryableFailure
 
 #: Seconds before each retry. A server that restarts takes longer than this; then the job waits,
 #: without using up an attempt.
@@ -142,7 +146,7 @@ class ModelRequester:
 
         If the job is canceled meanwhile, returns the part received so far. However this call ends,
         it closes the connection, which stops the server's work. Raises the errors of
-        `worker.features.model.errors`.
+        `sluice.worker.features.model.errors`.
         """
         stopwatch = Stopwatch(self._timeouts)
         pending = _PendingCompletion(context, request, sink, stopwatch)

@@ -8,8 +8,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from common.aio import STALL_GRACE_S, timer_is_late
-from worker.features.model.errors import FirstTokenTimeout, IdleTimeout, ModelTooSlow, TotalTimeout
+from sluice.common.aio import STALL_GRACE_S, timer_is_late
+from sluice.worker.features.model.errors import (
+    FirstTokenTimeout,
+    IdleTimeout,
+    ModelTooSlow,
+    TotalTimeout,
+)
 
 #: Seconds that a server has, after the end of the answer, to send usage and close the stream.
 TRAILER_TIMEOUT_S = 2.0

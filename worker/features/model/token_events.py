@@ -7,11 +7,11 @@ import unicodedata
 from types import TracebackType
 from typing import Any
 
-from common.contracts.jobs import EventType
-from common.contracts.models import DeltaField, HandlerEventType
-from worker.errors import AttemptLost
-from worker.execution.context import JobContext, emit_progress
-from worker.features.model.types import Completion, ToolCall
+from sluice.common.contracts.jobs import EventType
+from sluice.common.contracts.models import DeltaField, HandlerEventType
+from sluice.worker.errors import AttemptLost
+from sluice.worker.execution.context import JobContext, emit_progress
+from sluice.worker.features.model.types import Completion, ToolCall
 
 #: Shortest time between two events of an answer; text that arrives meanwhile is batched.
 COALESCE_S = 0.04

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from common.contracts.jobs import Status
-from common.contracts.workers import FIRST_TOKEN_BOUNDS
-from common.observability.heartbeats import Histogram as HistogramReading
-from common.observability.heartbeats import ModelReading
-from common.observability.histogram import Histogram
+from sluice.common.contracts.jobs import Status
+from sluice.common.contracts.workers import FIRST_TOKEN_BOUNDS
+from sluice.common.observability.heartbeats import Histogram as HistogramReading
+from sluice.common.observability.heartbeats import ModelReading
+from sluice.common.observability.histogram import Histogram
 
 if TYPE_CHECKING:
-    from worker.features.model.availability import ModelMonitor
+    from sluice.worker.features.model.availability import ModelMonitor
 
 _REASON_CHARS = 1000
 _NAME_CHARS = 256

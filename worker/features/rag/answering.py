@@ -8,16 +8,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from common.contracts.models import ModelErrorKind
-from worker.errors import JobError
-from worker.execution.context import JobContext
-from worker.features.model.output_parsing import ChatModel
-from worker.features.model.token_events import TokenStream
-from worker.features.model.types import ChatRequest, Completion
-from worker.features.rag.search import Hit
-from worker.features.rag.text.chunking import split_sentences
-from worker.features.rag.text.languages import COMMON_WORDS, detect_language
-from worker.features.rag.text.terms import terms
+from sluice.common.contracts.models import ModelErrorKind
+from sluice.worker.errors import JobError
+from sluice.worker.execution.context import JobContext
+from sluice.worker.features.model.output_parsing import ChatModel
+from sluice.worker.features.model.token_events import TokenStream
+from sluice.worker.features.model.types import ChatRequest, Completion
+from sluice.worker.features.rag.search import Hit
+from sluice.worker.features.rag.text.chunking import split_sentences
+from sluice.worker.features.rag.text.languages import COMMON_WORDS, detect_language
+from sluice.worker.features.rag.text.terms import terms
 
 #: Citation marks such as [1], [1, 3] or 【2】.
 _MARK: Final = re.compile(r"\[(\d{1,3}(?:\s*[,;]\s*\d{1,3}){0,20})\]|【(\d{1,3})[^】]{0,20}】")

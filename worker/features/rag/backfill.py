@@ -7,13 +7,13 @@ import logging
 import random
 from typing import Final
 
-from common.contracts.rag import RagKeys
-from worker.execution.concurrency import call_in_thread
-from worker.features.embedding.types import Embedder
-from worker.features.rag.index.cache import NO_VECTORS, NamespaceCache, NamespaceIndex
-from worker.features.rag.ingest import texts_to_embed
-from worker.features.rag.store import RagStore
-from worker.features.rag.vectors.base import pack_vectors
+from sluice.common.contracts.rag import RagKeys
+from sluice.worker.execution.concurrency import call_in_thread
+from sluice.worker.features.embedding.types import Embedder
+from sluice.worker.features.rag.index.cache import NO_VECTORS, NamespaceCache, NamespaceIndex
+from sluice.worker.features.rag.ingest import texts_to_embed
+from sluice.worker.features.rag.store import RagStore
+from sluice.worker.features.rag.vectors.base import pack_vectors
 
 log = logging.getLogger(__name__)
 

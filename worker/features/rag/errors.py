@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from worker.errors import JobError
+from sluice.worker.errors import JobError
 
 
 class UnreadableDocument(JobError):

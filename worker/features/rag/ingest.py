@@ -8,20 +8,26 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from common.contracts.queue import Answer
-from common.contracts.rag import RagKeys
-from common.features.rag.documents import DocumentRecord
-from worker.errors import JobError, TransientError
-from worker.execution.concurrency import JobCanceled, call_in_thread, run_until_canceled
-from worker.execution.context import JobContext
-from worker.features.embedding.types import Embedder
-from worker.features.rag.errors import UploadGone
-from worker.features.rag.index.cache import NamespaceCache
-from worker.features.rag.index.namespace import chunk_contexts
-from worker.features.rag.parsing.reader import DocumentReader, ParsedDocument, has_markup
-from worker.features.rag.store import STORED_STEP, NewDocument, RagStore, WriteGuard, text_digest
-from worker.features.rag.text.chunking import Span, split_chunks
-from worker.features.rag.vectors.base import PackedVectors, pack_vectors
+from sluice.common.contracts.queue import Answer
+from sluice.common.contracts.rag import RagKeys
+from sluice.common.features.rag.documents import DocumentRecord
+from sluice.worker.errors import JobError, TransientError
+from sluice.worker.execution.concurrency import JobCanceled, call_in_thread, run_until_canceled
+from sluice.worker.execution.context import JobContext
+from sluice.worker.features.embedding.types import Embedder
+from sluice.worker.features.rag.errors import UploadGone
+from sluice.worker.features.rag.index.cache import NamespaceCache
+from sluice.worker.features.rag.index.namespace import chunk_contexts
+from sluice.worker.features.rag.parsing.reader import DocumentReader, ParsedDocument, has_markup
+from sluice.worker.features.rag.store import (
+    STORED_STEP,
+    NewDocument,
+    RagStore,
+    WriteGuard,
+    text_digest,
+)
+from sluice.worker.features.rag.text.chunking import Span, split_chunks
+from sluice.worker.features.rag.vectors.base import PackedVectors, pack_vectors
 
 log = logging.getLogger(__name__)
 

@@ -9,13 +9,13 @@ from typing import Any, Final, NamedTuple
 
 from redis.exceptions import RedisError
 
-from common.contracts.rag import RagKeys, SearchMode
-from worker.errors import TransientError
-from worker.features.embedding.types import Embedder, NoEmbedder
-from worker.features.rag.index.cache import NamespaceCache, NamespaceIndex, OnLoadProgress
-from worker.features.rag.index.namespace import ScoredChunk
-from worker.features.rag.index.ontology import SynonymMatch, expand_query
-from worker.features.rag.store import RagStore
+from sluice.common.contracts.rag import RagKeys, SearchMode
+from sluice.worker.errors import TransientError
+from sluice.worker.features.embedding.types import Embedder, NoEmbedder
+from sluice.worker.features.rag.index.cache import NamespaceCache, NamespaceIndex, OnLoadProgress
+from sluice.worker.features.rag.index.namespace import ScoredChunk
+from sluice.worker.features.rag.index.ontology import SynonymMatch, expand_query
+from sluice.worker.features.rag.store import RagStore
 
 log = logging.getLogger(__name__)
 

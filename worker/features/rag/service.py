@@ -6,17 +6,17 @@ import asyncio
 from collections.abc import Sequence
 from functools import cached_property
 
-from common.contracts.rag import RagKeys, SearchMode
-from common.features.rag.documents import DocumentRecord
-from common.features.rag.ontology import TermEntry
-from worker.features.embedding.types import Embedder
-from worker.features.rag.answering import Citation
-from worker.features.rag.backfill import VectorBackfill
-from worker.features.rag.index.cache import NamespaceCache, OnLoadProgress
-from worker.features.rag.ingest import Ingest
-from worker.features.rag.search import Hit, Searcher, SearchResult
-from worker.features.rag.store import ByteSpan, RagStore
-from worker.registry import Service, WorkerServices
+from sluice.common.contracts.rag import RagKeys, SearchMode
+from sluice.common.features.rag.documents import DocumentRecord
+from sluice.common.features.rag.ontology import TermEntry
+from sluice.worker.features.embedding.types import Embedder
+from sluice.worker.features.rag.answering import Citation
+from sluice.worker.features.rag.backfill import VectorBackfill
+from sluice.worker.features.rag.index.cache import NamespaceCache, OnLoadProgress
+from sluice.worker.features.rag.ingest import Ingest
+from sluice.worker.features.rag.search import Hit, Searcher, SearchResult
+from sluice.worker.features.rag.store import ByteSpan, RagStore
+from sluice.worker.registry import Service, WorkerServices
 
 
 class RagService(Service):

@@ -16,19 +16,26 @@ from typing import Any, Final, NamedTuple, TypeVar
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from common import codec
-from common.contracts.jobs import CHECKPOINT_PREFIX, LeaseField
-from common.contracts.queue import Answer
-from common.contracts.rag import MOST_NAMESPACES, ClaimFieldPrefix, DocumentField, RagKeys
-from common.features.rag.documents import DocumentRecord
-from common.features.rag.ontology import TermEntry, parse_entries
-from common.jobs.store import Fence
-from common.redis.connection import TRANSIENT_ERRORS
-from common.redis.scripts import Argument, Script, lua_enum_names, read_lua, render_lua, run_script
-from common.text import plural
-from worker.errors import AttemptLost, TransientError
-from worker.features.rag.errors import CorruptNamespace, NamespaceFull, TooManyNamespaces
-from worker.features.rag.text.chunking import Span
+from sluice.common import codec
+from sluice.common.contracts.jobs import CHECKPOINT_PREFIX, LeaseField
+from sluice.common.contracts.queue import Answer
+from sluice.common.contracts.rag import MOST_NAMESPACES, ClaimFieldPrefix, DocumentField, RagKeys
+from sluice.common.features.rag.documents import DocumentRecord
+from sluice.common.features.rag.ontology import TermEntry, parse_entries
+from sluice.common.jobs.store import Fence
+from sluice.common.redis.connection import TRANSIENT_ERRORS
+from sluice.common.redis.scripts import (
+    Argument,
+    Script,
+    lua_enum_names,
+    read_lua,
+    render_lua,
+    run_script,
+)
+from sluice.common.text import plural
+from sluice.worker.errors import AttemptLost, TransientError
+from sluice.worker.features.rag.errors import CorruptNamespace, NamespaceFull, TooManyNamespaces
+from sluice.worker.features.rag.text.chunking import Span
 
 _LUA: Final = Path(__file__).with_name("lua")
 _ENUMS: Final[dict[str, type]] = {

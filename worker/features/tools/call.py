@@ -7,12 +7,12 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
-from common import codec
-from common.errors import StoreUnavailable
-from worker.errors import AttemptLost, JobError
-from worker.execution.concurrency import Cancelable, call_in_thread
-from worker.features.tools.errors import CallCanceled, ToolFailed, ToolTimeout
-from worker.features.tools.tool import Call, Tool
+from sluice.common import codec
+from sluice.common.errors import StoreUnavailable
+from sluice.worker.errors import AttemptLost, JobError
+from sluice.worker.execution.concurrency import Cancelable, call_in_thread
+from sluice.worker.features.tools.errors import CallCanceled, ToolFailed, ToolTimeout
+from sluice.worker.features.tools.tool import Call, Tool
 
 log = logging.getLogger(__name__)
 

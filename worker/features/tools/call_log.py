@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from common import codec
-from worker.features.tools.errors import OutcomeUnknown
-from worker.features.tools.tool import Tool
+from sluice.common import codec
+from sluice.worker.features.tools.errors import OutcomeUnknown
+from sluice.worker.features.tools.tool import Tool
 
 #: A saved step may have 64 KiB, shared by the output and a few numbers.
 MOST_OUTPUT_BYTES = 56 * 1024

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from common.contracts.models import ToolErrorKind
-from worker.errors import JobError, TransientError
+from sluice.common.contracts.models import ToolErrorKind
+from sluice.worker.errors import JobError, TransientError
 
 
 class UnknownTool(JobError):

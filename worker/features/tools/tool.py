@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from common.codec import json_pointer
-from common.json_schema import InvalidSchema, Schema
-from worker import registry
-from worker.features.tools.errors import InvalidArguments
+from sluice.common.codec import json_pointer
+from sluice.common.json_schema import InvalidSchema, Schema
+from sluice.worker import registry
+from sluice.worker.features.tools.errors import InvalidArguments
 
 if TYPE_CHECKING:
     from pydantic import BaseModel

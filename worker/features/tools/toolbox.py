@@ -6,12 +6,17 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Protocol
 
-from common.contracts.models import RESERVED_TOOLS
-from common.errors import SettingsError
-from worker.execution.concurrency import Cancelable
-from worker.features.tools.call import ToolOutput, limit_output, run_tool
-from worker.features.tools.errors import ToolFailed, ToolUnavailable, UnknownTool, UnusableOutput
-from worker.features.tools.tool import Call, Tool, ToolFunction, make_tool, wire_name
+from sluice.common.contracts.models import RESERVED_TOOLS
+from sluice.common.errors import SettingsError
+from sluice.worker.execution.concurrency import Cancelable
+from sluice.worker.features.tools.call import ToolOutput, limit_output, run_tool
+from sluice.worker.features.tools.errors import (
+    ToolFailed,
+    ToolUnavailable,
+    UnknownTool,
+    UnusableOutput,
+)
+from sluice.worker.features.tools.tool import Call, Tool, ToolFunction, make_tool, wire_name
 
 #: Special values of TOOLS: all tools, or none.
 ALL, NONE = "all", "none"

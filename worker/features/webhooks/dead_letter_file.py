@@ -14,11 +14,11 @@ from typing import Any, Final
 
 import orjson
 
-from common import codec
-from common.contracts.webhooks import DeadLetterFileField
-from common.features.workflows.webhooks.dead_letters import WebhookDeadLetter
-from worker.features.webhooks.request import FIXED_HEADERS, format_rfc3339
-from worker.features.webhooks.sender import DeliveryResult
+from sluice.common import codec
+from sluice.common.contracts.webhooks import DeadLetterFileField
+from sluice.common.features.workflows.webhooks.dead_letters import WebhookDeadLetter
+from sluice.worker.features.webhooks.request import FIXED_HEADERS, format_rfc3339
+from sluice.worker.features.webhooks.sender import DeliveryResult
 
 log = logging.getLogger(__name__)
 

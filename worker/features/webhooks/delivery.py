@@ -9,26 +9,26 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from common import codec
-from common.contracts.webhooks import DeliveryOutcome, WebhookBodyField
-from common.features.workflows.types import WorkflowAnswer
-from common.features.workflows.webhooks.dead_letters import WebhookDeadLetter
-from common.features.workflows.webhooks.store import ClaimedDelivery, WebhookStore
-from common.observability import logs
-from common.process import crashpoints
-from common.process.crashpoints import CrashPoint
-from worker.execution.concurrency import call_in_thread
-from worker.features.webhooks.dead_letter_file import (
+from sluice.common import codec
+from sluice.common.contracts.webhooks import DeliveryOutcome, WebhookBodyField
+from sluice.common.features.workflows.types import WorkflowAnswer
+from sluice.common.features.workflows.webhooks.dead_letters import WebhookDeadLetter
+from sluice.common.features.workflows.webhooks.store import ClaimedDelivery, WebhookStore
+from sluice.common.observability import logs
+from sluice.common.process import crashpoints
+from sluice.common.process.crashpoints import CrashPoint
+from sluice.worker.execution.concurrency import call_in_thread
+from sluice.worker.features.webhooks.dead_letter_file import (
     DeadLetterFile,
     attempt_detail,
     dead_letter_line,
     redrive_line,
 )
-from worker.features.webhooks.request import CallbackEvent, build_callback
-from worker.features.webhooks.sender import DeliveryResult, Sender
+from sluice.worker.features.webhooks.request import CallbackEvent, build_callback
+from sluice.worker.features.webhooks.sender import DeliveryResult, Sender
 
 if TYPE_CHECKING:
-    from common.settings.worker import WorkerSettings
+    from sluice.common.settings.worker import WorkerSettings
 
 
 class WebhookCounters:

@@ -11,11 +11,15 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any, Final, NamedTuple
 
-from common import codec
-from common.contracts.webhooks import WebhookBodyField
-from common.contracts.workflow.fields import OutboxField
-from common.contracts.workflow.statuses import SIGNATURE_VERSION, WEBHOOK_EVENT, WebhookHeader
-from common.version import VERSION
+from sluice.common import codec
+from sluice.common.contracts.webhooks import WebhookBodyField
+from sluice.common.contracts.workflow.fields import OutboxField
+from sluice.common.contracts.workflow.statuses import (
+    SIGNATURE_VERSION,
+    WEBHOOK_EVENT,
+    WebhookHeader,
+)
+from sluice.common.version import VERSION
 
 _DIGITS: Final = 8
 

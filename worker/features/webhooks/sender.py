@@ -14,17 +14,17 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from common.aio import wait_for
-from common.features.workflows.webhooks.hosts import (
+from sluice.common.aio import wait_for
+from sluice.common.features.workflows.webhooks.hosts import (
     AllowedHosts,
     IpAddress,
     WebhookRefused,
     WebhookTarget,
     check_url,
 )
-from worker.execution.concurrency import call_in_thread
-from worker.features.http_errors import parse_retry_after, root_cause
-from worker.features.webhooks.request import request_headers
+from sluice.worker.execution.concurrency import call_in_thread
+from sluice.worker.features.http_errors import parse_retry_after, root_cause
+from sluice.worker.features.webhooks.request import request_headers
 
 if TYPE_CHECKING:
     import httpx2

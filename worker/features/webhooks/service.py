@@ -10,21 +10,25 @@ from collections import Counter
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
-from common.aio import cancel
-from common.contracts.workers import WorkerField
-from common.errors import SluiceError
-from common.features.workflows.webhooks.hosts import AllowedHosts, WebhookRefused, check_url
-from common.features.workflows.webhooks.store import ClaimedDelivery, DueDelivery, WebhookStore
-from common.observability.heartbeats import WebhooksReading
-from common.redis.pipelined import keep_subscribed
-from worker.features.webhooks.dead_letter_file import DeadLetterFile
-from worker.features.webhooks.delivery import DeliveryRunner, RetryPolicy, WebhookCounters
-from worker.features.webhooks.sender import Sender
-from worker.registry import Registry, Service, WorkerServices
+from sluice.common.aio import cancel
+from sluice.common.contracts.workers import WorkerField
+from sluice.common.errors import SluiceError
+from sluice.common.features.workflows.webhooks.hosts import AllowedHosts, WebhookRefused, check_url
+from sluice.common.features.workflows.webhooks.store import (
+    ClaimedDelivery,
+    DueDelivery,
+    WebhookStore,
+)
+from sluice.common.observability.heartbeats import WebhooksReading
+from sluice.common.redis.pipelined import keep_subscribed
+from sluice.worker.features.webhooks.dead_letter_file import DeadLetterFile
+from sluice.worker.features.webhooks.delivery import DeliveryRunner, RetryPolicy, WebhookCounters
+from sluice.worker.features.webhooks.sender import Sender
+from sluice.worker.registry import Registry, Service, WorkerServices
 
 if TYPE_CHECKING:
-    from common.settings.worker import WorkerSettings
-    from worker.features.shared import SharedServices
+    from sluice.common.settings.worker import WorkerSettings
+    from sluice.worker.features.shared import SharedServices
 
 #: Most slow origins that are remembered.
 MOST_SLOW_ORIGINS: Final = 1000

@@ -7,12 +7,12 @@ import uuid
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from common.contracts.access import TAIL_DIGITS
-from common.contracts.workflow.fields import StepArgumentField
-from common.contracts.workflow.statuses import EXECUTION_ID_PREFIX, WORKFLOW_JOB_ID_PATTERN
-from common.features.workflows.types import StepExecution, StepIds
-from common.redis.partitions import HOME_PARTITION, Partitions
-from worker.errors import InvalidPayload
+from sluice.common.contracts.access import TAIL_DIGITS
+from sluice.common.contracts.workflow.fields import StepArgumentField
+from sluice.common.contracts.workflow.statuses import EXECUTION_ID_PREFIX, WORKFLOW_JOB_ID_PATTERN
+from sluice.common.features.workflows.types import StepExecution, StepIds
+from sluice.common.redis.partitions import HOME_PARTITION, Partitions
+from sluice.worker.errors import InvalidPayload
 
 
 class StepArguments(NamedTuple):

@@ -6,21 +6,21 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
-from common import codec
-from common.contracts.models import ModelStep
-from common.contracts.workflow.statuses import WorkflowError
-from common.errors import CorruptKey
-from common.features.workflows.effects import undo_token_for
-from common.features.workflows.reader import WorkflowReader
-from common.features.workflows.records import Item, StepRecord, WorkflowJob
-from common.features.workflows.store import WorkflowStore
-from common.features.workflows.types import StepExecution, WorkflowAnswer
-from worker.execution.concurrency import JobCanceled, run_until_canceled
-from worker.execution.context import JobContext, emit_progress
-from worker.execution.process_pool.errors import OutOfMemory
-from worker.execution.process_pool.pool import ProcessPool
-from worker.features.workflows.arguments import CoreJobIds
-from worker.features.workflows.errors import StepCancelled, StepError, StepLost
+from sluice.common import codec
+from sluice.common.contracts.models import ModelStep
+from sluice.common.contracts.workflow.statuses import WorkflowError
+from sluice.common.errors import CorruptKey
+from sluice.common.features.workflows.effects import undo_token_for
+from sluice.common.features.workflows.reader import WorkflowReader
+from sluice.common.features.workflows.records import Item, StepRecord, WorkflowJob
+from sluice.common.features.workflows.store import WorkflowStore
+from sluice.common.features.workflows.types import StepExecution, WorkflowAnswer
+from sluice.worker.execution.concurrency import JobCanceled, run_until_canceled
+from sluice.worker.execution.context import JobContext, emit_progress
+from sluice.worker.execution.process_pool.errors import OutOfMemory
+from sluice.worker.execution.process_pool.pool import ProcessPool
+from sluice.worker.features.workflows.arguments import CoreJobIds
+from sluice.worker.features.workflows.errors import StepCancelled, StepError, StepLost
 
 T = TypeVar("T")
 

@@ -6,11 +6,11 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from common.contracts import values_of
-from common.contracts.jobs import DataField, ErrorKind
-from common.contracts.workflow.statuses import ErrorField, WorkflowError
-from worker import errors
-from worker.errors import JobError
+from sluice.common.contracts import values_of
+from sluice.common.contracts.jobs import DataField, ErrorKind
+from sluice.common.contracts.workflow.statuses import ErrorField, WorkflowError
+from sluice.worker import errors
+from sluice.worker.errors import JobError
 
 #: Longer messages are cut.
 MOST_CHARS: Final = 2000

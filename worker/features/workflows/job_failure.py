@@ -6,19 +6,19 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Final, NoReturn
 
-from common import codec
-from common.contracts.workflow.statuses import STEP_TOOL, UNDO_TOOL, WorkflowError
-from common.errors import SluiceError
-from common.features.workflows.effects import revert_effects
-from common.features.workflows.store import WorkflowStore
-from common.features.workflows.types import StepExecution, WorkflowAnswer
-from common.observability import logs
-from worker.errors import InvalidPayload
-from worker.execution.context import JobContext
-from worker.execution.outcome import Outcome
-from worker.features.workflows.arguments import StepArguments
-from worker.features.workflows.errors import StepError, error_entry, step_error_entry
-from worker.registry import Registry, Service, WorkerServices
+from sluice.common import codec
+from sluice.common.contracts.workflow.statuses import STEP_TOOL, UNDO_TOOL, WorkflowError
+from sluice.common.errors import SluiceError
+from sluice.common.features.workflows.effects import revert_effects
+from sluice.common.features.workflows.store import WorkflowStore
+from sluice.common.features.workflows.types import StepExecution, WorkflowAnswer
+from sluice.common.observability import logs
+from sluice.worker.errors import InvalidPayload
+from sluice.worker.execution.context import JobContext
+from sluice.worker.execution.outcome import Outcome
+from sluice.worker.features.workflows.arguments import StepArguments
+from sluice.worker.features.workflows.errors import StepError, error_entry, step_error_entry
+from sluice.worker.registry import Registry, Service, WorkerServices
 
 log = logging.getLogger(__name__)
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from common import codec
-from common.contracts.workflow.statuses import MOST_ITEM_BYTES, MOST_ITEMS, ItemStatus
-from common.features.workflows.types import NewItem, StepResult
-from worker.features.workflows.errors import StepError
+from sluice.common import codec
+from sluice.common.contracts.workflow.statuses import MOST_ITEM_BYTES, MOST_ITEMS, ItemStatus
+from sluice.common.features.workflows.types import NewItem, StepResult
+from sluice.worker.features.workflows.errors import StepError
 
 #: Limits in bytes of JSON: all items of a step, and its errors.
 MOST_OUTPUT_BYTES: Final = 16 * 1024 * 1024

@@ -10,26 +10,26 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from redis.asyncio import Redis
 
-from common import codec
-from common.contracts.jobs import TERMINAL, JobField, JobKeys, Status
-from common.contracts.workflow.statuses import WorkflowError
-from common.errors import CorruptKey
-from common.features.workflows.effects import EffectStore
-from common.features.workflows.store import WorkflowStore
-from common.features.workflows.types import RunningStepJob, WorkflowAnswer
-from common.jobs.limits import AdmissionLimits
-from common.jobs.store import WorkerIdentity, read_reply
-from common.observability import logs
-from worker.features.workflows.arguments import CoreJobIds
-from worker.features.workflows.errors import error_entry
-from worker.features.workflows.job_failure import (
+from sluice.common import codec
+from sluice.common.contracts.jobs import TERMINAL, JobField, JobKeys, Status
+from sluice.common.contracts.workflow.statuses import WorkflowError
+from sluice.common.errors import CorruptKey
+from sluice.common.features.workflows.effects import EffectStore
+from sluice.common.features.workflows.store import WorkflowStore
+from sluice.common.features.workflows.types import RunningStepJob, WorkflowAnswer
+from sluice.common.jobs.limits import AdmissionLimits
+from sluice.common.jobs.store import WorkerIdentity, read_reply
+from sluice.common.observability import logs
+from sluice.worker.features.workflows.arguments import CoreJobIds
+from sluice.worker.features.workflows.errors import error_entry
+from sluice.worker.features.workflows.job_failure import (
     STEP_CANCELLED,
     StepFailureReporter,
     parse_job_error,
 )
 
 if TYPE_CHECKING:
-    from common.features.workflows.records import WorkflowJob
+    from sluice.common.features.workflows.records import WorkflowJob
 
 log = logging.getLogger(__name__)
 

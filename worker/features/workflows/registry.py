@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redis.asyncio import Redis
 
-from common.contracts.jobs import TTL_MAX_S
-from common.contracts.workflow.keys import WorkflowKeys
-from common.contracts.workflow.statuses import StepKind
-from common.features.workflows.definitions import WorkflowDefinition
-from common.jobs.store import read_reply
-from worker import registry
-from worker.features.workflows.split_steps import SplitStep
+from sluice.common.contracts.jobs import TTL_MAX_S
+from sluice.common.contracts.workflow.keys import WorkflowKeys
+from sluice.common.contracts.workflow.statuses import StepKind
+from sluice.common.features.workflows.definitions import WorkflowDefinition
+from sluice.common.jobs.store import read_reply
+from sluice.worker import registry
+from sluice.worker.features.workflows.split_steps import SplitStep
 
 if TYPE_CHECKING:
-    from worker.features.workflows.context import StepContext
-    from worker.features.workflows.output import StepOutput
+    from sluice.worker.features.workflows.context import StepContext
+    from sluice.worker.features.workflows.output import StepOutput
 
 #: `async def step(context) -> StepOutput`.
 StepFunction = Callable[["StepContext"], Awaitable["StepOutput"]]

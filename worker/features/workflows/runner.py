@@ -8,25 +8,29 @@ from typing import Any, Final
 
 from redis.asyncio import Redis
 
-from common.aio import cancel
-from common.contracts.rag import RagKeys
-from common.contracts.workflow.fields import StepArgumentField, StepResultField, UndoResultField
-from common.contracts.workflow.operations import WorkflowFact
-from common.contracts.workflow.statuses import StepStatus, WorkflowError
-from common.features.rag.documents import DocumentRecord
-from common.features.workflows.effects import EffectStore
-from common.features.workflows.records import WorkflowJob
-from common.features.workflows.store import WorkflowStore
-from common.features.workflows.types import StepExecution, StepResult, WorkflowAnswer
-from worker.execution.context import JobContext
-from worker.features.rag.service import RagService
-from worker.features.workflows.arguments import StepArguments, UndoArguments
-from worker.features.workflows.context import StepContext, StepDependencies, parse_options
-from worker.features.workflows.errors import StepCancelled, StepError, StepLost
-from worker.features.workflows.job_failure import revert_effects_or_defer
-from worker.features.workflows.output import StepOutput, step_result
-from worker.features.workflows.registry import Step, Workflows
-from worker.features.workflows.split_steps import SplitStep, SplitStepRunner
+from sluice.common.aio import cancel
+from sluice.common.contracts.rag import RagKeys
+from sluice.common.contracts.workflow.fields import (
+    StepArgumentField,
+    StepResultField,
+    UndoResultField,
+)
+from sluice.common.contracts.workflow.operations import WorkflowFact
+from sluice.common.contracts.workflow.statuses import StepStatus, WorkflowError
+from sluice.common.features.rag.documents import DocumentRecord
+from sluice.common.features.workflows.effects import EffectStore
+from sluice.common.features.workflows.records import WorkflowJob
+from sluice.common.features.workflows.store import WorkflowStore
+from sluice.common.features.workflows.types import StepExecution, StepResult, WorkflowAnswer
+from sluice.worker.execution.context import JobContext
+from sluice.worker.features.rag.service import RagService
+from sluice.worker.features.workflows.arguments import StepArguments, UndoArguments
+from sluice.worker.features.workflows.context import StepContext, StepDependencies, parse_options
+from sluice.worker.features.workflows.errors import StepCancelled, StepError, StepLost
+from sluice.worker.features.workflows.job_failure import revert_effects_or_defer
+from sluice.worker.features.workflows.output import StepOutput, step_result
+from sluice.worker.features.workflows.registry import Step, Workflows
+from sluice.worker.features.workflows.split_steps import SplitStep, SplitStepRunner
 
 log = logging.getLogger(__name__)
 

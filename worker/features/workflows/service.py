@@ -10,27 +10,27 @@ from typing import TYPE_CHECKING, Any, Final
 
 from redis.exceptions import RedisError
 
-from common.contracts.workflow.statuses import STEP_TOOL, UNDO_TOOL
-from common.errors import SluiceError
-from common.features.workflows.effects import EffectStore
-from common.features.workflows.reader import WorkflowReader
-from common.features.workflows.records import WorkflowJob
-from common.redis.connection import TRANSIENT_ERRORS
-from worker.execution.context import JobContext
-from worker.execution.outcome import Outcome
-from worker.execution.process_pool.pool import ProcessPool
-from worker.features.rag.service import RagService
-from worker.features.workflows.arguments import CoreJobIds
-from worker.features.workflows.context import StepDependencies
-from worker.features.workflows.job_failure import StepFailureReporter
-from worker.features.workflows.reconciler import WorkflowReconciler
-from worker.features.workflows.registry import DefinitionPublisher, Workflows
-from worker.features.workflows.runner import StepRunner, UndoRunner
-from worker.registry import Registry, Service, WorkerServices
+from sluice.common.contracts.workflow.statuses import STEP_TOOL, UNDO_TOOL
+from sluice.common.errors import SluiceError
+from sluice.common.features.workflows.effects import EffectStore
+from sluice.common.features.workflows.reader import WorkflowReader
+from sluice.common.features.workflows.records import WorkflowJob
+from sluice.common.redis.connection import TRANSIENT_ERRORS
+from sluice.worker.execution.context import JobContext
+from sluice.worker.execution.outcome import Outcome
+from sluice.worker.execution.process_pool.pool import ProcessPool
+from sluice.worker.features.rag.service import RagService
+from sluice.worker.features.workflows.arguments import CoreJobIds
+from sluice.worker.features.workflows.context import StepDependencies
+from sluice.worker.features.workflows.job_failure import StepFailureReporter
+from sluice.worker.features.workflows.reconciler import WorkflowReconciler
+from sluice.worker.features.workflows.registry import DefinitionPublisher, Workflows
+from sluice.worker.features.workflows.runner import StepRunner, UndoRunner
+from sluice.worker.registry import Registry, Service, WorkerServices
 
 if TYPE_CHECKING:
-    from common.settings.worker import WorkerSettings
-    from worker.features.shared import SharedServices
+    from sluice.common.settings.worker import WorkerSettings
+    from sluice.worker.features.shared import SharedServices
 
 log = logging.getLogger(__name__)
 

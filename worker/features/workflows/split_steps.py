@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from redis.asyncio import Redis
 
-from common import codec
-from common.contracts.workflow.operations import WorkflowFact
-from common.contracts.workflow.statuses import ErrorField, WorkflowError
-from common.features.workflows.store import WorkflowStore
-from common.features.workflows.types import WorkflowAnswer
-from common.jobs.store import read_reply
-from worker.features.workflows.arguments import CoreJobIds
-from worker.features.workflows.errors import StepError, StepLost, error_entry
+from sluice.common import codec
+from sluice.common.contracts.workflow.operations import WorkflowFact
+from sluice.common.contracts.workflow.statuses import ErrorField, WorkflowError
+from sluice.common.features.workflows.store import WorkflowStore
+from sluice.common.features.workflows.types import WorkflowAnswer
+from sluice.common.jobs.store import read_reply
+from sluice.worker.features.workflows.arguments import CoreJobIds
+from sluice.worker.features.workflows.errors import StepError, StepLost, error_entry
 
 if TYPE_CHECKING:
-    from worker.features.workflows.context import StepContext
-    from worker.features.workflows.output import StepOutput
+    from sluice.worker.features.workflows.context import StepContext
+    from sluice.worker.features.workflows.output import StepOutput
 
 MOST_PARTS: Final = 256
 #: Limit in bytes of JSON of a part's result, and of the descriptions of all parts.

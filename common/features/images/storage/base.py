@@ -7,7 +7,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final, NamedTuple, Protocol, TypeVar
 
-from common.errors import SluiceError
+from sluice.common.errors import SluiceError
 
 
 class StorageError(SluiceError):

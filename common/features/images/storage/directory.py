@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
-from common.features.images.storage.base import (
+from sluice.common.features.images.storage.base import (
     ObjectContent,
     ReplaceCheck,
     Sleep,
@@ -23,7 +23,7 @@ from common.features.images.storage.base import (
     retry_transient,
     validate_storage_key,
 )
-from common.features.images.storage.files import (
+from sluice.common.features.images.storage.files import (
     is_part,
     make_directory,
     open_part,

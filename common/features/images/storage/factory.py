@@ -5,16 +5,16 @@ from __future__ import annotations
 import importlib.util
 from typing import TYPE_CHECKING
 
-from common.errors import SettingsError
-from common.features.images.storage.base import Storage
-from common.features.images.storage.directory import DirectoryStorage
-from common.features.images.storage.spool import Spool, spool_dir, store_dir
+from sluice.common.errors import SettingsError
+from sluice.common.features.images.storage.base import Storage
+from sluice.common.features.images.storage.directory import DirectoryStorage
+from sluice.common.features.images.storage.spool import Spool, spool_dir, store_dir
 
 if TYPE_CHECKING:
-    from common.features.images.storage.s3 import Bucket
-    from common.settings.gateway import GatewaySettings
-    from common.settings.images import SharedImageSettings
-    from common.settings.worker import WorkerSettings
+    from sluice.common.features.images.storage.s3 import Bucket
+    from sluice.common.settings.gateway import GatewaySettings
+    from sluice.common.settings.images import SharedImageSettings
+    from sluice.common.settings.worker import WorkerSettings
 
 
 def create_storage(settings: GatewaySettings | WorkerSettings) -> Storage:
@@ -23,7 +23,7 @@ def create_storage(settings: GatewaySettings | WorkerSettings) -> Storage:
         return DirectoryStorage(store_dir(settings, settings.sluice_data_dir))
     if importlib.util.find_spec("boto3") is None:
         raise SettingsError("IMAGE_STORE=s3 needs the package boto3: install sluice[s3]")
-    from common.features.images.storage.s3 import S3Storage
+    from sluice.common.features.images.storage.s3 import S3Storage
 
     return S3Storage(_create_bucket(settings))
 
@@ -36,7 +36,7 @@ def _create_bucket(settings: SharedImageSettings) -> Bucket:
     secret = settings.aws_secret_access_key.get_secret_value()
     if bool(settings.aws_access_key_id) != bool(secret):
         raise SettingsError("set both AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or neither")
-    from common.features.images.storage.s3 import Bucket
+    from sluice.common.features.images.storage.s3 import Bucket
 
     return Bucket(
         settings.image_s3_bucket,

@@ -11,9 +11,9 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from common.contracts.images import STORAGE_PREFIX
-from common.errors import SettingsError
-from common.features.images.storage.base import (
+from sluice.common.contracts.images import STORAGE_PREFIX
+from sluice.common.errors import SettingsError
+from sluice.common.features.images.storage.base import (
     ObjectContent,
     ReplaceCheck,
     Sleep,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from common.features.images.storage.files import (
+from sluice.common.features.images.storage.files import (
     PART_PREFIX,
     PART_SUFFIX,
     commit_file,
@@ -22,7 +22,7 @@ from common.features.images.storage.files import (
 )
 
 if TYPE_CHECKING:
-    from common.settings.images import SharedImageSettings
+    from sluice.common.settings.images import SharedImageSettings
 
 
 def spool_dir(settings: SharedImageSettings, data_dir: str) -> Path:

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 from redis.asyncio import Redis
 
-from common import codec
-from common.contracts.webhooks import RedriveStatus, WebhookDeadLetterField
-from common.contracts.workflow.operations import WorkflowOperation
-from common.features.workflows.store import WorkflowStore
-from common.features.workflows.types import IdempotencyClaim, WorkflowOutcome
-from common.jobs.store import read_reply
-from common.redis.scripts import Argument
+from sluice.common import codec
+from sluice.common.contracts.webhooks import RedriveStatus, WebhookDeadLetterField
+from sluice.common.contracts.workflow.operations import WorkflowOperation
+from sluice.common.features.workflows.store import WorkflowStore
+from sluice.common.features.workflows.types import IdempotencyClaim, WorkflowOutcome
+from sluice.common.jobs.store import read_reply
+from sluice.common.redis.scripts import Argument
 
 #: Cursor before the newest one.
 NEWEST = "+"

@@ -8,17 +8,17 @@ from typing import Any, Final, NamedTuple
 
 from redis.asyncio import Redis
 
-from common import codec
-from common.contracts.webhooks import DeliveryField, DeliveryOutcome
-from common.contracts.workflow.fields import WorkflowJobField
-from common.contracts.workflow.keys import WorkflowKeys
-from common.contracts.workflow.operations import WorkflowOperation
-from common.errors import CorruptKey
-from common.features.workflows.types import WorkflowAnswer
-from common.features.workflows.webhooks.dead_letters import WebhookDeadLetter
-from common.jobs.store import read_reply
-from common.redis.batching import ScriptBatcher
-from common.redis.scripts import Argument, Record, Reply
+from sluice.common import codec
+from sluice.common.contracts.webhooks import DeliveryField, DeliveryOutcome
+from sluice.common.contracts.workflow.fields import WorkflowJobField
+from sluice.common.contracts.workflow.keys import WorkflowKeys
+from sluice.common.contracts.workflow.operations import WorkflowOperation
+from sluice.common.errors import CorruptKey
+from sluice.common.features.workflows.types import WorkflowAnswer
+from sluice.common.features.workflows.webhooks.dead_letters import WebhookDeadLetter
+from sluice.common.jobs.store import read_reply
+from sluice.common.redis.batching import ScriptBatcher
+from sluice.common.redis.scripts import Argument, Record, Reply
 
 #: Separator in an event id, `{job_id}:{type}:{digest}`. Job ids do not contain it.
 _SEPARATOR: Final = ":"

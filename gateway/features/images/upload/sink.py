@@ -11,9 +11,9 @@ from typing import Final, NamedTuple, Protocol
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from common.features.images.storage.spool import Spool, SpoolFile
-from gateway.http.body import too_large
-from gateway.http.problems import Problem
+from sluice.common.features.images.storage.spool import Spool, SpoolFile
+from sluice.gateway.http.body import too_large
+from sluice.gateway.http.problems import Problem
 
 OCTETS: Final = "application/octet-stream"
 FORM: Final = "multipart/form-data"

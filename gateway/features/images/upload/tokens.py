@@ -17,8 +17,8 @@ from typing import Final, NamedTuple
 
 from pydantic import SecretStr
 
-from gateway.http.paths import image_id_in
-from gateway.http.problems import Problem
+from sluice.gateway.http.paths import image_id_in
+from sluice.gateway.http.problems import Problem
 
 HEADER: Final = "X-Upload-Token"
 _HEADER: Final = HEADER.lower().encode()

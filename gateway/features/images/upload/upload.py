@@ -18,16 +18,16 @@ from python_multipart.multipart import parse_options_header
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 
-from common.contracts.images import ImageFact
-from common.errors import SluiceError, StoreUnavailable
-from common.features.images.records import ImageRecord
-from common.features.images.types import CompletedUpload, ImageAnswer
-from common.observability import logs
-from gateway.auth.callers import caller_of
-from gateway.features.images import lookup
-from gateway.features.images.lookup import image_not_found
-from gateway.features.images.state import ImageServices, images_of
-from gateway.features.images.upload.sink import (
+from sluice.common.contracts.images import ImageFact
+from sluice.common.errors import SluiceError, StoreUnavailable
+from sluice.common.features.images.records import ImageRecord
+from sluice.common.features.images.types import CompletedUpload, ImageAnswer
+from sluice.common.observability import logs
+from sluice.gateway.auth.callers import caller_of
+from sluice.gateway.features.images import lookup
+from sluice.gateway.features.images.lookup import image_not_found
+from sluice.gateway.features.images.state import ImageServices, images_of
+from sluice.gateway.features.images.upload.sink import (
     FORM,
     FORM_BYTES,
     OCTETS,
@@ -40,11 +40,11 @@ from gateway.features.images.upload.sink import (
     normalize_type,
     unsupported_media_type,
 )
-from gateway.http.body import exceeds, too_large
-from gateway.http.problems import Problem, retry_headers
-from gateway.jobs.admission import admission_of
-from gateway.jobs.ids import new_home_job_id
-from gateway.state import GatewayState, state_of
+from sluice.gateway.http.body import exceeds, too_large
+from sluice.gateway.http.problems import Problem, retry_headers
+from sluice.gateway.jobs.admission import admission_of
+from sluice.gateway.jobs.ids import new_home_job_id
+from sluice.gateway.state import GatewayState, state_of
 
 #: Longest accepted Content-Type.
 _MOST_TYPE: Final = 256

@@ -6,9 +6,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from common.contracts import values_of
-from common.contracts.models import AgentFinishReason
-from gateway.features.openai.errors import answer_invalid
+from sluice.common.contracts import values_of
+from sluice.common.contracts.models import AgentFinishReason
+from sluice.gateway.features.openai.errors import answer_invalid
 
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter"]
 _REASONS: dict[str, FinishReason] = {

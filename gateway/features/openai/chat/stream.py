@@ -11,11 +11,11 @@ from pydantic import BaseModel
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from common.aio import cancel
-from common.contracts.jobs import DataField, EventType, FrameType
-from common.contracts.models import DeltaField, HandlerEventType
-from gateway.events.response import SEND_TIMEOUT_S, SSE, STREAM_HEADERS
-from gateway.features.openai.chat.response import (
+from sluice.common.aio import cancel
+from sluice.common.contracts.jobs import DataField, EventType, FrameType
+from sluice.common.contracts.models import DeltaField, HandlerEventType
+from sluice.gateway.events.response import SEND_TIMEOUT_S, SSE, STREAM_HEADERS
+from sluice.gateway.features.openai.chat.response import (
     ChatJobInfo,
     ChatResult,
     FinishReason,
@@ -26,8 +26,8 @@ from gateway.features.openai.chat.response import (
     completion_id,
     finish_reason,
 )
-from gateway.features.openai.errors import answer_restarted
-from gateway.features.openai.job_runner import (
+from sluice.gateway.features.openai.errors import answer_restarted
+from sluice.gateway.features.openai.job_runner import (
     ClientDisconnected,
     JobEvent,
     JobFollower,
@@ -35,8 +35,8 @@ from gateway.features.openai.job_runner import (
     job_result,
     run_while_connected,
 )
-from gateway.http.error_formats import openai_error_view
-from gateway.http.problems import problem_of
+from sluice.gateway.http.error_formats import openai_error_view
+from sluice.gateway.http.problems import problem_of
 
 #: Separates the answers of an agent that called the model several times.
 PARAGRAPH = "\n\n"

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from common import codec
-from common.contracts.rag import DEFAULT_NAMESPACE
-from common.contracts.workflow.statuses import (
+from sluice.common import codec
+from sluice.common.contracts.rag import DEFAULT_NAMESPACE
+from sluice.common.contracts.workflow.statuses import (
     LONGEST_TTL_S,
     MEMORY_FIRST,
     MOST_ITEMS,
@@ -20,8 +20,8 @@ from common.contracts.workflow.statuses import (
     ReviewMode,
     WorkflowEvent,
 )
-from common.features.workflows.definitions import MOST_STEPS, ReviewOptions
-from gateway.features.rag.models import NamespaceName
+from sluice.common.features.workflows.definitions import MOST_STEPS, ReviewOptions
+from sluice.gateway.features.rag.models import NamespaceName
 
 #: Most members of an object in a request.
 MOST_MEMBERS: Final = 64

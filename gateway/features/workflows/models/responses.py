@@ -7,10 +7,10 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from common import codec
-from common.contracts.workflow.fields import MetadataField
-from common.contracts.workflow.operations import WorkflowFact
-from common.contracts.workflow.statuses import (
+from sluice.common import codec
+from sluice.common.contracts.workflow.fields import MetadataField
+from sluice.common.contracts.workflow.operations import WorkflowFact
+from sluice.common.contracts.workflow.statuses import (
     MEMORY_FIRST,
     SOURCES_STEP,
     DeliveryStatus,
@@ -21,8 +21,8 @@ from common.contracts.workflow.statuses import (
     WorkflowEvent,
     WorkflowStatus,
 )
-from common.features.workflows.definitions import StepDefinition, WorkflowDefinition
-from gateway.http.error_formats import ErrorItem
+from sluice.common.features.workflows.definitions import StepDefinition, WorkflowDefinition
+from sluice.gateway.http.error_formats import ErrorItem
 
 _ID = "wf_20260214_001"
 _TIME = "2026-02-14T15:30:00Z"

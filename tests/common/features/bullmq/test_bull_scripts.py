@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from common.aio import STALL_THRESHOLD_S
-from common.errors import StoreUnavailable
-from common.features.bullmq.scripts import ScriptRunner
-from common.redis.scripts import plain_script
+from sluice.common.aio import STALL_THRESHOLD_S
+from sluice.common.errors import StoreUnavailable
+from sluice.common.features.bullmq.scripts import ScriptRunner
+from sluice.common.redis.scripts import plain_script
 
 NOTHING = plain_script("return {}")
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from common.contracts.images import Stage
-from common.errors import StoreUnavailable
-from common.features.images.types import ImageAnswer, ImageOutcome, ProcessingAttempt
-from common.redis.scripts import Record, Reply
+from sluice.common.contracts.images import Stage
+from sluice.common.errors import StoreUnavailable
+from sluice.common.features.images.types import ImageAnswer, ImageOutcome, ProcessingAttempt
+from sluice.common.redis.scripts import Record, Reply
 from tests.support.store.images import (
     ADMISSION,
     ALREADY,

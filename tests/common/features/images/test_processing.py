@@ -8,15 +8,15 @@ import re
 
 import pytest
 
-from common import codec
-from common.contracts.access import AccessKeys
-from common.contracts.images import RESULTS_KEPT, ErrorCode, Stage
-from common.features.images.store import MOST_MESSAGE_CHARS
-from common.features.images.types import (
+from sluice.common import codec
+from sluice.common.contracts.access import AccessKeys
+from sluice.common.contracts.images import RESULTS_KEPT, ErrorCode, Stage
+from sluice.common.features.images.store import MOST_MESSAGE_CHARS
+from sluice.common.features.images.types import (
     ImageAnswer,
     ProcessingFailure,
 )
-from common.jobs.limits import AdmissionLimits, KeyLimits
+from sluice.common.jobs.limits import AdmissionLimits, KeyLimits
 from tests.common.features.images.test_operations import CALLS
 from tests.support.store.images import (
     ADMISSION,

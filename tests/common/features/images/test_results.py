@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from common import codec
-from common.contracts.images import DEAD_RESULTS_KEPT, Detect, ImageStatus, Stage
-from common.features.images.reader import BATCH_SIZE
-from common.features.images.records import MOST_CHARS, find_entry_error
+from sluice.common import codec
+from sluice.common.contracts.images import DEAD_RESULTS_KEPT, Detect, ImageStatus, Stage
+from sluice.common.features.images.reader import BATCH_SIZE
+from sluice.common.features.images.records import MOST_CHARS, find_entry_error
 from tests.support.store.images import (
     ALREADY,
     GROUP,

@@ -7,8 +7,8 @@ import datetime
 
 import pytest
 
-from common.contracts.images import Detect, Stage
-from common.features.images.types import ImageAnswer
+from sluice.common.contracts.images import Detect, Stage
+from sluice.common.features.images.types import ImageAnswer
 from tests.support.store.images import (
     ALREADY,
     CONFLICT,

@@ -9,14 +9,18 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from common.contracts.jobs import JobKeys
-from common.contracts.workflow.keys import WorkflowKeys
-from common.contracts.workflow.statuses import MEMORY_FIRST, StepKind
-from common.errors import StoreUnavailable
-from common.features.workflows import catalog, memory_first
-from common.features.workflows.catalog import CACHE_TTL_S, MIN_REFRESH_S, WorkflowCatalog
-from common.features.workflows.definitions import MOST_STEPS, StepDefinition, WorkflowDefinition
-from common.features.workflows.memory_first import DEFINITION
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.contracts.workflow.keys import WorkflowKeys
+from sluice.common.contracts.workflow.statuses import MEMORY_FIRST, StepKind
+from sluice.common.errors import StoreUnavailable
+from sluice.common.features.workflows import catalog, memory_first
+from sluice.common.features.workflows.catalog import CACHE_TTL_S, MIN_REFRESH_S, WorkflowCatalog
+from sluice.common.features.workflows.definitions import (
+    MOST_STEPS,
+    StepDefinition,
+    WorkflowDefinition,
+)
+from sluice.common.features.workflows.memory_first import DEFINITION
 from tests.support.servers import Backend
 from tests.support.store.workflows import FIVE
 

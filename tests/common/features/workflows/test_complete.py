@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from common import codec
-from common.errors import CorruptKey
-from common.features.workflows.types import NewItem, StepExecution, StepResult
+from sluice.common import codec
+from sluice.common.errors import CorruptKey
+from sluice.common.features.workflows.types import NewItem, StepExecution, StepResult
 from tests.support.store.workflows import (
     ALREADY,
     LOST,

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from common.contracts.workflow.statuses import MOST_UNSENT, WORKFLOW_JOB_ID_PATTERN
-from common.errors import StoreUnavailable
-from common.features.workflows.types import (
+from sluice.common.contracts.workflow.statuses import MOST_UNSENT, WORKFLOW_JOB_ID_PATTERN
+from sluice.common.errors import StoreUnavailable
+from sluice.common.features.workflows.types import (
     ExecuteCommand,
     IdempotencyClaim,
     NewItem,
@@ -17,7 +17,7 @@ from common.features.workflows.types import (
     WorkflowAnswer,
     WorkflowOutcome,
 )
-from common.jobs.limits import AdmissionLimits, KeyLimits
+from sluice.common.jobs.limits import AdmissionLimits, KeyLimits
 from tests.support.store.workflows import (
     ADMISSION,
     DATE,

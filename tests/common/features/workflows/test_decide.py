@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from common.contracts.workflow.statuses import Action, ItemStatus
-from common.errors import CorruptKey
-from common.jobs.limits import KeyLimits
+from sluice.common.contracts.workflow.statuses import Action, ItemStatus
+from sluice.common.errors import CorruptKey
+from sluice.common.jobs.limits import KeyLimits
 from tests.support.store.workflows import (
     ADMISSION,
     FULL,

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from common import codec
-from common.contracts.rag import MOST_TERMS, DocumentField
-from common.contracts.workflow.statuses import WorkflowError
-from common.features.workflows.effects import (
+from sluice.common import codec
+from sluice.common.contracts.rag import MOST_TERMS, DocumentField
+from sluice.common.contracts.workflow.statuses import WorkflowError
+from sluice.common.features.workflows.effects import (
     MOST_PER_CALL,
     Effects,
     TermChange,
     undo_token_for,
 )
-from common.features.workflows.types import StepExecution, StepResult, WorkflowOutcome
+from sluice.common.features.workflows.types import StepExecution, StepResult, WorkflowOutcome
 from tests.support.store.workflows import (
     ALREADY,
     LOST,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from common import codec
-from common.contracts import values_of
-from common.contracts.jobs import JobField
-from common.features.workflows.types import NewItem, StepResult, WorkflowAnswer
-from common.jobs.limits import AdmissionLimits, KeyLimits
+from sluice.common import codec
+from sluice.common.contracts import values_of
+from sluice.common.contracts.jobs import JobField
+from sluice.common.features.workflows.types import NewItem, StepResult, WorkflowAnswer
+from sluice.common.jobs.limits import AdmissionLimits, KeyLimits
 from tests.support.store.workflows import (
     ADMISSION,
     FIVE,

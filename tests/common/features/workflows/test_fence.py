@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from common.errors import StoreUnavailable
-from common.features.workflows.effects import TermChange, undo_token_for
-from common.features.workflows.types import StepExecution, StepResult, WorkflowOutcome
-from common.jobs.store import Fence
+from sluice.common.errors import StoreUnavailable
+from sluice.common.features.workflows.effects import TermChange, undo_token_for
+from sluice.common.features.workflows.types import StepExecution, StepResult, WorkflowOutcome
+from sluice.common.jobs.store import Fence
 from tests.support.store.workflows import (
     ALREADY,
     LOST,

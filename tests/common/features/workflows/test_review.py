@@ -6,10 +6,14 @@ import time
 
 import pytest
 
-from common.contracts.workflow.statuses import Action, OnTimeout, ReviewMode, StepKind
-from common.errors import CorruptKey
-from common.features.workflows.definitions import ReviewOptions, StepDefinition, WorkflowDefinition
-from common.features.workflows.types import WorkflowOutcome
+from sluice.common.contracts.workflow.statuses import Action, OnTimeout, ReviewMode, StepKind
+from sluice.common.errors import CorruptKey
+from sluice.common.features.workflows.definitions import (
+    ReviewOptions,
+    StepDefinition,
+    WorkflowDefinition,
+)
+from sluice.common.features.workflows.types import WorkflowOutcome
 from tests.support.store.workflows import (
     ADMISSION,
     ALREADY,

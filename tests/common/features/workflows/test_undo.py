@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from common.contracts.workflow.statuses import UNDO_DEPTH, Action
-from common.features.workflows.effects import TermChange, undo_token_for
-from common.features.workflows.types import (
+from sluice.common.contracts.workflow.statuses import UNDO_DEPTH, Action
+from sluice.common.features.workflows.effects import TermChange, undo_token_for
+from sluice.common.features.workflows.types import (
     StepExecution,
     StepResult,
     WorkflowAnswer,

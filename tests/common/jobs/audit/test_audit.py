@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 import redis.asyncio
 
-from common.aio import cancel
-from common.contracts.jobs import JobKeys
-from common.contracts.queue import Answer
-from common.errors import StoreUnavailable
-from common.jobs.audit import auditor as audit
-from common.jobs.audit import readers
-from common.jobs.audit.auditor import Auditor, AuditPace, AuditRunning
-from common.jobs.audit.report import (
+from sluice.common.aio import cancel
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.contracts.queue import Answer
+from sluice.common.errors import StoreUnavailable
+from sluice.common.jobs.audit import auditor as audit
+from sluice.common.jobs.audit import readers
+from sluice.common.jobs.audit.auditor import Auditor, AuditPace, AuditRunning
+from sluice.common.jobs.audit.report import (
     AUDIT_FIELDS,
     AuditRecord,
     AuditReport,
@@ -27,9 +27,9 @@ from common.jobs.audit.report import (
     load_record,
     store_report,
 )
-from common.jobs.audit.rules import Rule
-from common.jobs.store import Lease
-from common.redis.connection import async_client
+from sluice.common.jobs.audit.rules import Rule
+from sluice.common.jobs.store import Lease
+from sluice.common.redis.connection import async_client
 from tests.support.store.jobs import FAILED, StoreHarness, note
 
 

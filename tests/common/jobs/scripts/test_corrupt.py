@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from common.contracts.queue import Answer
-from common.errors import CorruptKey
-from common.jobs.queue import DeadLetterRedrive
-from common.jobs.store import Claim, Lease
-from common.redis.scripts import Reply
+from sluice.common.contracts.queue import Answer
+from sluice.common.errors import CorruptKey
+from sluice.common.jobs.queue import DeadLetterRedrive
+from sluice.common.jobs.store import Claim, Lease
+from sluice.common.redis.scripts import Reply
 from tests.support.store.jobs import DONE, GIVEN_UP, StoreHarness, new_job, note
 
 UNSENT: dict[str, Any] = {"first": 1, "events": [note("a")]}

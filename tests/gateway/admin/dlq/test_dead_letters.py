@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from gateway.admin.dlq import listing
-from gateway.admin.dlq.listing import mask
-from gateway.admin.dlq.models import DeadLetterGroups, DeadLetterPage, DeadLetterView
+from sluice.gateway.admin.dlq import listing
+from sluice.gateway.admin.dlq.listing import mask
+from sluice.gateway.admin.dlq.models import DeadLetterGroups, DeadLetterPage, DeadLetterView
 from tests.support.gateway.dead_letters import EXHAUSTED, HOSTILE, NO_JOB, call, dead, left, put
 from tests.support.gateway.harness import Gateway, Make, check_problem, partitioned
 

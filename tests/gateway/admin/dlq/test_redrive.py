@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from common.access.record import tenant_tail
-from common.jobs.options import JobOptions
-from gateway.admin.dlq.models import RedriveReport, RedriveRequest
-from gateway.jobs.ids import new_job_id
+from sluice.common.access.record import tenant_tail
+from sluice.common.jobs.options import JobOptions
+from sluice.gateway.admin.dlq.models import RedriveReport, RedriveRequest
+from sluice.gateway.jobs.ids import new_job_id
 from tests.gateway.admin.dlq.test_dead_letters import IMPOSSIBLE_IDS
 from tests.support.gateway.access import call as send
 from tests.support.gateway.access import key_for, post

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from common.contracts.access import Scope
-from common.contracts.bullmq import BullKeys
+from sluice.common.contracts.access import Scope
+from sluice.common.contracts.bullmq import BullKeys
 from tests.support.gateway.access import bearer, key_for
 from tests.support.gateway.asgi import Answer, Client
 from tests.support.gateway.bullmq import QUEUES, QueueApi

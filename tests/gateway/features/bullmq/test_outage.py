@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import SettingsError
-from common.features.bullmq import package
-from common.settings.gateway import GatewaySettings
-from gateway.app import create_app
-from gateway.features.bullmq import queues
+from sluice.common.errors import SettingsError
+from sluice.common.features.bullmq import package
+from sluice.common.settings.gateway import GatewaySettings
+from sluice.gateway.app import create_app
+from sluice.gateway.features.bullmq import queues
 from tests.gateway.observability.test_outage import Redis, check_refused
 from tests.support.gateway.asgi import Answer, Client
 from tests.support.gateway.bullmq import QueueApi
@@ -92,7 +92,7 @@ async def test_a_full_redis_gets_503(own_api: QueueApi, server: Redis) -> None:
 async def test_the_queues_may_be_on_another_redis(
     real_server: Callable[[str], RealServer], server: Redis
 ) -> None:
-    """As `gateway.lifespan` connects them."""
+    """As `sluice.gateway.lifespan` connects them."""
     main, other = real_server(BUNDLED), server
     main.client.flushall()
     settings = GatewaySettings(

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from common.contracts.images import ImageStatus, storage_key
-from common.features.images.records import ImageRecord
-from common.features.images.storage.base import StorageError
-from gateway.features.images.content import disposition
+from sluice.common.contracts.images import ImageStatus, storage_key
+from sluice.common.features.images.records import ImageRecord
+from sluice.common.features.images.storage.base import StorageError
+from sluice.gateway.features.images.content import disposition
 from tests.gateway.features.images.conftest import MakeImages
 from tests.support.gateway.access import bearer, key_for
 from tests.support.gateway.faults import raising

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from common.contracts.images import STAGE_PROGRESS, Stage
-from gateway.features.images import hub as stages
+from sluice.common.contracts.images import STAGE_PROGRESS, Stage
+from sluice.gateway.features.images import hub as stages
 from tests.support.gateway.faults import fail_first, record_calls
 from tests.support.gateway.harness import check_problem, settle
 from tests.support.gateway.images import IMAGES, KEYS, STAGES, STORED, UNKNOWN, Images

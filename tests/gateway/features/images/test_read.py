@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from common.contracts.images import STAGE_PROGRESS
+from sluice.common.contracts.images import STAGE_PROGRESS
 from tests.gateway.features.images.conftest import MakeImages
 from tests.support.gateway.access import bearer, key_for
 from tests.support.gateway.asgi import JSON

@@ -9,11 +9,15 @@ from typing import Any
 
 import pytest
 
-from common.aio import cancel
-from common.contracts.images import storage_key
-from common.errors import StoreUnavailable
-from gateway.features.images.metrics import ResultOutcome
-from gateway.features.images.result_consumer import ConsumerTimings, ResultConsumer, consumer_name
+from sluice.common.aio import cancel
+from sluice.common.contracts.images import storage_key
+from sluice.common.errors import StoreUnavailable
+from sluice.gateway.features.images.metrics import ResultOutcome
+from sluice.gateway.features.images.result_consumer import (
+    ConsumerTimings,
+    ResultConsumer,
+    consumer_name,
+)
 from tests.gateway.observability.metrics.test_metrics import scrape
 from tests.support.gateway.faults import fail_first
 from tests.support.gateway.images import KEYS, STAGES, STORED, UNKNOWN, Images

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from gateway.auth import callers as callers_module
-from gateway.features.images.upload.tokens import UploadClaims, UploadTokens
+from sluice.gateway.auth import callers as callers_module
+from sluice.gateway.features.images.upload.tokens import UploadClaims, UploadTokens
 from tests.gateway.features.images.conftest import MakeImages
 from tests.support.gateway.access import bearer, client_at, id_of, key_for
 from tests.support.gateway.harness import check_problem

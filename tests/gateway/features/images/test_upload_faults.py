@@ -11,10 +11,10 @@ from unittest.mock import Mock
 
 import pytest
 
-from common.errors import StoreUnavailable
-from common.features.images.storage.spool import SpoolFile
-from gateway.features.images.upload import sink
-from gateway.features.images.upload import upload as uploading
+from sluice.common.errors import StoreUnavailable
+from sluice.common.features.images.storage.spool import SpoolFile
+from sluice.gateway.features.images.upload import sink
+from sluice.gateway.features.images.upload import upload as uploading
 from tests.gateway.features.images.conftest import MakeImages
 from tests.support.gateway.faults import raising
 from tests.support.gateway.harness import check_problem, settle

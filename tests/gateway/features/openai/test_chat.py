@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from gateway.features.openai import job_runner
-from gateway.features.openai.chat.request import EXAMPLE_CHAT, ChatRequest
-from gateway.features.openai.chat.response import ChatCompletion
-from gateway.features.openai.embeddings import EXAMPLE_EMBEDDINGS, EmbeddingsRequest
-from gateway.features.openai.models import ModelCatalog
-from gateway.http.error_formats import OpenAIErrorView
-from gateway.http.problems import Problem
+from sluice.gateway.features.openai import job_runner
+from sluice.gateway.features.openai.chat.request import EXAMPLE_CHAT, ChatRequest
+from sluice.gateway.features.openai.chat.response import ChatCompletion
+from sluice.gateway.features.openai.embeddings import EXAMPLE_EMBEDDINGS, EmbeddingsRequest
+from sluice.gateway.features.openai.models import ModelCatalog
+from sluice.gateway.http.error_formats import OpenAIErrorView
+from sluice.gateway.http.problems import Problem
 from tests.support.gateway.faults import fail_first
 from tests.support.gateway.harness import Gateway, Make
 from tests.support.gateway.openai import (
@@ -308,7 +308,7 @@ async def test_concurrent_requests_share_one_read_and_its_failure(
         await asyncio.sleep(0.01)
         raise ConnectionError("away")
 
-    monkeypatch.setattr("gateway.observability.workers.read_heartbeats", away)
+    monkeypatch.setattr("sluice.gateway.observability.workers.read_heartbeats", away)
     models = ModelCatalog()
     waiting = [asyncio.create_task(models.all(gateway.state)) for _ in range(20)]
     waiting[0].cancel()  # a canceled request does not affect the others

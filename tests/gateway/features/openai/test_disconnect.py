@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from common.contracts.jobs import JobKeys
-from common.errors import StoreUnavailable
-from common.jobs.store import WorkerIdentity
-from gateway.features.openai.chat import stream
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.errors import StoreUnavailable
+from sluice.common.jobs.store import WorkerIdentity
+from sluice.gateway.features.openai.chat import stream
 from tests.support.gateway.asgi import TIMEOUT_S, Exchange
 from tests.support.gateway.faults import raising
 from tests.support.gateway.harness import Gateway
@@ -161,7 +161,7 @@ async def test_a_failed_cancel_is_logged(
 ) -> None:
     request = await work(gateway)
     monkeypatch.setattr(gateway.state.store, "cancel", raising(StoreUnavailable("away")))
-    with caplog.at_level(logging.WARNING, "gateway.features.openai.job_runner"):
+    with caplog.at_level(logging.WARNING, "sluice.gateway.features.openai.job_runner"):
         await request.exchange.hang_up()
     assert "not canceled after its client disconnected: away" in caplog.text
     assert gateway.hub.clients == 0

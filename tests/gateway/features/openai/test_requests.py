@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from gateway.features.openai.chat.request import UNSUPPORTED_MEMBERS, ChatRequest
-from gateway.features.openai.validation import parse_body
-from gateway.http.error_formats import openai_error_view
-from gateway.http.paths import is_openai
-from gateway.http.problems import Problem
+from sluice.gateway.features.openai.chat.request import UNSUPPORTED_MEMBERS, ChatRequest
+from sluice.gateway.features.openai.validation import parse_body
+from sluice.gateway.http.error_formats import openai_error_view
+from sluice.gateway.http.paths import is_openai
+from sluice.gateway.http.problems import Problem
 from tests.support.gateway.access import bearer, client_at, key_for
 from tests.support.gateway.faults import raising
 from tests.support.gateway.harness import CHAT as JOB
@@ -256,7 +256,7 @@ async def test_unreachable_redis_gets_503(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     away = raising(RedisConnectionError("away"))
-    monkeypatch.setattr("gateway.observability.workers.read_heartbeats", away)
+    monkeypatch.setattr("sluice.gateway.observability.workers.read_heartbeats", away)
     answer = await send(gateway, HELLO)
     assert error_in(answer, 503, "store_unavailable")["type"] == "server_error"
     error_in(await gateway.client.get(MODELS), 503, "store_unavailable")
@@ -363,7 +363,7 @@ async def test_both_scopes_and_the_task_are_required(strict: Gateway) -> None:
 async def test_revoking_the_key_ends_the_request(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.auth.callers.CACHE_TTL_S", 0.0)
+    monkeypatch.setattr("sluice.gateway.auth.callers.CACHE_TTL_S", 0.0)
     gateway = make(auth="required", sse_heartbeat_s=0.05)
     key = await key_for(gateway)
     request = await work(gateway, **bearer(key))

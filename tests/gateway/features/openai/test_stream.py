@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.features.openai.chat import stream as chat_stream
-from gateway.features.openai.chat.stream import PARAGRAPH, AnswerMismatch, ResumableText
+from sluice.gateway.features.openai.chat import stream as chat_stream
+from sluice.gateway.features.openai.chat.stream import PARAGRAPH, AnswerMismatch, ResumableText
 from tests.support.gateway.harness import Gateway, Make
 from tests.support.gateway.openai import (
     HELLO,
@@ -232,7 +232,7 @@ async def test_an_unexpected_error_leaves_no_subscriber(
     def wrong(*_: object) -> bytes:
         raise RuntimeError("oh")
 
-    monkeypatch.setattr("gateway.features.openai.chat.stream.ChatStream.feed", wrong)
+    monkeypatch.setattr("sluice.gateway.features.openai.chat.stream.ChatStream.feed", wrong)
     monkeypatch.setattr(chat_stream, "FIRST_CHUNK_WAIT_S", 60.0)
     request = await work(gateway, STREAMED)
     error_in(await request.answer(), 500, "internal_error")

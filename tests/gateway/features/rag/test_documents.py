@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from common.contracts.rag import RagKeys, namespaces_key, upload_key
-from common.errors import StoreUnavailable
-from common.features.rag.documents import DocumentRecord
-from common.features.rag.ontology import TermEntry, term_key
-from common.jobs.store import JobStore
+from sluice.common.contracts.rag import RagKeys, namespaces_key, upload_key
+from sluice.common.errors import StoreUnavailable
+from sluice.common.features.rag.documents import DocumentRecord
+from sluice.common.features.rag.ontology import TermEntry, term_key
+from sluice.common.jobs.store import JobStore
 from tests.support.gateway.access import bearer, key_for
 from tests.support.gateway.asgi import JSON, Answer
 from tests.support.gateway.faults import raising

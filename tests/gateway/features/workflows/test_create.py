@@ -9,11 +9,11 @@ from unittest.mock import Mock
 
 import pytest
 
-from common.features.workflows import memory_first
-from common.features.workflows.definitions import StepDefinition, WorkflowDefinition
-from gateway.features.workflows import create
-from gateway.features.workflows.models.requests import MOST_MEMBERS
-from gateway.http.problems import MOST_FAULTS
+from sluice.common.features.workflows import memory_first
+from sluice.common.features.workflows.definitions import StepDefinition, WorkflowDefinition
+from sluice.gateway.features.workflows import create
+from sluice.gateway.features.workflows.models.requests import MOST_MEMBERS
+from sluice.gateway.http.problems import MOST_FAULTS
 from tests.support.gateway.access import bearer, key_for
 from tests.support.gateway.asgi import Answer
 from tests.support.gateway.harness import Make

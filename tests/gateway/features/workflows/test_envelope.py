@@ -9,7 +9,7 @@ import pytest
 from referencing import Registry, Resource
 from referencing.jsonschema import DRAFT202012
 
-from gateway.http.error_formats import member_path
+from sluice.gateway.http.error_formats import member_path
 from tests.gateway.features.workflows.seed_shapes import example
 from tests.support.gateway.access import bearer, key_for
 from tests.support.gateway.asgi import JSON

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from common.errors import StoreUnavailable
+from sluice.common.errors import StoreUnavailable
 from tests.support.gateway.asgi import Exchange
 from tests.support.gateway.faults import raising, record_calls
 from tests.support.gateway.harness import Make

@@ -7,12 +7,12 @@ import json
 
 import pytest
 
-from common.errors import StoreUnavailable
-from common.process.crashpoints import CrashPoint
-from gateway.features.workflows import decide as deciding
-from gateway.features.workflows import edit as editing
-from gateway.features.workflows import execute as cancelling
-from gateway.features.workflows import lookup
+from sluice.common.errors import StoreUnavailable
+from sluice.common.process.crashpoints import CrashPoint
+from sluice.gateway.features.workflows import decide as deciding
+from sluice.gateway.features.workflows import edit as editing
+from sluice.gateway.features.workflows import execute as cancelling
+from sluice.gateway.features.workflows import lookup
 from tests.gateway.conftest import Crash, Died
 from tests.support.gateway.access import bearer, key_for
 from tests.support.gateway.faults import raising

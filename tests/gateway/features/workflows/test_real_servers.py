@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from common.contracts.workflow.statuses import EVENTS_KEPT
+from sluice.common.contracts.workflow.statuses import EVENTS_KEPT
 from tests.gateway.features.workflows.test_stream import numbers_of
 from tests.support.gateway.workflows import KEYS, Workflows, check_envelope, proposals, things
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from common.features.workflows.types import NewItem
+from sluice.common.features.workflows.types import NewItem
 from tests.support.gateway.access import bearer, key_for
 from tests.support.gateway.asgi import Answer
 from tests.support.gateway.workflows import PLAIN, Workflows, check_envelope, execute_path, things

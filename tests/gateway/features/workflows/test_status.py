@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from common.features.workflows import reader as reading
-from common.features.workflows.types import NewItem
+from sluice.common.features.workflows import reader as reading
+from sluice.common.features.workflows.types import NewItem
 from tests.gateway.features.workflows.seed_shapes import example, extras
 from tests.gateway.observability.metrics.test_metrics import scrape
 from tests.support.gateway.harness import Gateway

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from common.features.workflows import listing
+from sluice.common.features.workflows import listing
 from tests.gateway.features.workflows.test_webhook_dlq import DELIVERIES, DLQ
 from tests.support.gateway.access import bearer, key_for
 from tests.support.gateway.asgi import Exchange

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from common.contracts.workflow.statuses import WorkflowError
-from common.features.workflows.types import WorkflowAnswer, WorkflowOutcome
+from sluice.common.contracts.workflow.statuses import WorkflowError
+from sluice.common.features.workflows.types import WorkflowAnswer, WorkflowOutcome
 from tests.support.gateway.access import bearer, key_for
 from tests.support.gateway.asgi import Answer, Exchange
 from tests.support.gateway.workflows import KEYS, Workflows, check_envelope

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from common.contracts.webhooks import DeliveryOutcome
-from common.features.workflows.webhooks.dead_letters import (
+from sluice.common.contracts.webhooks import DeliveryOutcome
+from sluice.common.features.workflows.webhooks.dead_letters import (
     WebhookDeadLetter,
     WebhookDeadLetterStore,
 )
-from common.features.workflows.webhooks.store import WebhookStore
-from common.observability.heartbeats import WebhooksReading
+from sluice.common.features.workflows.webhooks.store import WebhookStore
+from sluice.common.observability.heartbeats import WebhooksReading
 from tests.gateway.observability.metrics.test_metrics import beat, scrape
 from tests.support.gateway.access import call, key_for
 from tests.support.gateway.asgi import JSON, Answer

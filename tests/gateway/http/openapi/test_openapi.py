@@ -14,7 +14,7 @@ import pytest
 from fastapi import FastAPI
 from pydantic import BaseModel
 
-from gateway.admin.dlq.models import (
+from sluice.gateway.admin.dlq.models import (
     DeadLetterGroups,
     DeadLetterPage,
     DeadLetterView,
@@ -23,12 +23,12 @@ from gateway.admin.dlq.models import (
     RedriveReport,
     RedriveRequest,
 )
-from gateway.auth.permissions import PUBLIC, permission_for
-from gateway.features.workflows.models.requests import CreateWorkflowRequest
-from gateway.http import problems
-from gateway.http.middleware import RequestMiddleware
-from gateway.http.openapi.docs_page import curl, render
-from gateway.jobs.models import (
+from sluice.gateway.auth.permissions import PUBLIC, permission_for
+from sluice.gateway.features.workflows.models.requests import CreateWorkflowRequest
+from sluice.gateway.http import problems
+from sluice.gateway.http.middleware import RequestMiddleware
+from sluice.gateway.http.openapi.docs_page import curl, render
+from sluice.gateway.jobs.models import (
     CancelRequest,
     CancelView,
     CreateJobRequest,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from common.contracts.stats import (
+from sluice.common.contracts.stats import (
     COUNT_FIELDS,
     HISTOGRAM_FIELDS,
     ONE_SECOND,
@@ -19,20 +19,20 @@ from common.contracts.stats import (
     StatsColumn,
     StatsField,
 )
-from common.contracts.workers import SECONDS_BOUNDS
-from common.errors import CorruptKey
-from gateway.observability.history import reader as module
-from gateway.observability.history import samples
-from gateway.observability.history.collector import (
+from sluice.common.contracts.workers import SECONDS_BOUNDS
+from sluice.common.errors import CorruptKey
+from sluice.gateway.observability.history import reader as module
+from sluice.gateway.observability.history import samples
+from sluice.gateway.observability.history.collector import (
     NEW_WITHIN_MS,
     WORKER_FORGET_MS,
     WorkerBaselines,
     WorkerCounters,
     sum_counters,
 )
-from gateway.observability.history.reader import HistoryReader
-from gateway.observability.history.rings import SamplerLease, WriteOutcome
-from gateway.observability.history.samples import (
+from sluice.gateway.observability.history.reader import HistoryReader
+from sluice.gateway.observability.history.rings import SamplerLease, WriteOutcome
+from sluice.gateway.observability.history.samples import (
     COLUMNS,
     Number,
     Point,

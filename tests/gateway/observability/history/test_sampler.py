@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from fakeredis.commands_mixins import server_mixin
 
-from common.aio import cancel
-from common.contracts.stats import FIVE_MINUTES, ONE_SECOND, TEN_SECONDS, StatsField
-from common.observability.heartbeats import MachineReading
-from gateway.observability.history import sampler as sampler_module
-from gateway.observability.history.collector import MOST_GAP_MS
-from gateway.observability.history.sampler import HistorySampler
-from gateway.observability.history.samples import Sample
+from sluice.common.aio import cancel
+from sluice.common.contracts.stats import FIVE_MINUTES, ONE_SECOND, TEN_SECONDS, StatsField
+from sluice.common.observability.heartbeats import MachineReading
+from sluice.gateway.observability.history import sampler as sampler_module
+from sluice.gateway.observability.history.collector import MOST_GAP_MS
+from sluice.gateway.observability.history.sampler import HistorySampler
+from sluice.gateway.observability.history.samples import Sample
 from tests.support.gateway.faults import fail_first
 from tests.support.gateway.history import (
     KEYS,

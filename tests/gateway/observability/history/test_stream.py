@@ -9,12 +9,18 @@ from typing import Any
 
 import pytest
 
-from common.aio import cancel
-from common.contracts.stats import FIVE_MINUTES, ONE_SECOND, TEN_SECONDS, Resolution, StatsColumn
-from common.errors import StoreUnavailable
-from gateway.dashboard.activity import subscriber
-from gateway.dashboard.activity.feed import MAX_JOBS_PER_EVENT, MAX_PENDING_CHANGES
-from gateway.observability.history.models import StatsView
+from sluice.common.aio import cancel
+from sluice.common.contracts.stats import (
+    FIVE_MINUTES,
+    ONE_SECOND,
+    TEN_SECONDS,
+    Resolution,
+    StatsColumn,
+)
+from sluice.common.errors import StoreUnavailable
+from sluice.gateway.dashboard.activity import subscriber
+from sluice.gateway.dashboard.activity.feed import MAX_JOBS_PER_EVENT, MAX_PENDING_CHANGES
+from sluice.gateway.observability.history.models import StatsView
 from tests.support.gateway.access import bearer, call, key_for, post
 from tests.support.gateway.asgi import Exchange
 from tests.support.gateway.faults import record_calls

@@ -14,23 +14,23 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from redis.exceptions import NoPermissionError
 
-from common.contracts.workers import HISTOGRAM_BOUNDS, TaskCounter, TaskHistogram
-from common.jobs.audit.report import AuditReport, Violation, store_report
-from common.jobs.audit.rules import Rule
-from common.jobs.queue_stats import QueueReading
-from common.observability.heartbeats import Heartbeat, Histogram, MachineReading, TaskNumbers
-from gateway.http.connection_limits import ConnectionLimits
-from gateway.jobs.routes import SEND_TIMEOUT_S
-from gateway.observability.metrics import routes as route
-from gateway.observability.metrics.collector import METRICS
-from gateway.observability.metrics.http import (
+from sluice.common.contracts.workers import HISTOGRAM_BOUNDS, TaskCounter, TaskHistogram
+from sluice.common.jobs.audit.report import AuditReport, Violation, store_report
+from sluice.common.jobs.audit.rules import Rule
+from sluice.common.jobs.queue_stats import QueueReading
+from sluice.common.observability.heartbeats import Heartbeat, Histogram, MachineReading, TaskNumbers
+from sluice.gateway.http.connection_limits import ConnectionLimits
+from sluice.gateway.jobs.routes import SEND_TIMEOUT_S
+from sluice.gateway.observability.metrics import routes as route
+from sluice.gateway.observability.metrics.collector import METRICS
+from sluice.gateway.observability.metrics.http import (
     REJECTION_REASONS,
     UNMATCHED,
     HttpMetrics,
     template_of,
 )
-from gateway.observability.metrics.workers import JOB_COUNTS
-from gateway.observability.snapshot.redis import StallTracker
+from sluice.gateway.observability.metrics.workers import JOB_COUNTS
+from sluice.gateway.observability.snapshot.redis import StallTracker
 from tests.support.gateway.faults import raising
 from tests.support.gateway.harness import CHAT, Gateway, Make
 from tests.support.waiting import eventually
@@ -281,7 +281,7 @@ async def test_a_client_that_stops_reading_is_counted(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert SEND_TIMEOUT_S >= 10
-    monkeypatch.setattr("gateway.jobs.routes.SEND_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("sluice.gateway.jobs.routes.SEND_TIMEOUT_S", 0.05)
     job_id = await gateway.create()
     stream = await gateway.client.watch(job_id)
     await stream.next()

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from common.access.record import tenant_tail
-from common.contracts.workers import FIRST_TOKEN_BOUNDS, ModelState
-from common.jobs.audit.report import AuditRecord, AuditReport, Violation, store_report
-from common.jobs.audit.rules import Rule
-from common.jobs.queue_stats import JobCounts, QueueReading
-from common.observability.heartbeats import (
+from sluice.common.access.record import tenant_tail
+from sluice.common.contracts.workers import FIRST_TOKEN_BOUNDS, ModelState
+from sluice.common.jobs.audit.report import AuditRecord, AuditReport, Violation, store_report
+from sluice.common.jobs.audit.rules import Rule
+from sluice.common.jobs.queue_stats import JobCounts, QueueReading
+from sluice.common.observability.heartbeats import (
     Heartbeat,
     Histogram,
     ImagesReading,
@@ -23,16 +23,22 @@ from common.observability.heartbeats import (
     ModelReading,
     WaitingReading,
 )
-from common.process.host import HostReadings
-from common.settings.gateway import GatewaySettings
-from common.version import VERSION
-from gateway.jobs.backpressure import PressureState, PressureView
-from gateway.jobs.ids import new_job_id
-from gateway.observability.metrics import routes as metrics_route
-from gateway.observability.snapshot.limits import MOST_HOLDERS
-from gateway.observability.snapshot.redis import RedisFacts
-from gateway.observability.status.checks import Level
-from gateway.observability.status.status import Checks, ModelCheck, StatusView, overall, run_checks
+from sluice.common.process.host import HostReadings
+from sluice.common.settings.gateway import GatewaySettings
+from sluice.common.version import VERSION
+from sluice.gateway.jobs.backpressure import PressureState, PressureView
+from sluice.gateway.jobs.ids import new_job_id
+from sluice.gateway.observability.metrics import routes as metrics_route
+from sluice.gateway.observability.snapshot.limits import MOST_HOLDERS
+from sluice.gateway.observability.snapshot.redis import RedisFacts
+from sluice.gateway.observability.status.checks import Level
+from sluice.gateway.observability.status.status import (
+    Checks,
+    ModelCheck,
+    StatusView,
+    overall,
+    run_checks,
+)
 from tests.gateway.observability.metrics.test_metrics import beat, scrape, with_workers
 from tests.support.gateway.access import call, key_for
 from tests.support.gateway.faults import raising

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from ops.doctor.checks import gateway as checks
-from ops.doctor.checks.gateway import listeners
-from ops.doctor.finding import Health
-from ops.doctor.machine import Machine
-from ops.http import Response, fetch_url
+from sluice.ops.doctor.checks import gateway as checks
+from sluice.ops.doctor.checks.gateway import listeners
+from sluice.ops.doctor.finding import Health
+from sluice.ops.doctor.machine import Machine
+from sluice.ops.http import Response, fetch_url
 from tests.ops.doctor.machines import (
     answering,
     expect,

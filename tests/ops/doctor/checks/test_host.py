@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ops.doctor.checks import host
-from ops.doctor.finding import Check, Health
-from ops.doctor.machine import Disk, disk_of
+from sluice.ops.doctor.checks import host
+from sluice.ops.doctor.finding import Check, Health
+from sluice.ops.doctor.machine import Disk, disk_of
 from tests.ops.doctor.machines import (
     GB,
     ROOMY,

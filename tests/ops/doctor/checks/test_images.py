@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from common.features.images.storage.spool import Spool
-from common.settings.worker import WorkerSettings
-from ops.doctor.checks import images as checks
-from ops.doctor.finding import Health
-from ops.doctor.machine import Machine
-from ops.model.catalogue import ModelFile, Purpose, Weights, digest
+from sluice.common.features.images.storage.spool import Spool
+from sluice.common.settings.worker import WorkerSettings
+from sluice.ops.doctor.checks import images as checks
+from sluice.ops.doctor.finding import Health
+from sluice.ops.doctor.machine import Machine
+from sluice.ops.model.catalogue import ModelFile, Purpose, Weights, digest
 from tests.ops.doctor.machines import expect, make_machine, write
 
 AS_ROOT = os.geteuid() == 0

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ops.doctor.checks import jetson
-from ops.doctor.finding import Check, Health
+from sluice.ops.doctor.checks import jetson
+from sluice.ops.doctor.finding import Check, Health
 from tests.ops.doctor.machines import expect, expect_skipped, finding_of, make_machine, write
 
 MODEL = "NVIDIA Jetson Orin Nano Developer Kit\0"

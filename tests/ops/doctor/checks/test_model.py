@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from common.settings.models_dir import CHAT_FILE
-from common.settings.worker import WorkerSettings
-from ops.doctor.checks import model as checks
-from ops.doctor.finding import Check, Health
-from ops.doctor.machine import Machine
-from ops.http import Fetch, Response
-from ops.model.announcement import Announcement, ServedModel
-from ops.model.catalogue import ModelFile, Purpose, Weights, digest
+from sluice.common.settings.models_dir import CHAT_FILE
+from sluice.common.settings.worker import WorkerSettings
+from sluice.ops.doctor.checks import model as checks
+from sluice.ops.doctor.finding import Check, Health
+from sluice.ops.doctor.machine import Machine
+from sluice.ops.http import Fetch, Response
+from sluice.ops.model.announcement import Announcement, ServedModel
+from sluice.ops.model.catalogue import ModelFile, Purpose, Weights, digest
 from tests.ops.doctor.checks.test_redis import VALKEY, FakeClient, fake_machine
 from tests.ops.doctor.machines import (
     answering,

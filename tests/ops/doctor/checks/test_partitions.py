@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from common.settings.worker import WorkerSettings
-from ops.doctor.checks import queue as checks
-from ops.doctor.checks import redis
-from ops.doctor.finding import Health
-from ops.doctor.machine import Machine
-from ops.doctor.redis_server import PartitionServer, RedisServer
-from ops.redis_target import RedisTarget
+from sluice.common.settings.worker import WorkerSettings
+from sluice.ops.doctor.checks import queue as checks
+from sluice.ops.doctor.checks import redis
+from sluice.ops.doctor.finding import Health
+from sluice.ops.doctor.machine import Machine
+from sluice.ops.doctor.redis_server import PartitionServer, RedisServer
+from sluice.ops.redis_target import RedisTarget
 from tests.ops.doctor.machines import (
     GROUP,
     Queue,

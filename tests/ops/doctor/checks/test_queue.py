@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from common.contracts.jobs import AuditField, DeadLetterField, JobKeys
-from common.jobs.audit.report import AuditReport, Violation, store_report
-from common.jobs.audit.rules import Rule
-from common.redis.connection import async_client
-from common.settings.worker import WorkerSettings
-from ops.doctor.checks import queue as checks
-from ops.doctor.finding import CheckSkipped, Health
+from sluice.common.contracts.jobs import AuditField, DeadLetterField, JobKeys
+from sluice.common.jobs.audit.report import AuditReport, Violation, store_report
+from sluice.common.jobs.audit.rules import Rule
+from sluice.common.redis.connection import async_client
+from sluice.common.settings.worker import WorkerSettings
+from sluice.ops.doctor.checks import queue as checks
+from sluice.ops.doctor.finding import CheckSkipped, Health
 from tests.ops.doctor.machines import Queue, expect, expect_skipped, finding_of
 from tests.support.servers import RealServer
 

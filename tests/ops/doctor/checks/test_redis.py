@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import redis
 
-from ops.doctor import redis_server
-from ops.doctor.checks import access, persistence
-from ops.doctor.checks import redis as checks
-from ops.doctor.finding import Check, CheckSkipped, Finding, Health
-from ops.doctor.machine import Disk, Machine
-from ops.doctor.redis_server import RedisServer
-from ops.redis_target import RedisTarget
+from sluice.ops.doctor import redis_server
+from sluice.ops.doctor.checks import access, persistence
+from sluice.ops.doctor.checks import redis as checks
+from sluice.ops.doctor.finding import Check, CheckSkipped, Finding, Health
+from sluice.ops.doctor.machine import Disk, Machine
+from sluice.ops.doctor.redis_server import RedisServer
+from sluice.ops.redis_target import RedisTarget
 from tests.ops.doctor.machines import (
     GB,
     expect,

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from common.settings.base import load_settings
-from common.settings.gateway import GatewaySettings
-from common.settings.worker import WorkerSettings
-from ops.doctor.checks import settings as checks
-from ops.doctor.finding import Health
+from sluice.common.settings.base import load_settings
+from sluice.common.settings.gateway import GatewaySettings
+from sluice.common.settings.worker import WorkerSettings
+from sluice.ops.doctor.checks import settings as checks
+from sluice.ops.doctor.finding import Health
 from tests.ops.doctor.machines import expect, expect_skipped, findings_of, make_machine, write
 
 

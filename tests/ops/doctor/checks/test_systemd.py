@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ops.doctor.checks import access as secrets
-from ops.doctor.checks import systemd as units
-from ops.doctor.finding import Check, Finding, Health
-from ops.doctor.machine import TIMED_OUT, Machine, Output
+from sluice.ops.doctor.checks import access as secrets
+from sluice.ops.doctor.checks import systemd as units
+from sluice.ops.doctor.finding import Check, Finding, Health
+from sluice.ops.doctor.machine import TIMED_OUT, Machine, Output
 from tests.ops.doctor.machines import expect, expect_skipped, findings_of, make_machine, write
 
 RUNNING = {

@@ -16,6 +16,15 @@ from typing import Any
 
 import pytest
 
+from sluice.worker.errors import TransientError
+from sluice.worker.execution.process_pool.errors import (
+    ComputeCrashed,
+    ComputeError,
+    ComputeTimeout,
+    OutOfMemory,
+)
+from sluice.worker.execution.process_pool.pool import ProcessPool, available_cores
+from sluice.worker.features.workflows.errors import StepError
 from tests.support.processes.worker import ROOT
 from tests.support.waiting import eventually
 from tests.support.worker.computing import (
@@ -34,15 +43,6 @@ from tests.support.worker.computing import (
     waits_for_the_late_note,
     works_for_ever,
 )
-from worker.errors import TransientError
-from worker.execution.process_pool.errors import (
-    ComputeCrashed,
-    ComputeError,
-    ComputeTimeout,
-    OutOfMemory,
-)
-from worker.execution.process_pool.pool import ProcessPool, available_cores
-from worker.features.workflows.errors import StepError
 
 MakePool = Callable[..., ProcessPool]
 
@@ -222,7 +222,7 @@ async def test_processes_end_with_a_worker_that_is_killed(tmp_path: Path) -> Non
     script.write_text(
         "import asyncio\n"
         "from tests.support.worker.computing import works_for_ever\n"
-        "from worker.execution.process_pool.pool import ProcessPool\n"
+        "from sluice.worker.execution.process_pool.pool import ProcessPool\n"
         f"asyncio.run(ProcessPool(1).run(works_for_ever, {str(tmp_path / 'pid')!r}))\n"
     )
     doomed = subprocess.Popen(

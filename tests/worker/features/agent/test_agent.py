@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from sluice.worker.execution.executor import Outcome
 from tests.support.worker.harness import MakeWorker, within
 from tests.support.worker.model_tasks import Hang, calls
 from tests.support.worker.timing import at_best_within
 from tests.support.worker.tools import AgentHarness
 from tests.worker.features.agent.conftest import Run
-from worker.execution.executor import Outcome
 
 #: Limit from the cancel request to the end of the job.
 PROMPTLY_S = 0.25

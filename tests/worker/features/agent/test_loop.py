@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
+from sluice.worker.features.agent.answer import ToolCallSink
+from sluice.worker.features.agent.types import AgentLimits
+from sluice.worker.features.tools.errors import ToolUnavailable
 from tests.support.worker.harness import MakeWorker
 from tests.support.worker.model import RecordingSink
 from tests.support.worker.model_tasks import Hang, calls
 from tests.support.worker.tools import AgentHarness, raising, returning, sleep_long
 from tests.worker.features.agent.conftest import Run
-from worker.features.agent.answer import ToolCallSink
-from worker.features.agent.types import AgentLimits
-from worker.features.tools.errors import ToolUnavailable
 
 pytestmark = pytest.mark.fakeredis_only
 

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
+from sluice.worker.errors import AttemptLost, TransientError
+from sluice.worker.execution.context import JobContext
+from sluice.worker.execution.executor import Outcome
+from sluice.worker.features.agent.types import AgentLimits
+from sluice.worker.features.model.types import ChatRequest, Completion, Sink
+from sluice.worker.queue.claim import ClaimedJob
 from tests.support.worker.harness import MakeWorker, WorkerHarness, within
 from tests.support.worker.model_tasks import calls, says
 from tests.support.worker.tools import AgentHarness, events
-from worker.errors import AttemptLost, TransientError
-from worker.execution.context import JobContext
-from worker.execution.executor import Outcome
-from worker.features.agent.types import AgentLimits
-from worker.features.model.types import ChatRequest, Completion, Sink
-from worker.queue.claim import ClaimedJob
 
 pytestmark = pytest.mark.fakeredis_only
 #: The model's answers, by the number of its answers in the request.

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from common.codec import dumps
+from sluice.common.codec import dumps
+from sluice.worker.execution.outcome import Outcome
+from sluice.worker.features.embedding.factory import NullEmbedder
+from sluice.worker.features.embedding.types import EmbeddingResult, OnDone, WrongDimensions
+from sluice.worker.handlers import embed
+from sluice.worker.registry import Registry
 from tests.support.worker.harness import MakeWorker, WorkerHarness
-from worker.execution.outcome import Outcome
-from worker.features.embedding.factory import NullEmbedder
-from worker.features.embedding.types import EmbeddingResult, OnDone, WrongDimensions
-from worker.handlers import embed
-from worker.registry import Registry
 
 
 class Lengths:

@@ -19,15 +19,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from common.errors import SettingsError
-from common.settings.models_dir import MODELS_DIR_VARIABLE, models_dir
+from sluice.common.errors import SettingsError
+from sluice.common.settings.models_dir import MODELS_DIR_VARIABLE, models_dir
+from sluice.worker.features.embedding.factory import DIMENSIONS, MODEL_NAME, find_model_problem
+from sluice.worker.features.embedding.local import LocalEmbedder
+from sluice.worker.features.embedding.minilm import Array, MiniLM, Workspace, gelu
+from sluice.worker.features.embedding.safetensors import TensorFile
+from sluice.worker.features.embedding.types import DamagedModel, NoEmbedder, WrongDimensions
 from tests.support.worker.embedding import weights
 from tests.support.worker.model import fake_services
-from worker.features.embedding.factory import DIMENSIONS, MODEL_NAME, find_model_problem
-from worker.features.embedding.local import LocalEmbedder
-from worker.features.embedding.minilm import Array, MiniLM, Workspace, gelu
-from worker.features.embedding.safetensors import TensorFile
-from worker.features.embedding.types import DamagedModel, NoEmbedder, WrongDimensions
 
 ROOT = Path(__file__).parents[4]
 #: Far more than a short query takes, for a busy machine.
@@ -135,8 +135,8 @@ def test_numpy_is_imported_on_demand() -> None:
     code = f"""
 import asyncio, os, sys
 from pathlib import Path
-from worker.features.embedding.local import LocalEmbedder
-from worker.features.rag.vectors.base import new_memory_index
+from sluice.worker.features.embedding.local import LocalEmbedder
+from sluice.worker.features.rag.vectors.base import new_memory_index
 assert "numpy" not in sys.modules
 async def main():
     embedder = LocalEmbedder(Path({str(weights())!r}))

@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
-from common.aio import cancel
-from common.errors import SettingsError
-from common.settings.models_dir import MODELS_DIR_VARIABLE
-from common.settings.worker import WorkerSettings
+from sluice.common.aio import cancel
+from sluice.common.errors import SettingsError
+from sluice.common.settings.models_dir import MODELS_DIR_VARIABLE
+from sluice.common.settings.worker import WorkerSettings
+from sluice.worker.features.embedding.factory import NullEmbedder, choose_embedder
+from sluice.worker.features.embedding.local import LocalEmbedder
+from sluice.worker.features.embedding.server import BATCH_SIZE, ServerEmbedder
+from sluice.worker.features.embedding.types import NoEmbedder, WrongDimensions
+from sluice.worker.features.model.client import ModelClient
+from sluice.worker.registry import WorkerServices
 from tests.support.model.answers import Answer, body_answer, vector_of
 from tests.support.model.server import ModelServer
 from tests.support.worker.model import fake_services
-from worker.features.embedding.factory import NullEmbedder, choose_embedder
-from worker.features.embedding.local import LocalEmbedder
-from worker.features.embedding.server import BATCH_SIZE, ServerEmbedder
-from worker.features.embedding.types import NoEmbedder, WrongDimensions
-from worker.features.model.client import ModelClient
-from worker.registry import WorkerServices
 
 Opener = Callable[..., Any]
 

@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
+from sluice.worker.features.embedding import thread as module
+from sluice.worker.features.embedding.local import LocalEmbedder
+from sluice.worker.features.embedding.thread import BATCH_TOKENS, EmbeddingRequest, EmbeddingThread
+from sluice.worker.features.embedding.types import EmbeddingResult
+from sluice.worker.features.embedding.wordpiece import EncodedText
 from tests.support.waiting import eventually
-from worker.features.embedding import thread as module
-from worker.features.embedding.local import LocalEmbedder
-from worker.features.embedding.thread import BATCH_TOKENS, EmbeddingRequest, EmbeddingThread
-from worker.features.embedding.types import EmbeddingResult
-from worker.features.embedding.wordpiece import EncodedText
 
 
 class SlowModel:

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import BertWordPieceTokenizer, Tokenizer
 
+from sluice.worker.features.embedding import wordpiece
+from sluice.worker.features.embedding.types import DamagedModel
+from sluice.worker.features.embedding.wordpiece import SPECIAL_TOKENS, WordPiece, read_vocabulary
 from tests.support.worker.embedding import weights
-from worker.features.embedding import wordpiece
-from worker.features.embedding.types import DamagedModel
-from worker.features.embedding.wordpiece import SPECIAL_TOKENS, WordPiece, read_vocabulary
 
 ROOT = Path(__file__).parents[4]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from common.contracts.jobs import JobKeys
-from common.jobs.store import WorkerIdentity
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.jobs.store import WorkerIdentity
+from sluice.worker.registry import Registry
 from tests.support.files.pixels import Make, maker
 from tests.support.servers import Backend
 from tests.support.worker.images import ImageMaker, ImageWorker, image_settings, registry_of
-from worker.registry import Registry
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from common.features.images.storage.files import part_path
+from sluice.common.features.images.storage.files import part_path
+from sluice.worker.features.images.cleanup import STORE_ID_FILE
 from tests.support.worker.images import ImageMaker, ImageWorker
-from worker.features.images.cleanup import STORE_ID_FILE
 
 pytestmark = pytest.mark.fakeredis_only
 

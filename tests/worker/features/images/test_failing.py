@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from common.features.images.storage.base import StorageError
+from sluice.common.features.images.storage.base import StorageError
+from sluice.worker.features.images import processor, service
+from sluice.worker.features.images.pixels import process
 from tests.support.files import bad_photos
 from tests.support.waiting import eventually
 from tests.support.worker import image_processes
 from tests.support.worker.images import STAGES, ImageMaker, ImageWorker, photo
-from worker.features.images import processor, service
-from worker.features.images.pixels import process
 
 pytestmark = pytest.mark.fakeredis_only
 

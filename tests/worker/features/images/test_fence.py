@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from common.contracts.images import ErrorCode
-from common.features.images.records import ImageRecord
-from common.features.images.types import ProcessingAttempt, ProcessingFailure
+from sluice.common.contracts.images import ErrorCode
+from sluice.common.features.images.records import ImageRecord
+from sluice.common.features.images.types import ProcessingAttempt, ProcessingFailure
+from sluice.worker.features.images import processor
 from tests.support.waiting import eventually
 from tests.support.worker import image_processes
 from tests.support.worker.images import ImageMaker, ImageWorker, photo
-from worker.features.images import processor
 
 
 @pytest.fixture(autouse=True)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from redis.exceptions import ResponseError
 
-from common.aio import cancel
-from common.errors import StoreUnavailable
+from sluice.common.aio import cancel
+from sluice.common.errors import StoreUnavailable
 from tests.support.store.images import RESULT_FIELDS
 from tests.support.waiting import eventually
 from tests.support.worker.images import ImageMaker, ImageWorker

@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from common import codec
-from common.contracts.images import Detect
-from common.errors import SettingsError
+from sluice.common import codec
+from sluice.common.contracts.images import Detect
+from sluice.common.errors import SettingsError
+from sluice.worker.features.images import job_failure, processor
+from sluice.worker.handlers import echo
+from sluice.worker.queue.messages import Message
+from sluice.worker.registry import Registry
 from tests.support.files.detection import write_net
 from tests.support.waiting import eventually
 from tests.support.worker import image_processes
 from tests.support.worker.images import ImageMaker, ImageWorker, image_settings, registry_of
-from worker.features.images import job_failure, processor
-from worker.handlers import echo
-from worker.queue.messages import Message
-from worker.registry import Registry
 
 
 @pytest.mark.fakeredis_only

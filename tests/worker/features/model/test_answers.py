@@ -12,6 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sluice.worker.features.model.errors import ModelAnswerInvalid
+from sluice.worker.features.model.output_parsing import NoJsonFound, find_json, nesting_depth
+from sluice.worker.features.model.types import ChatRequest, ToolCall, Usage
+from sluice.worker.features.model.wire.chunks import SseParser
 from tests.support.model.answers import (
     Answer,
     body_answer,
@@ -21,10 +25,6 @@ from tests.support.model.answers import (
 )
 from tests.support.model.server import Dialect, ModelServer
 from tests.support.worker.model import FakeJob, MakeModel, ModelHarness, RecordingSink
-from worker.features.model.errors import ModelAnswerInvalid
-from worker.features.model.output_parsing import NoJsonFound, find_json, nesting_depth
-from worker.features.model.types import ChatRequest, ToolCall, Usage
-from worker.features.model.wire.chunks import SseParser
 
 
 async def test_a_streamed_answer(model: ModelHarness) -> None:

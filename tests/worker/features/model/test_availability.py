@@ -10,15 +10,10 @@ from typing import Any
 
 import pytest
 
-from common.aio import cancel
-from common.contracts.workers import FIRST_TOKEN_BOUNDS, ModelState
-from tests.support.model.answers import Answer
-from tests.support.model.server import LOADING, MUTE, READY, Dialect, ModelServer
-from tests.support.waiting import eventually
-from tests.support.worker.model import MakeModel, ModelHarness, announce, settings_for
-from tests.support.worker.timing import at_best_within
-from worker.features.model import availability as module
-from worker.features.model.availability import (
+from sluice.common.aio import cancel
+from sluice.common.contracts.workers import FIRST_TOKEN_BOUNDS, ModelState
+from sluice.worker.features.model import availability as module
+from sluice.worker.features.model.availability import (
     DOWN_PROBE_EVERY_S,
     FAILURE_THRESHOLD,
     HELD_TASK_RETRY_S,
@@ -27,10 +22,15 @@ from worker.features.model.availability import (
     ResizableSemaphore,
     display_name,
 )
-from worker.features.model.client import ModelClient
-from worker.features.model.errors import ModelUnavailable, NoModel
-from worker.handlers import builtin
-from worker.registry import Registry
+from sluice.worker.features.model.client import ModelClient
+from sluice.worker.features.model.errors import ModelUnavailable, NoModel
+from sluice.worker.handlers import builtin
+from sluice.worker.registry import Registry
+from tests.support.model.answers import Answer
+from tests.support.model.server import LOADING, MUTE, READY, Dialect, ModelServer
+from tests.support.waiting import eventually
+from tests.support.worker.model import MakeModel, ModelHarness, announce, settings_for
+from tests.support.worker.timing import at_best_within
 
 
 async def test_probing_llama_server(model: ModelHarness) -> None:
@@ -184,7 +184,9 @@ async def test_changes_are_logged_once_with_a_remedy(
     await asyncio.sleep(0.2)
     await model.server.start()
     await model.is_in(ModelState.READY)
-    lines = [r.getMessage() for r in caplog.records if r.name.startswith("worker.features.model")]
+    lines = [
+        r.getMessage() for r in caplog.records if r.name.startswith("sluice.worker.features.model")
+    ]
     first, second, third = lines
     assert "ready" in first
     assert "sluice model serve" in second

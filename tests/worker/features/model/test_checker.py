@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from sluice.worker.errors import TransientError
+from sluice.worker.execution.process_pool import confine
+from sluice.worker.features.model.checker import checker as module
+from sluice.worker.features.model.checker import child as checker_child
+from sluice.worker.features.model.checker.checker import Checker, CheckLimitExceeded
 from tests.support.waiting import eventually
-from worker.errors import TransientError
-from worker.execution.process_pool import confine
-from worker.features.model.checker import checker as module
-from worker.features.model.checker import child as checker_child
-from worker.features.model.checker.checker import Checker, CheckLimitExceeded
 
 REDOS = {"type": "string", "pattern": "^(a+)+$"}
 HARD = "a" * 64 + "!"

@@ -9,13 +9,10 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from common.errors import SettingsError
-from tests.support.model.answers import Answer, body_answer, error_answer, vector_of
-from tests.support.model.server import LOADING
-from tests.support.worker.model import MakeModel, ModelHarness, announce
-from worker.errors import NotNow
-from worker.features.model.endpoint import RESTART_GRACE_S, EndpointLocator, parse_endpoint
-from worker.features.model.errors import (
+from sluice.common.errors import SettingsError
+from sluice.worker.errors import NotNow
+from sluice.worker.features.model.endpoint import RESTART_GRACE_S, EndpointLocator, parse_endpoint
+from sluice.worker.features.model.errors import (
     FirstTokenTimeout,
     ModelAnswerInvalid,
     ModelFailed,
@@ -24,7 +21,10 @@ from worker.features.model.errors import (
     NoModel,
     sanitize_text,
 )
-from worker.features.model.types import Usage
+from sluice.worker.features.model.types import Usage
+from tests.support.model.answers import Answer, body_answer, error_answer, vector_of
+from tests.support.model.server import LOADING
+from tests.support.worker.model import MakeModel, ModelHarness, announce
 
 
 def test_urls() -> None:

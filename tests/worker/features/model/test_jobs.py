@@ -10,12 +10,16 @@ from typing import Any
 
 import pytest
 
-from common.aio import cancel
-from common.contracts.jobs import EventType
-from common.contracts.workers import ModelState
-from common.jobs.queue_stats import QueueReading
-from common.observability.heartbeats import Heartbeat
-from common.process.usage import LoopLag
+from sluice.common.aio import cancel
+from sluice.common.contracts.jobs import EventType
+from sluice.common.contracts.workers import ModelState
+from sluice.common.jobs.queue_stats import QueueReading
+from sluice.common.observability.heartbeats import Heartbeat
+from sluice.common.process.usage import LoopLag
+from sluice.worker.execution.context import JobContext
+from sluice.worker.features.model.client import ModelClient
+from sluice.worker.features.model.types import ChatRequest
+from sluice.worker.monitoring.heartbeat import HeartbeatSender
 from tests.support.model.answers import Answer, Cut, error_answer, text_answer, tokens
 from tests.support.model.server import ModelServer
 from tests.support.waiting import eventually
@@ -23,10 +27,6 @@ from tests.support.worker.harness import MakeWorker, WorkerHarness, registry_of
 from tests.support.worker.model import FakeJob, RecordingSink, settings_for
 from tests.support.worker.timing import at_best_within
 from tests.support.worker.tools import events
-from worker.execution.context import JobContext
-from worker.features.model.client import ModelClient
-from worker.features.model.types import ChatRequest
-from worker.monitoring.heartbeat import HeartbeatSender
 
 
 class EventSink(RecordingSink):
@@ -150,9 +150,9 @@ async def test_a_busy_server_costs_no_attempt(
     start: Open, server: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However often it answers 429."""
-    monkeypatch.setattr("worker.features.model.availability.HELD_TASK_RETRY_S", 0.01)
-    monkeypatch.setattr("worker.features.model.requests.RETRY_DELAYS_S", ())
-    monkeypatch.setattr("worker.features.model.availability.FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr("sluice.worker.features.model.availability.HELD_TASK_RETRY_S", 0.01)
+    monkeypatch.setattr("sluice.worker.features.model.requests.RETRY_DELAYS_S", ())
+    monkeypatch.setattr("sluice.worker.features.model.availability.FIRST_PAUSE_S", 0.01)
     server.set_default(error_answer(429, "slow down"))
     jobs = await start()
     job_id = await jobs.post()

@@ -7,25 +7,25 @@ from typing import Any
 
 import pytest
 
-from common.contracts.workers import ModelState
-from common.errors import SettingsError
-from common.settings.base import load_settings
-from common.settings.worker import WorkerSettings
-from tests.support.model.answers import Answer, Cut, body_answer, error_answer, text_answer, tokens
-from tests.support.model.server import BROKEN, LOADING, READY
-from tests.support.waiting import eventually
-from tests.support.worker.model import MakeModel, ModelHarness, RecordingSink
-from worker.errors import JobError, NotNow, TransientError
-from worker.features.http_errors import parse_retry_after
-from worker.features.model.errors import (
+from sluice.common.contracts.workers import ModelState
+from sluice.common.errors import SettingsError
+from sluice.common.settings.base import load_settings
+from sluice.common.settings.worker import WorkerSettings
+from sluice.worker.errors import JobError, NotNow, TransientError
+from sluice.worker.features.http_errors import parse_retry_after
+from sluice.worker.features.model.errors import (
     ModelBroken,
     ModelFailed,
     ModelRefused,
     ModelUnavailable,
     NoModel,
 )
-from worker.features.model.requests import RETRY_DELAYS_S
-from worker.features.model.wire.http import MOST_RETRY_AFTER_S
+from sluice.worker.features.model.requests import RETRY_DELAYS_S
+from sluice.worker.features.model.wire.http import MOST_RETRY_AFTER_S
+from tests.support.model.answers import Answer, Cut, body_answer, error_answer, text_answer, tokens
+from tests.support.model.server import BROKEN, LOADING, READY
+from tests.support.waiting import eventually
+from tests.support.worker.model import MakeModel, ModelHarness, RecordingSink
 
 STREAMED_ERROR = b'data: {"error":{"code":500,"message":"oops"}}\n\n'
 

@@ -10,20 +10,20 @@ from typing import Any
 
 import pytest
 
-from common.aio import STALL_THRESHOLD_S
-from common.contracts.workers import ModelState
-from tests.support.model.answers import Answer, text_answer, tokens
-from tests.support.waiting import eventually
-from tests.support.worker.model import FakeJob, MakeModel, ModelHarness, RecordingSink
-from worker.errors import NotNow
-from worker.features.model.errors import (
+from sluice.common.aio import STALL_THRESHOLD_S
+from sluice.common.contracts.workers import ModelState
+from sluice.worker.errors import NotNow
+from sluice.worker.features.model.errors import (
     FirstTokenTimeout,
     IdleTimeout,
     ModelConnectTimeout,
     ModelTooSlow,
     TotalTimeout,
 )
-from worker.features.model.timeouts import ModelTimeouts, Stopwatch
+from sluice.worker.features.model.timeouts import ModelTimeouts, Stopwatch
+from tests.support.model.answers import Answer, text_answer, tokens
+from tests.support.waiting import eventually
+from tests.support.worker.model import FakeJob, MakeModel, ModelHarness, RecordingSink
 
 #: One short timeout each, so that on a stalled machine no other one expires first.
 FIRST = {"model_first_token_timeout_s": 0.5}
@@ -43,7 +43,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
     monkeypatch.setattr(
-        "worker.features.model.requests.Stopwatch",
+        "sluice.worker.features.model.requests.Stopwatch",
         lambda budgets: Stopwatch(budgets, lambda: made.now),
     )
     return made
@@ -108,7 +108,7 @@ async def test_after_a_stall_received_tokens_are_read_first(make_model: MakeMode
 async def test_a_server_that_does_not_close_the_stream(
     model: ModelHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.features.model.timeouts.TRAILER_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("sluice.worker.features.model.timeouts.TRAILER_TIMEOUT_S", 0.2)
     end: dict[str, Any] = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
     model.server.add_answers(Answer([*tokens("a b"), end, 30.0], finish=None, done=False))
     answer = await asyncio.wait_for(model.ask(), 20)
@@ -274,7 +274,7 @@ async def test_canceled_while_it_waits_for_a_slot(model: ModelHarness) -> None:
 async def test_canceled_between_two_tries(
     model: ModelHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.features.model.requests.MOST_INLINE_WAIT_S", 60.0)
+    monkeypatch.setattr("sluice.worker.features.model.requests.MOST_INLINE_WAIT_S", 60.0)
     busy = Answer(status=503, body=b"busy", headers={"Retry-After": "60"})
     job, asking, seen = await model.begin(busy)
     await seen.over.wait()

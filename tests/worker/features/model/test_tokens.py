@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from common.contracts.models import ModelStep
-from common.contracts.queue import Answer
-from common.jobs.store import Lease, PendingEvent, WorkerIdentity
+from sluice.common.contracts.models import ModelStep
+from sluice.common.contracts.queue import Answer
+from sluice.common.jobs.store import Lease, PendingEvent, WorkerIdentity
+from sluice.worker.errors import AttemptLost
+from sluice.worker.execution import context as contexts
+from sluice.worker.execution.context import EventBuffer, JobContext, Outbox
+from sluice.worker.features.model import token_events as module
+from sluice.worker.features.model.token_events import TokenStream, fix_surrogates
+from sluice.worker.features.model.types import Completion, Usage
 from tests.support.waiting import eventually
-from worker.errors import AttemptLost
-from worker.execution import context as contexts
-from worker.execution.context import EventBuffer, JobContext, Outbox
-from worker.features.model import token_events as module
-from worker.features.model.token_events import TokenStream, fix_surrogates
-from worker.features.model.types import Completion, Usage
 
 
 class RecordingStore:

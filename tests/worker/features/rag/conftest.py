@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator
 import pytest
 from hypothesis import settings
 
-from common.contracts.jobs import JobKeys
-from common.jobs.store import WorkerIdentity
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.jobs.store import WorkerIdentity
+from sluice.worker.features.rag.service import RagService
+from sluice.worker.handlers import rag as handler
+from sluice.worker.registry import Registry
 from tests.support.servers import Backend
 from tests.support.worker.rag import RagMaker, RagWorker, ScriptedModel, WordEmbedder
-from worker.features.rag.service import RagService
-from worker.handlers import rag as handler
-from worker.registry import Registry
 
 settings.register_profile("sluice", deadline=None, database=None, derandomize=True)
 settings.load_profile("sluice")

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sluice.worker.execution.context import JobContext
+from sluice.worker.features.model.errors import ModelBroken, ModelUnavailable, NoModel
+from sluice.worker.features.rag import answering
+from sluice.worker.features.rag.answering import extract_citations, find_citations, find_support
+from sluice.worker.features.rag.search import Hit
 from tests.support.waiting import eventually
 from tests.support.worker.rag import RagMaker, RagWorker, ScriptedModel, WordEmbedder
-from worker.execution.context import JobContext
-from worker.features.model.errors import ModelBroken, ModelUnavailable, NoModel
-from worker.features.rag import answering
-from worker.features.rag.answering import extract_citations, find_citations, find_support
-from worker.features.rag.search import Hit
 
 LEASES = (
     "A lease lasts thirty seconds. It is renewed at a third of that time. "

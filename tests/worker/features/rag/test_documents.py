@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from common.contracts.rag import SearchMode
-from common.features.rag.documents import RagReader
+from sluice.common.contracts.rag import SearchMode
+from sluice.common.features.rag.documents import RagReader
+from sluice.worker.features.rag.store import MOST_NAMESPACES
 from tests.support.worker.rag import RagMaker, RagWorker, WordEmbedder
-from worker.features.rag.store import MOST_NAMESPACES
 
 GATES = "# Gates\n\nA sluice is a gate that controls a stream.\n\n## Keys\n\nJobs have keys."
 TEA = "Green tea is brewed at eighty degrees. Black tea takes boiling water."

@@ -9,20 +9,20 @@ from typing import Any
 
 import pytest
 
-from common.contracts.rag import MOST_ALIASES, RagKeys
-from common.features.rag import ontology
-from common.features.rag.documents import DocumentRecord
-from common.features.rag.ontology import OntologyReader, TermEntry, term_key
+from sluice.common.contracts.rag import MOST_ALIASES, RagKeys
+from sluice.common.features.rag import ontology
+from sluice.common.features.rag.documents import DocumentRecord
+from sluice.common.features.rag.ontology import OntologyReader, TermEntry, term_key
+from sluice.worker.features.rag.errors import CorruptNamespace
+from sluice.worker.features.rag.index import cache as module
+from sluice.worker.features.rag.index.bm25 import Bm25Index
+from sluice.worker.features.rag.index.cache import NamespaceCache
+from sluice.worker.features.rag.index.namespace import MOST_WASTED, ChunkIndex, prepare_document
+from sluice.worker.features.rag.index.ontology import Ontology, expand_query, synonym_terms
+from sluice.worker.features.rag.store import RagStore, StoredText
+from sluice.worker.features.rag.text.chunking import split_chunks
+from sluice.worker.features.rag.text.terms import query_terms
 from tests.support.worker.rag import RagMaker, RagWorker, WordEmbedder
-from worker.features.rag.errors import CorruptNamespace
-from worker.features.rag.index import cache as module
-from worker.features.rag.index.bm25 import Bm25Index
-from worker.features.rag.index.cache import NamespaceCache
-from worker.features.rag.index.namespace import MOST_WASTED, ChunkIndex, prepare_document
-from worker.features.rag.index.ontology import Ontology, expand_query, synonym_terms
-from worker.features.rag.store import RagStore, StoredText
-from worker.features.rag.text.chunking import split_chunks
-from worker.features.rag.text.terms import query_terms
 
 pytestmark = pytest.mark.fakeredis_only
 
@@ -272,7 +272,7 @@ async def test_only_changed_texts_are_read(lexical: RagWorker, reads: list[int])
 async def test_a_large_namespace_is_read_in_batches(
     lexical: RagWorker, reads: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.features.rag.vectors.base.MOST_ITEMS", 2)
+    monkeypatch.setattr("sluice.worker.features.rag.vectors.base.MOST_ITEMS", 2)
     await add_texts(lexical)
     assert len(await lexical.found("text", top_k=9)) == 5
     assert reads == [2, 2, 1]

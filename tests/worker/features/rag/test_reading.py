@@ -11,18 +11,22 @@ from typing import Any
 
 import pytest
 
+from sluice.worker.errors import JobError
+from sluice.worker.execution.process_pool import confine
+from sluice.worker.features.rag.errors import DocumentTooLong, UnreadableDocument, UnsupportedMedia
+from sluice.worker.features.rag.parsing import child as reading_child
+from sluice.worker.features.rag.parsing import reader
+from sluice.worker.features.rag.parsing.child import HTML, PDF
+from sluice.worker.features.rag.parsing.encoding import decode
+from sluice.worker.features.rag.parsing.html import declared_charset, extract_html
+from sluice.worker.features.rag.parsing.reader import (
+    DocumentReader,
+    ParsedDocument,
+    SandboxedParser,
+)
 from tests.support.files.pdfs import assemble, bomb, encrypted, pdf
 from tests.support.waiting import eventually
 from tests.support.worker.rag import RagWorker
-from worker.errors import JobError
-from worker.execution.process_pool import confine
-from worker.features.rag.errors import DocumentTooLong, UnreadableDocument, UnsupportedMedia
-from worker.features.rag.parsing import child as reading_child
-from worker.features.rag.parsing import reader
-from worker.features.rag.parsing.child import HTML, PDF
-from worker.features.rag.parsing.encoding import decode
-from worker.features.rag.parsing.html import declared_charset, extract_html
-from worker.features.rag.parsing.reader import DocumentReader, ParsedDocument, SandboxedParser
 
 
 async def read(content: str | bytes, media_type: str = "", title: str = "") -> ParsedDocument:
@@ -184,7 +188,7 @@ async def test_a_document_that_takes_too_long_is_abandoned(monkeypatch: pytest.M
 
 LIMITED = """
 import json, sys; sys.path[:] = json.loads(sys.argv[1])
-from worker.features.rag.parsing import child
+from sluice.worker.features.rag.parsing import child
 child.CPU_S = 1
 child._limit()
 """

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from redis.exceptions import RedisError
 
-from common.contracts.rag import SearchMode
-from common.features.rag.documents import DocumentRecord
+from sluice.common.contracts.rag import SearchMode
+from sluice.common.features.rag.documents import DocumentRecord
+from sluice.worker.features.rag.index.namespace import ChunkRef, ScoredChunk
+from sluice.worker.features.rag.ingest import texts_to_embed
+from sluice.worker.features.rag.search import VECTOR_WEIGHT, fuse_rankings
+from sluice.worker.features.rag.text.chunking import Span
+from sluice.worker.features.rag.vectors.document_vectors import vector_name
 from tests.support.waiting import eventually
 from tests.support.worker.rag import RagMaker, RagWorker, WordEmbedder
-from worker.features.rag.index.namespace import ChunkRef, ScoredChunk
-from worker.features.rag.ingest import texts_to_embed
-from worker.features.rag.search import VECTOR_WEIGHT, fuse_rankings
-from worker.features.rag.text.chunking import Span
-from worker.features.rag.vectors.document_vectors import vector_name
 
 CARS = "A car has four wheels and an engine."
 CATS = "A cat sleeps on the sofa all day."

@@ -9,18 +9,18 @@ from typing import Any, NamedTuple
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from common.contracts.queue import Answer
-from common.contracts.rag import RagKeys
-from common.contracts.workflow.keys import WorkflowKeys
-from common.features.rag.documents import DocumentRecord
-from common.jobs.store import Fence
+from sluice.common.contracts.queue import Answer
+from sluice.common.contracts.rag import RagKeys
+from sluice.common.contracts.workflow.keys import WorkflowKeys
+from sluice.common.features.rag.documents import DocumentRecord
+from sluice.common.jobs.store import Fence
+from sluice.worker.errors import AttemptLost, TransientError
+from sluice.worker.features.rag import store as scripts
+from sluice.worker.features.rag.errors import CorruptNamespace, NamespaceFull
+from sluice.worker.features.rag.store import NewDocument, RagStore, WriteGuard
+from sluice.worker.features.rag.text.chunking import Span
 from tests.support.waiting import eventually
 from tests.support.worker.rag import RagMaker, RagWorker, WordEmbedder
-from worker.errors import AttemptLost, TransientError
-from worker.features.rag import store as scripts
-from worker.features.rag.errors import CorruptNamespace, NamespaceFull
-from worker.features.rag.store import NewDocument, RagStore, WriteGuard
-from worker.features.rag.text.chunking import Span
 
 RECORD = DocumentRecord("doc", "Title", "text/plain", 5, 1, "ab", "r1")
 DOCUMENT = NewDocument(RECORD, "Hällo", [Span(0, 5)], b"\0\0\0\0")

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from worker.features.rag.index.bm25 import K1, B, Bm25Index
-from worker.features.rag.parsing.outline import HEADING_CHARS, headings, paths, title
-from worker.features.rag.text import chunking
-from worker.features.rag.text.chunking import split_chunks, split_sentences
-from worker.features.rag.text.languages import COMMON_WORDS, detect_language
-from worker.features.rag.text.terms import MOST_WORDS, query_terms, terms
+from sluice.worker.features.rag.index.bm25 import K1, B, Bm25Index
+from sluice.worker.features.rag.parsing.outline import HEADING_CHARS, headings, paths, title
+from sluice.worker.features.rag.text import chunking
+from sluice.worker.features.rag.text.chunking import split_chunks, split_sentences
+from sluice.worker.features.rag.text.languages import COMMON_WORDS, detect_language
+from sluice.worker.features.rag.text.terms import MOST_WORDS, query_terms, terms
 
 #: Words, blanks, Markdown marks and sentence ends, in any order.
 _PIECES = st.sampled_from(

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from redis.exceptions import ResponseError
 
+from sluice.worker.features.rag.vectors import base
+from sluice.worker.features.rag.vectors import memory as numpy_vectors
+from sluice.worker.features.rag.vectors import redis as vector_set
+from sluice.worker.features.rag.vectors.base import VectorIndex, new_memory_index, pack_vectors
+from sluice.worker.features.rag.vectors.memory import FIRST_ROWS, NumpyVectorIndex
+from sluice.worker.features.rag.vectors.redis import BATCH_SIZE, RedisVectorIndex, has_vector_sets
 from tests.support.servers import BUNDLED, REDIS_8, SYSTEM, Backend, RealServer
-from worker.features.rag.vectors import base
-from worker.features.rag.vectors import memory as numpy_vectors
-from worker.features.rag.vectors import redis as vector_set
-from worker.features.rag.vectors.base import VectorIndex, new_memory_index, pack_vectors
-from worker.features.rag.vectors.memory import FIRST_ROWS, NumpyVectorIndex
-from worker.features.rag.vectors.redis import BATCH_SIZE, RedisVectorIndex, has_vector_sets
 
 KEY = "rag:default:vset"
 MEMORY, REDIS = "memory", "redis"

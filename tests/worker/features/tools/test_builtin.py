@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sluice.worker.features.tools.builtin.arguments import ToolInputError
+from sluice.worker.features.tools.builtin.calculator import evaluate
+from sluice.worker.features.tools.builtin.search_documents import search_tool
+from sluice.worker.features.tools.errors import InvalidArguments
+from sluice.worker.features.tools.toolbox import ToolBox
 from tests.support.worker.model import FakeJob
 from tests.support.worker.tools import CountedTools, use
-from worker.features.tools.builtin.arguments import ToolInputError
-from worker.features.tools.builtin.calculator import evaluate
-from worker.features.tools.builtin.search_documents import search_tool
-from worker.features.tools.errors import InvalidArguments
-from worker.features.tools.toolbox import ToolBox
 
 
 @pytest.mark.parametrize(

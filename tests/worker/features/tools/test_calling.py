@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from common import codec
-from common.errors import StoreUnavailable
+from sluice.common import codec
+from sluice.common.errors import StoreUnavailable
+from sluice.worker.errors import AttemptLost, JobError, TransientError
+from sluice.worker.features.tools import call as calling
+from sluice.worker.features.tools.call import ToolOutput
+from sluice.worker.features.tools.errors import CallCanceled, ToolFailed, ToolTimeout
+from sluice.worker.features.tools.tool import Call
+from sluice.worker.features.tools.toolbox import ToolBox
 from tests.support.worker.model import FakeJob
 from tests.support.worker.timing import at_best_within
 from tests.support.worker.tools import ANYTHING, raising, returning
-from worker.errors import AttemptLost, JobError, TransientError
-from worker.features.tools import call as calling
-from worker.features.tools.call import ToolOutput
-from worker.features.tools.errors import CallCanceled, ToolFailed, ToolTimeout
-from worker.features.tools.tool import Call
-from worker.features.tools.toolbox import ToolBox
 
 #: Limit from a request to its effect.
 PROMPTLY_S = 0.25

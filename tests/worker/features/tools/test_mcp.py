@@ -16,12 +16,8 @@ from typing import Any
 
 import pytest
 
-from common.contracts.models import McpState
-from tests.support import ports
-from tests.support.servers import missing
-from tests.support.waiting import eventually
-from tests.support.worker.model import FakeJob
-from worker.features.tools.errors import (
+from sluice.common.contracts.models import McpState
+from sluice.worker.features.tools.errors import (
     CallCanceled,
     InvalidArguments,
     OutcomeUnknown,
@@ -30,13 +26,17 @@ from worker.features.tools.errors import (
     ToolUnavailable,
     UnknownTool,
 )
-from worker.features.tools.mcp import connection
-from worker.features.tools.mcp import servers as mcp_servers
-from worker.features.tools.mcp.config import McpServer
-from worker.features.tools.mcp.connection import McpConnection
-from worker.features.tools.mcp.servers import McpServers
-from worker.features.tools.toolbox import ToolBox
-from worker.registry import WorkerServices
+from sluice.worker.features.tools.mcp import connection
+from sluice.worker.features.tools.mcp import servers as mcp_servers
+from sluice.worker.features.tools.mcp.config import McpServer
+from sluice.worker.features.tools.mcp.connection import McpConnection
+from sluice.worker.features.tools.mcp.servers import McpServers
+from sluice.worker.features.tools.toolbox import ToolBox
+from sluice.worker.registry import WorkerServices
+from tests.support import ports
+from tests.support.servers import missing
+from tests.support.waiting import eventually
+from tests.support.worker.model import FakeJob
 
 #: One test process imports mcp, not all of them.
 pytestmark = pytest.mark.xdist_group("mcp")

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from common.codec import json_pointer
-from common.json_schema import InvalidSchema, Schema
+from sluice.common.codec import json_pointer
+from sluice.common.json_schema import InvalidSchema, Schema
 
 ORDER = {
     "type": "object",

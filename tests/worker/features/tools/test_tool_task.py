@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from common.jobs.options import JobOptions
+from sluice.common.jobs.options import JobOptions
+from sluice.worker.errors import AttemptLost, JobError
+from sluice.worker.execution.executor import Outcome
+from sluice.worker.features.tools.tool import Call
+from sluice.worker.handlers import tool
+from sluice.worker.queue.claim import ClaimedJob
 from tests.support.worker.harness import MakeWorker, WorkerHarness, within
 from tests.support.worker.timing import at_best_within
 from tests.support.worker.tools import CountedTools, events, raising, returning, sleep_long
-from worker.errors import AttemptLost, JobError
-from worker.execution.executor import Outcome
-from worker.features.tools.tool import Call
-from worker.handlers import tool
-from worker.queue.claim import ClaimedJob
 
 
 class Page(BaseModel):

@@ -14,18 +14,18 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, Field, field_validator
 
-from common.errors import SettingsError
-from common.settings.base import load_settings
-from common.settings.worker import WorkerSettings
+from sluice.common.errors import SettingsError
+from sluice.common.settings.base import load_settings
+from sluice.common.settings.worker import WorkerSettings
+from sluice.worker.execution.checkpoints import MAX_STEPS
+from sluice.worker.features.agent.types import AgentLimits
+from sluice.worker.features.tools.errors import InvalidArguments, ToolUnavailable, UnknownTool
+from sluice.worker.features.tools.mcp import config
+from sluice.worker.features.tools.tool import Call, make_tool
+from sluice.worker.features.tools.toolbox import ToolBox
+from sluice.worker.main import build_registry
+from sluice.worker.registry import Registry
 from tests.support.worker.tools import ANYTHING, CountedTools
-from worker.execution.checkpoints import MAX_STEPS
-from worker.features.agent.types import AgentLimits
-from worker.features.tools.errors import InvalidArguments, ToolUnavailable, UnknownTool
-from worker.features.tools.mcp import config
-from worker.features.tools.tool import Call, make_tool
-from worker.features.tools.toolbox import ToolBox
-from worker.main import build_registry
-from worker.registry import Registry
 
 
 class Note(BaseModel):
@@ -338,10 +338,10 @@ def test_without_the_package_the_error_has_a_remedy(
 def test_packages_of_features_are_imported_on_demand() -> None:
     """Some are extras, and all cost memory."""
     code = (
-        "import sys, worker.features.images.pixels.formats\n"
-        "from worker.main import build_registry\n"
-        "from common.settings.base import load_settings\n"
-        "from common.settings.worker import WorkerSettings\n"
+        "import sys, sluice.worker.features.images.pixels.formats\n"
+        "from sluice.worker.main import build_registry\n"
+        "from sluice.common.settings.base import load_settings\n"
+        "from sluice.common.settings.worker import WorkerSettings\n"
         "build_registry(load_settings(WorkerSettings))\n"
         "print({'mcp', 'numpy', 'PIL', 'pillow_heif', 'httpx2'} & set(sys.modules))"
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from common.contracts.jobs import JobKeys
+from sluice.common.contracts.jobs import JobKeys
 from tests.support.servers import Backend
 from tests.support.worker.webhooks import WebhookHarness
 

@@ -16,22 +16,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.errors import SettingsError
-from common.features.workflows.webhooks.hosts import (
+from sluice.common.errors import SettingsError
+from sluice.common.features.workflows.webhooks.hosts import (
     AllowedHosts,
     WebhookRefused,
     check_url,
     is_public,
 )
-from common.settings.base import load_settings
-from common.settings.worker import WorkerSettings
-from worker.features.webhooks import dead_letter_file
-from worker.features.webhooks import service as origins_module
-from worker.features.webhooks.dead_letter_file import ROTATED_FILES, DeadLetterFile
-from worker.features.webhooks.delivery import RetryPolicy
-from worker.features.webhooks.request import build_callback, make_event_id, request_headers
-from worker.features.webhooks.sender import result_for_status
-from worker.features.webhooks.service import OriginLimits
+from sluice.common.settings.base import load_settings
+from sluice.common.settings.worker import WorkerSettings
+from sluice.worker.features.webhooks import dead_letter_file
+from sluice.worker.features.webhooks import service as origins_module
+from sluice.worker.features.webhooks.dead_letter_file import ROTATED_FILES, DeadLetterFile
+from sluice.worker.features.webhooks.delivery import RetryPolicy
+from sluice.worker.features.webhooks.request import build_callback, make_event_id, request_headers
+from sluice.worker.features.webhooks.sender import result_for_status
+from sluice.worker.features.webhooks.service import OriginLimits
 
 NOBODY = AllowedHosts()
 INWARD = [
@@ -279,7 +279,7 @@ def test_the_number_of_slow_origins_is_limited(monkeypatch: pytest.MonkeyPatch) 
 
 WRITER = """
 import json, sys
-from worker.features.webhooks.dead_letter_file import DeadLetterFile
+from sluice.worker.features.webhooks.dead_letter_file import DeadLetterFile
 file = DeadLetterFile(sys.argv[1], 40_000)
 for number in range(60):
     line = {"name": sys.argv[2], "number": number, "pad": "x" * 500}

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from common.aio import STALL_THRESHOLD_S
-from common.features.workflows.webhooks.hosts import AllowedHosts, IpAddress
+from sluice.common.aio import STALL_THRESHOLD_S
+from sluice.common.features.workflows.webhooks.hosts import AllowedHosts, IpAddress
+from sluice.worker.execution.concurrency import call_in_thread
+from sluice.worker.features.webhooks import sender as addresses
+from sluice.worker.features.webhooks.request import signature
+from sluice.worker.features.webhooks.sender import MOST_ANSWER_BYTES, DeliveryResult, Sender
 from tests.support.webhook_receiver import CUT, DRIP, HANG, Answer, Receiver, Script
-from worker.execution.concurrency import call_in_thread
-from worker.features.webhooks import sender as addresses
-from worker.features.webhooks.request import signature
-from worker.features.webhooks.sender import MOST_ANSWER_BYTES, DeliveryResult, Sender
 
 SECRET = b"s3cret"
 BODY = b'{"event_id":"x","n":1}'

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from common.contracts.webhooks import RedriveStatus
+from sluice.common.contracts.webhooks import RedriveStatus
+from sluice.worker.features.webhooks import service as service_module
+from sluice.worker.features.webhooks.request import make_event_id, signature
 from tests.support.waiting import eventually
 from tests.support.webhook_receiver import HANG, Answer, ReceivedRequest
 from tests.support.worker.webhooks import SECRET, WebhookHarness
-from worker.features.webhooks import service as service_module
-from worker.features.webhooks.request import make_event_id, signature
 
 
 def is_signed(got: ReceivedRequest) -> bool:

@@ -7,10 +7,10 @@ import json
 
 import pytest
 
-from common.contracts.webhooks import DEAD_LETTERS_KEPT, DeliveryOutcome, RedriveStatus
-from common.features.workflows.types import WorkflowAnswer
-from common.features.workflows.webhooks.dead_letters import WebhookDeadLetter
-from common.features.workflows.webhooks.store import ClaimedDelivery
+from sluice.common.contracts.webhooks import DEAD_LETTERS_KEPT, DeliveryOutcome, RedriveStatus
+from sluice.common.features.workflows.types import WorkflowAnswer
+from sluice.common.features.workflows.webhooks.dead_letters import WebhookDeadLetter
+from sluice.common.features.workflows.webhooks.store import ClaimedDelivery
 from tests.support.store.jobs import Proxy
 from tests.support.worker.webhooks import WebhookHarness
 

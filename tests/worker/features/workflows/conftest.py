@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from common.contracts.jobs import JobKeys
-from common.features.workflows.definitions import WorkflowDefinition
-from common.jobs.store import WorkerIdentity
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.features.workflows.definitions import WorkflowDefinition
+from sluice.common.jobs.store import WorkerIdentity
+from sluice.worker.features.workflows.registry import Step
+from sluice.worker.registry import Registry
 from tests.support.servers import Backend
 from tests.support.worker.workflows import FlowMaker, WorkflowWorker, registry_of
-from worker.features.workflows.registry import Step
-from worker.registry import Registry
 
 
 @pytest.fixture

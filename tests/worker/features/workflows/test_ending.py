@@ -9,8 +9,13 @@ from typing import Any
 
 import pytest
 
-from common.contracts.rag import RagKeys
-from common.features.workflows.effects import EffectStore, TermChange
+from sluice.common.contracts.rag import RagKeys
+from sluice.common.features.workflows.effects import EffectStore, TermChange
+from sluice.worker.errors import TransientError
+from sluice.worker.features.workflows.context import StepContext
+from sluice.worker.features.workflows.errors import StepError, StepLost
+from sluice.worker.features.workflows.output import StepItem, StepOutput
+from sluice.worker.features.workflows.split_steps import PartFailed, SplitStep
 from tests.support.waiting import eventually
 from tests.support.worker.computing import dies, double, takes_all_memory, works_for_ever
 from tests.support.worker.tools import events
@@ -23,11 +28,6 @@ from tests.support.worker.workflows import (
     gathering,
     nothing,
 )
-from worker.errors import TransientError
-from worker.features.workflows.context import StepContext
-from worker.features.workflows.errors import StepError, StepLost
-from worker.features.workflows.output import StepItem, StepOutput
-from worker.features.workflows.split_steps import PartFailed, SplitStep
 
 
 @pytest.mark.fakeredis_only

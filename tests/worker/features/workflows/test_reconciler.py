@@ -10,11 +10,17 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from common.aio import cancel
-from common.contracts.workflow.statuses import OnTimeout
-from common.features.workflows.definitions import ReviewOptions, WorkflowDefinition
-from common.features.workflows.effects import EffectStore
-from common.features.workflows.types import WorkflowAnswer, WorkflowOutcome
+from sluice.common.aio import cancel
+from sluice.common.contracts.workflow.statuses import OnTimeout
+from sluice.common.features.workflows.definitions import ReviewOptions, WorkflowDefinition
+from sluice.common.features.workflows.effects import EffectStore
+from sluice.common.features.workflows.types import WorkflowAnswer, WorkflowOutcome
+from sluice.worker.features.workflows import job_failure
+from sluice.worker.features.workflows.context import StepContext
+from sluice.worker.features.workflows.output import StepItem, StepOutput
+from sluice.worker.features.workflows.split_steps import SplitStep
+from sluice.worker.handlers import echo
+from sluice.worker.registry import Registry
 from tests.support.waiting import eventually
 from tests.support.worker.workflows import (
     FlowMaker,
@@ -22,12 +28,6 @@ from tests.support.worker.workflows import (
     definition,
     nothing,
 )
-from worker.features.workflows import job_failure
-from worker.features.workflows.context import StepContext
-from worker.features.workflows.output import StepItem, StepOutput
-from worker.features.workflows.split_steps import SplitStep
-from worker.handlers import echo
-from worker.registry import Registry
 
 FLOW = definition("gather", "sort")
 STEPS = {"gather": nothing, "sort": nothing}
@@ -111,7 +111,7 @@ async def test_a_hanging_repair_does_not_block_the_others(
     flows: FlowMaker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     worker = await idle(flows)
-    monkeypatch.setattr("worker.features.workflows.reconciler.REPAIR_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("sluice.worker.features.workflows.reconciler.REPAIR_TIMEOUT_S", 0.01)
     asked: list[str] = []
 
     async def hangs(self: EffectStore, job_id: str, *_: Any) -> list[str]:

@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from common.contracts.jobs import JobKeys
-from common.errors import SettingsError
-from common.redis.partitions import HOME_PARTITION, Partitions
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.errors import SettingsError
+from sluice.common.redis.partitions import HOME_PARTITION, Partitions
+from sluice.worker.execution.context import JobContext
+from sluice.worker.features.workflows.arguments import CoreJobIds
+from sluice.worker.features.workflows.context import StepContext
+from sluice.worker.features.workflows.errors import StepError, step_error_entry
+from sluice.worker.features.workflows.output import StepItem, StepOutput, step_result
+from sluice.worker.features.workflows.registry import Workflows
+from sluice.worker.features.workflows.split_steps import SplitStep
+from sluice.worker.registry import Registry
 from tests.support.worker.workflows import definition, nothing
-from worker.execution.context import JobContext
-from worker.features.workflows.arguments import CoreJobIds
-from worker.features.workflows.context import StepContext
-from worker.features.workflows.errors import StepError, step_error_entry
-from worker.features.workflows.output import StepItem, StepOutput, step_result
-from worker.features.workflows.registry import Workflows
-from worker.features.workflows.split_steps import SplitStep
-from worker.registry import Registry
 
 FLOW = definition("gather", "suggest", "review", "last")
 STEPS: dict[str, Any] = {"gather": nothing, "suggest": nothing, "last": nothing}
@@ -74,7 +74,7 @@ def register_workflows(workflows):
 
 
 def test_a_module_provides_workflows_and_handlers(tmp_path: Path, monkeypatch: Any) -> None:
-    more = "\nfrom worker.handlers.echo import register\n"
+    more = "\nfrom sluice.worker.handlers.echo import register\n"
     for source, tasks in ((_MODULE, []), (_MODULE + more, ["chat"])):
         registry = Registry()
         registry.load(module(tmp_path, monkeypatch, source))

@@ -8,7 +8,11 @@ from typing import Any
 
 import pytest
 
-from common.features.workflows.types import WorkflowAnswer, WorkflowOutcome
+from sluice.common.features.workflows.types import WorkflowAnswer, WorkflowOutcome
+from sluice.worker.errors import JobError, TransientError
+from sluice.worker.features.workflows.context import StepContext
+from sluice.worker.features.workflows.errors import StepError
+from sluice.worker.features.workflows.output import StepItem, StepOutput
 from tests.support.waiting import eventually
 from tests.support.worker.workflows import (
     TWO,
@@ -18,10 +22,6 @@ from tests.support.worker.workflows import (
     gathering,
     nothing,
 )
-from worker.errors import JobError, TransientError
-from worker.features.workflows.context import StepContext
-from worker.features.workflows.errors import StepError
-from worker.features.workflows.output import StepItem, StepOutput
 
 
 async def test_a_step_leaves_items_and_the_next_one_finds_them(flows: FlowMaker) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from worker.features.images.detect.choice import DetectorChoice
+    from sluice.worker.features.images.detect.choice import DetectorChoice
 
 
 def find_and_blur(choice: DetectorChoice, image: Image) -> tuple[str, list[dict[str, Any]]]:
@@ -18,6 +18,6 @@ def find_and_blur(choice: DetectorChoice, image: Image) -> tuple[str, list[dict[
 
     Returns the detector's name and the detections.
     """
-    from worker.features.images.detect import blur
+    from sluice.worker.features.images.detect import blur
 
     return blur.find_and_blur(choice, image)

@@ -11,15 +11,15 @@ from typing import Any, Final
 
 from PIL import Image, ImageFilter
 
-from common.contracts.images import Blur, DetectionKind, Detector
-from worker.features.images.detect import detectors
-from worker.features.images.detect.boxes import (
+from sluice.common.contracts.images import Blur, DetectionKind, Detector
+from sluice.worker.features.images.detect import detectors
+from sluice.worker.features.images.detect.boxes import (
     Detection,
     letterbox,
     suppress_overlaps,
     to_detections,
 )
-from worker.features.images.detect.choice import DetectorChoice
+from sluice.worker.features.images.detect.choice import DetectorChoice
 
 #: Fraction of a detection's width and height that is blurred around it, on each side.
 MARGIN: Final = 0.2
@@ -98,7 +98,7 @@ def detect(choice: DetectorChoice, image: Image.Image) -> list[Detection]:
 
 def self_test(choice: DetectorChoice) -> str:
     """Run the models on an empty image; returns why they cannot be used, '' if they can."""
-    from worker.features.images.detect.detectors import ModelUnusable
+    from sluice.worker.features.images.detect.detectors import ModelUnusable
 
     try:
         detect(choice, Image.new("RGB", (choice.size, choice.size), "gray"))

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 import numpy
 from PIL import Image
 
-from common.contracts.images import DetectionField, DetectionKind
+from sluice.common.contracts.images import DetectionField, DetectionKind
 
 #: Boxes with a higher intersection over union are the same object.
 OVERLAP_THRESHOLD: Final = 0.3

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from common.aio import cancel
-from common.contracts.images import Blur, Detector
-from common.errors import SettingsError
-from common.settings.models_dir import FACES_FILE, models_dir
-from worker.execution.process_pool.pool import ProcessPool
+from sluice.common.aio import cancel
+from sluice.common.contracts.images import Blur, Detector
+from sluice.common.errors import SettingsError
+from sluice.common.settings.models_dir import FACES_FILE, models_dir
+from sluice.worker.execution.process_pool.pool import ProcessPool
 
 if TYPE_CHECKING:
-    from common.settings.images import ImageWorkerSettings
+    from sluice.common.settings.images import ImageWorkerSettings
 
 _PACKAGES: Final = ("cv2", "numpy")
 _EXTRA_HINT: Final = "install sluice[faces]"
@@ -178,6 +178,6 @@ class DetectorSelfTest:
 
 
 def _self_test(choice: DetectorChoice) -> str:
-    from worker.features.images.detect.blur import self_test
+    from sluice.worker.features.images.detect.blur import self_test
 
     return self_test(choice)

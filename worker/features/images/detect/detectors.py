@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy
 
-from worker.features.images.detect.boxes import OVERLAP_THRESHOLD, Box, Pixels
+from sluice.worker.features.images.detect.boxes import OVERLAP_THRESHOLD, Box, Pixels
 
 
 class ModelUnusable(Exception):

@@ -5,7 +5,7 @@ Pillow is an optional extra, so nothing here imports it before an image is proce
 
 from __future__ import annotations
 
-from worker.features.images.pixels.types import ProcessingRequest, ProcessingResult
+from sluice.worker.features.images.pixels.types import ProcessingRequest, ProcessingResult
 
 
 def process(order: ProcessingRequest) -> ProcessingResult:
@@ -14,6 +14,6 @@ def process(order: ProcessingRequest) -> ProcessingResult:
     Raises InvalidImage if the image is invalid, MemoryError if it needs too much memory, and
     OSError if its files cannot be read or written.
     """
-    from worker.features.images.pixels.pipeline import process_image
+    from sluice.worker.features.images.pixels.pipeline import process_image
 
     return process_image(order)

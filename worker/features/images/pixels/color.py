@@ -9,8 +9,8 @@ from typing import IO, Any, Final, NamedTuple
 
 from PIL import Image, ImageChops, ImageCms
 
-from common.contracts.images import ErrorCode, FailureReason
-from worker.features.images.pixels.types import invalid_image
+from sluice.common.contracts.images import ErrorCode, FailureReason
+from sluice.worker.features.images.pixels.types import invalid_image
 
 #: Modes in which an image can be resized and from which a profile leads to sRGB.
 PLAIN_MODES: Final = frozenset({"L", "LA", "RGB", "RGBA", "CMYK"})

@@ -14,14 +14,14 @@ from typing import Final, NamedTuple
 
 from PIL import AvifImagePlugin, ExifTags, Image, ImageFile, PngImagePlugin
 
-from common.contracts.images import ErrorCode, FailureReason
-from worker.features.images.pixels.color import (
+from sluice.common.contracts.images import ErrorCode, FailureReason
+from sluice.worker.features.images.pixels.color import (
     clean_alpha,
     profile_from_codes,
     to_plain_mode,
     to_srgb,
 )
-from worker.features.images.pixels.formats import (
+from sluice.worker.features.images.pixels.formats import (
     FORMATS,
     HEAD_BYTES,
     gif_frames,
@@ -29,7 +29,7 @@ from worker.features.images.pixels.formats import (
     webp_is_complete,
     webp_size,
 )
-from worker.features.images.pixels.types import ImageLimits, InvalidImage, invalid_image
+from sluice.worker.features.images.pixels.types import ImageLimits, InvalidImage, invalid_image
 
 #: Limit of an unpacked colour profile in a PNG. (Pillow's default is 1 MB; profiles of printers are
 #: larger.)

@@ -13,18 +13,25 @@ from typing import Any, Final
 
 from PIL import Image
 
-from common.contracts.images import Blur, DetailField, Detector, ErrorCode, FailureReason, Stage
-from worker.execution.process_pool.child import note
-from worker.features.images.detect import find_and_blur
-from worker.features.images.pixels.decode import DecodedImage, decode
-from worker.features.images.pixels.formats import (
+from sluice.common.contracts.images import (
+    Blur,
+    DetailField,
+    Detector,
+    ErrorCode,
+    FailureReason,
+    Stage,
+)
+from sluice.worker.execution.process_pool.child import note
+from sluice.worker.features.images.detect import find_and_blur
+from sluice.worker.features.images.pixels.decode import DecodedImage, decode
+from sluice.worker.features.images.pixels.formats import (
     HEAD_BYTES,
     detect_format,
     matches_declared_type,
     missing_package_for,
 )
-from worker.features.images.pixels.placeholder import make_placeholder
-from worker.features.images.pixels.types import (
+from sluice.worker.features.images.pixels.placeholder import make_placeholder
+from sluice.worker.features.images.pixels.types import (
     InvalidImage,
     ProcessingRequest,
     ProcessingResult,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from common.contracts.images import ErrorCode, FailureReason
-from worker.features.images.pixels.formats import parse_formats
+from sluice.common.contracts.images import ErrorCode, FailureReason
+from sluice.worker.features.images.pixels.formats import parse_formats
 
 if TYPE_CHECKING:
-    from common.settings.images import ImageWorkerSettings
-    from worker.features.images.detect.choice import DetectorChoice
+    from sluice.common.settings.images import ImageWorkerSettings
+    from sluice.worker.features.images.detect.choice import DetectorChoice
 
 #: Message for each reason.
 REASON_MESSAGES: Final = {

@@ -11,11 +11,11 @@ import threading
 import time
 from typing import Any
 
-from worker.execution.concurrency import call_in_thread
-from worker.execution.process_pool import confine
-from worker.features.model.checker import child as checker_child
-from worker.features.model.checker.child import CPU_S, PYTHON, SCHEMA, VALUE
-from worker.registry import Service
+from sluice.worker.execution.concurrency import call_in_thread
+from sluice.worker.execution.process_pool import confine
+from sluice.worker.features.model.checker import child as checker_child
+from sluice.worker.features.model.checker.child import CPU_S, PYTHON, SCHEMA, VALUE
+from sluice.worker.registry import Service
 
 #: Wall-clock limit of one check; its CPU time is bounded far below.
 WALL_S = 30.0

@@ -13,8 +13,8 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from common.codec import json_pointer
-from worker.execution.process_pool.confine import limit_resources
+from sluice.common.codec import json_pointer
+from sluice.worker.execution.process_pool.confine import limit_resources
 
 #: CPU time of one check; the process ends when it is used up.
 CPU_S = 2.0

@@ -6,9 +6,9 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from common import codec
-from worker.features.model.errors import ModelAnswerInvalid, sanitize_text
-from worker.features.model.types import Usage
+from sluice.common import codec
+from sluice.worker.features.model.errors import ModelAnswerInvalid, sanitize_text
+from sluice.worker.features.model.types import Usage
 
 #: Marks the end of a stream.
 STREAM_END = b"[DONE]"

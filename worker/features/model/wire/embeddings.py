@@ -7,12 +7,17 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from common.text import plural
-from worker.features.model.endpoint import Endpoint
-from worker.features.model.errors import FirstTokenTimeout, ModelAnswerInvalid
-from worker.features.model.types import Usage
-from worker.features.model.wire.chunks import find_error, parse_json, parse_rows, parse_usage
-from worker.features.model.wire.http import ModelHttpClient, check_status, read_body, refused_error
+from sluice.common.text import plural
+from sluice.worker.features.model.endpoint import Endpoint
+from sluice.worker.features.model.errors import FirstTokenTimeout, ModelAnswerInvalid
+from sluice.worker.features.model.types import Usage
+from sluice.worker.features.model.wire.chunks import find_error, parse_json, parse_rows, parse_usage
+from sluice.worker.features.model.wire.http import (
+    ModelHttpClient,
+    check_status,
+    read_body,
+    refused_error,
+)
 
 
 async def request_embeddings(

@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from common import codec
-from worker.features.http_errors import parse_retry_after, root_cause
-from worker.features.model.endpoint import Endpoint
-from worker.features.model.errors import ModelAnswerInvalid, ModelRefused, sanitize_text
-from worker.features.model.wire.chunks import ServerError, parse_error
+from sluice.common import codec
+from sluice.worker.features.http_errors import parse_retry_after, root_cause
+from sluice.worker.features.model.endpoint import Endpoint
+from sluice.worker.features.model.errors import ModelAnswerInvalid, ModelRefused, sanitize_text
+from sluice.worker.features.model.wire.chunks import ServerError, parse_error
 
 if TYPE_CHECKING:
     import httpx2

@@ -13,20 +13,20 @@ from typing import Final
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from common.aio import cancel
-from common.contracts.rag import RagKeys
-from common.features.rag.documents import DocumentRecord
-from worker.errors import TransientError
-from worker.execution.concurrency import call_in_thread
-from worker.features.rag.index.namespace import (
+from sluice.common.aio import cancel
+from sluice.common.contracts.rag import RagKeys
+from sluice.common.features.rag.documents import DocumentRecord
+from sluice.worker.errors import TransientError
+from sluice.worker.execution.concurrency import call_in_thread
+from sluice.worker.features.rag.index.namespace import (
     ChunkIndex,
     IndexedDocument,
     ScoredChunk,
     prepare_document,
 )
-from worker.features.rag.index.ontology import Ontology, SynonymMatch
-from worker.features.rag.store import RagStore, StoredText
-from worker.features.rag.vectors.base import (
+from sluice.worker.features.rag.index.ontology import Ontology, SynonymMatch
+from sluice.worker.features.rag.store import RagStore, StoredText
+from sluice.worker.features.rag.vectors.base import (
     DimensionMismatch,
     PackedVectors,
     VectorIndex,
@@ -34,8 +34,8 @@ from worker.features.rag.vectors.base import (
     have_numpy,
     new_memory_index,
 )
-from worker.features.rag.vectors.document_vectors import DocumentVectors, vector_name
-from worker.features.rag.vectors.redis import RedisVectorIndex, has_vector_sets
+from sluice.worker.features.rag.vectors.document_vectors import DocumentVectors, vector_name
+from sluice.worker.features.rag.vectors.redis import RedisVectorIndex, has_vector_sets
 
 #: Records read per batch.
 MOST_RECORDS: Final = 256

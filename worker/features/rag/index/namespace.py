@@ -8,15 +8,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from common.features.rag.documents import DocumentRecord
-from worker.features.rag.index.bm25 import Bm25Index
-from worker.features.rag.index.ontology import SynonymMatch, synonym_terms
-from worker.features.rag.parsing import outline
-from worker.features.rag.parsing.reader import has_markup
-from worker.features.rag.store import ByteSpan, StoredText
-from worker.features.rag.text.chunking import Span
-from worker.features.rag.text.languages import ENGLISH, detect_language
-from worker.features.rag.text.terms import query_terms, terms
+from sluice.common.features.rag.documents import DocumentRecord
+from sluice.worker.features.rag.index.bm25 import Bm25Index
+from sluice.worker.features.rag.index.ontology import SynonymMatch, synonym_terms
+from sluice.worker.features.rag.parsing import outline
+from sluice.worker.features.rag.parsing.reader import has_markup
+from sluice.worker.features.rag.store import ByteSpan, StoredText
+from sluice.worker.features.rag.text.chunking import Span
+from sluice.worker.features.rag.text.languages import ENGLISH, detect_language
+from sluice.worker.features.rag.text.terms import query_terms, terms
 
 #: Estimated memory of a document and of a chunk, without their words.
 DOCUMENT_BYTES: Final = 1000

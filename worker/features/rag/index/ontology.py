@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Final, NamedTuple
 
-from common.features.rag.ontology import TermEntry
-from worker.features.rag.index.bm25 import Name
-from worker.features.rag.text.terms import Token, query_terms, tokenize
+from sluice.common.features.rag.ontology import TermEntry
+from sluice.worker.features.rag.index.bm25 import Name
+from sluice.worker.features.rag.text.terms import Token, query_terms, tokenize
 
 #: Matches per query, and synonyms used of each.
 MOST_MATCHES: Final = 16

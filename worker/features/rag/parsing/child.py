@@ -11,9 +11,9 @@ import signal
 import sys
 from typing import Final
 
-from worker.execution.process_pool.confine import limit_resources
-from worker.features.rag.parsing.html import ExtractedText, extract_html
-from worker.features.rag.parsing.pdf import UnreadablePdf, extract_pdf
+from sluice.worker.execution.process_pool.confine import limit_resources
+from sluice.worker.features.rag.parsing.html import ExtractedText, extract_html
+from sluice.worker.features.rag.parsing.pdf import UnreadablePdf, extract_pdf
 
 #: Limits for one document: CPU time, wall-clock time and memory.
 CPU_S: Final = 20

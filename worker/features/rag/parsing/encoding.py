@@ -6,7 +6,7 @@ import codecs
 import re
 from typing import Final
 
-from worker.features.rag.errors import UnreadableDocument
+from sluice.worker.features.rag.errors import UnreadableDocument
 
 #: Order matters: the byte order mark of UTF-32-LE begins with that of UTF-16-LE.
 _MARKS: Final = (

@@ -6,7 +6,7 @@ import io
 import logging
 from typing import Any
 
-from worker.features.rag.parsing.html import ExtractedText
+from sluice.worker.features.rag.parsing.html import ExtractedText
 
 
 class UnreadablePdf(Exception):

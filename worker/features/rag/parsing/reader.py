@@ -10,13 +10,13 @@ from email.message import Message
 from functools import partial
 from typing import Final, NamedTuple
 
-from worker.execution.concurrency import call_in_thread
-from worker.execution.process_pool import confine
-from worker.features.rag.errors import DocumentTooLong, UnreadableDocument, UnsupportedMedia
-from worker.features.rag.parsing import child as reading_child
-from worker.features.rag.parsing import encoding, outline
-from worker.features.rag.parsing.child import FAULT, HTML, PDF, TEXT, TITLE, WALL_S
-from worker.features.rag.parsing.html import ExtractedText, declared_charset
+from sluice.worker.execution.concurrency import call_in_thread
+from sluice.worker.execution.process_pool import confine
+from sluice.worker.features.rag.errors import DocumentTooLong, UnreadableDocument, UnsupportedMedia
+from sluice.worker.features.rag.parsing import child as reading_child
+from sluice.worker.features.rag.parsing import encoding, outline
+from sluice.worker.features.rag.parsing.child import FAULT, HTML, PDF, TEXT, TITLE, WALL_S
+from sluice.worker.features.rag.parsing.html import ExtractedText, declared_charset
 
 _LIMIT_EXCEEDED: Final = (
     "reading it takes too much time or memory; send a smaller one, or plain text"

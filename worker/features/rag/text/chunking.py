@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from worker.features.rag.parsing.outline import lines
+from sluice.worker.features.rag.parsing.outline import lines
 
 
 class Span(NamedTuple):

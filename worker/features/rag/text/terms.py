@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from worker.features.rag.text.languages import COMMON_WORDS, stem
+from sluice.worker.features.rag.text.languages import COMMON_WORDS, stem
 
 #: Longer words are cut: stemming them is slow, and queries do not contain them.
 MOST_CHARS: Final = 64

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from worker.features.rag.vectors.memory import NumpyVectorIndex
+    from sluice.worker.features.rag.vectors.memory import NumpyVectorIndex
 
 T = TypeVar("T")
 
@@ -116,6 +116,6 @@ def have_numpy() -> bool:
 
 def new_memory_index() -> NumpyVectorIndex:
     """Vector index in this process. Imports numpy, which is slow."""
-    from worker.features.rag.vectors.memory import NumpyVectorIndex
+    from sluice.worker.features.rag.vectors.memory import NumpyVectorIndex
 
     return NumpyVectorIndex()

@@ -7,11 +7,11 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from common.contracts.rag import RagKeys
-from common.features.rag.documents import DocumentRecord
-from worker.features.rag.index.namespace import ChunkRef, ScoredChunk
-from worker.features.rag.store import RagStore
-from worker.features.rag.vectors.base import (
+from sluice.common.contracts.rag import RagKeys
+from sluice.common.features.rag.documents import DocumentRecord
+from sluice.worker.features.rag.index.namespace import ChunkRef, ScoredChunk
+from sluice.worker.features.rag.store import RagStore
+from sluice.worker.features.rag.vectors.base import (
     FLOAT_BYTES,
     DimensionMismatch,
     PackedVectors,

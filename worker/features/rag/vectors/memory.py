@@ -1,7 +1,6 @@
 """Vector index in the memory of one process: exact, by comparison with every vector.
 
-Importing this module imports numpy; `worker.features.rag.vectors.base.new_memory_index` does so on
-demand.
+Importing this module imports numpy; `new_memory_index` in `vectors/base.py` does so on demand.
 """
 
 from __future__ import annotations
@@ -10,8 +9,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
-from worker.features.embedding.minilm import NDArray, np
-from worker.features.rag.vectors.base import DimensionMismatch, PackedVectors, VectorMatch
+from sluice.worker.features.embedding.minilm import NDArray, np
+from sluice.worker.features.rag.vectors.base import DimensionMismatch, PackedVectors, VectorMatch
 
 #: Initial capacity in rows; it grows by half.
 FIRST_ROWS: Final = 256

@@ -10,7 +10,7 @@ import orjson
 from redis.asyncio import Redis
 from redis.exceptions import NoPermissionError, ResponseError
 
-from worker.features.rag.vectors.base import (
+from sluice.worker.features.rag.vectors.base import (
     FLOAT_BYTES,
     DimensionMismatch,
     PackedVectors,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from worker.features.tools.builtin.calculator import calculator
-from worker.features.tools.builtin.dates import date_math, now
-from worker.features.tools.builtin.json_pick import json_pick
-from worker.features.tools.builtin.text_stats import text_stats
-from worker.features.tools.builtin.units import convert_units
+from sluice.worker.features.tools.builtin.calculator import calculator
+from sluice.worker.features.tools.builtin.dates import date_math, now
+from sluice.worker.features.tools.builtin.json_pick import json_pick
+from sluice.worker.features.tools.builtin.text_stats import text_stats
+from sluice.worker.features.tools.builtin.units import convert_units
 
 if TYPE_CHECKING:
-    from worker.features.tools.toolbox import ToolBox
+    from sluice.worker.features.tools.toolbox import ToolBox
 
 #: Each tool is named after its function, and may be repeated after a crash.
 _FUNCTIONS: Final = (calculator, now, date_math, convert_units, text_stats, json_pick)

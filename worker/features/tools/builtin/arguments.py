@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 
-from worker.features.tools.errors import ToolFailed
+from sluice.worker.features.tools.errors import ToolFailed
 
 
 class Arguments(BaseModel):

@@ -11,8 +11,8 @@ from typing import Any
 
 from pydantic import Field
 
-from worker.features.tools.builtin.arguments import Arguments, ToolInputError
-from worker.features.tools.tool import Call
+from sluice.worker.features.tools.builtin.arguments import Arguments, ToolInputError
+from sluice.worker.features.tools.tool import Call
 
 Number = int | float
 

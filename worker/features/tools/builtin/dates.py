@@ -9,8 +9,8 @@ from zoneinfo import ZoneInfo
 
 from pydantic import Field, model_validator
 
-from worker.features.tools.builtin.arguments import Arguments, ToolInputError
-from worker.features.tools.tool import Call
+from sluice.worker.features.tools.builtin.arguments import Arguments, ToolInputError
+from sluice.worker.features.tools.tool import Call
 
 LONGEST_ZONE = 64
 #: Largest number of units that can be added; years have at most four digits.

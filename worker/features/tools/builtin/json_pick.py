@@ -7,9 +7,9 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from common import codec
-from worker.features.tools.builtin.arguments import Arguments, ToolInputError
-from worker.features.tools.tool import Call
+from sluice.common import codec
+from sluice.worker.features.tools.builtin.arguments import Arguments, ToolInputError
+from sluice.worker.features.tools.tool import Call
 
 MOST_CHARS = 200_000
 #: An array index: no sign, no leading zero.

@@ -8,10 +8,10 @@ from typing import Any, Protocol
 
 from pydantic import Field
 
-from common.codec import schema_pattern
-from common.contracts.rag import DEFAULT_NAMESPACE, NAMESPACE_PATTERN
-from worker.features.tools.builtin.arguments import Arguments
-from worker.features.tools.tool import Call, Tool, make_tool
+from sluice.common.codec import schema_pattern
+from sluice.common.contracts.rag import DEFAULT_NAMESPACE, NAMESPACE_PATTERN
+from sluice.worker.features.tools.builtin.arguments import Arguments
+from sluice.worker.features.tools.tool import Call, Tool, make_tool
 
 MOST_HITS = 20
 

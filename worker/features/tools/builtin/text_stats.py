@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import Field
 
-from worker.features.tools.builtin.arguments import Arguments
-from worker.features.tools.tool import Call
+from sluice.worker.features.tools.builtin.arguments import Arguments
+from sluice.worker.features.tools.tool import Call
 
 MOST_CHARS = 100_000
 _WORD = re.compile(r"\w+(?:['’-]\w+)*")

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from pydantic import Field
 
-from worker.features.tools.builtin.arguments import Arguments, ToolInputError
-from worker.features.tools.tool import Call
+from sluice.worker.features.tools.builtin.arguments import Arguments, ToolInputError
+from sluice.worker.features.tools.tool import Call
 
 #: By quantity: each unit as a multiple of the first.
 _FACTORS: Final[dict[str, dict[str, float]]] = {

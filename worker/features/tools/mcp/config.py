@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from common.contracts.models import RESERVED_TOOLS
-from common.errors import SettingsError
+from sluice.common.contracts.models import RESERVED_TOOLS
+from sluice.common.errors import SettingsError
 
 #: Name of a server; its tools are called `name.tool`.
 NAME = re.compile(r"\A[A-Za-z][A-Za-z0-9_-]{0,31}\Z")

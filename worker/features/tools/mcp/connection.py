@@ -8,12 +8,12 @@ import random
 import time
 from typing import TYPE_CHECKING, Any
 
-from common.contracts.models import McpState
-from common.observability.heartbeats import McpReading
-from worker.features.tools.errors import OutcomeUnknown, ToolFailed, ToolUnavailable
-from worker.features.tools.mcp import protocol
-from worker.features.tools.mcp.config import McpServer
-from worker.features.tools.tool import Call, Tool, make_tool
+from sluice.common.contracts.models import McpState
+from sluice.common.observability.heartbeats import McpReading
+from sluice.worker.features.tools.errors import OutcomeUnknown, ToolFailed, ToolUnavailable
+from sluice.worker.features.tools.mcp import protocol
+from sluice.worker.features.tools.mcp.config import McpServer
+from sluice.worker.features.tools.tool import Call, Tool, make_tool
 
 if TYPE_CHECKING:
     from mcp import Client

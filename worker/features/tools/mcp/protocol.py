@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from common.version import VERSION
-from worker.features.tools.mcp import child
-from worker.features.tools.mcp.config import McpServer
+from sluice.common.version import VERSION
+from sluice.worker.features.tools.mcp import child
+from sluice.worker.features.tools.mcp.config import McpServer
 
 if TYPE_CHECKING:
     from mcp import Client

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from common.observability.heartbeats import McpReading
-from worker.features.tools.mcp.config import McpServer
-from worker.features.tools.mcp.connection import CLOSE_S, McpConnection
-from worker.features.tools.toolbox import ToolBox
-from worker.registry import Service, WorkerServices
+from sluice.common.observability.heartbeats import McpReading
+from sluice.worker.features.tools.mcp.config import McpServer
+from sluice.worker.features.tools.mcp.connection import CLOSE_S, McpConnection
+from sluice.worker.features.tools.toolbox import ToolBox
+from sluice.worker.registry import Service, WorkerServices
 
 log = logging.getLogger(__name__)
 

@@ -6,18 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
-from common import codec
-from common.contracts.rag import MOST_ALIASES, NAME_CHARS
-from common.contracts.workflow.statuses import (
+from sluice.common import codec
+from sluice.common.contracts.rag import MOST_ALIASES, NAME_CHARS
+from sluice.common.contracts.workflow.statuses import (
     ItemStatus,
     ProposalField,
     ProposalKind,
     WorkflowError,
 )
-from common.features.rag.ontology import TermEntry, normalize_name, term_key
-from common.features.workflows.effects import Effects, TermChange
-from common.features.workflows.records import Item
-from worker.features.workflows.errors import StepError
+from sluice.common.features.rag.ontology import TermEntry, normalize_name, term_key
+from sluice.common.features.workflows.effects import Effects, TermChange
+from sluice.common.features.workflows.records import Item
+from sluice.worker.features.workflows.errors import StepError
 
 #: Kinds that add an alias to a term.
 _ALIAS_KINDS: Final = (ProposalKind.TERM_ALIAS, ProposalKind.TERM_MERGE)

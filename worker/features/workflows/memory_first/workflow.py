@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from common.features.workflows.memory_first import (
+from sluice.common.features.workflows.memory_first import (
     ANALYTICS,
     APPLY,
     DEFINITION,
@@ -13,17 +13,17 @@ from common.features.workflows.memory_first import (
     SOURCES,
     SUMMARIZE,
 )
-from worker.features.workflows.memory_first.steps.analytics import AnalyticsStep
-from worker.features.workflows.memory_first.steps.apply import ApplyStep
-from worker.features.workflows.memory_first.steps.extract import ExtractStep
-from worker.features.workflows.memory_first.steps.proposals import ProposalsStep
-from worker.features.workflows.memory_first.steps.sources import SourcesStep
-from worker.features.workflows.memory_first.steps.summarize import SummarizeStep
+from sluice.worker.features.workflows.memory_first.steps.analytics import AnalyticsStep
+from sluice.worker.features.workflows.memory_first.steps.apply import ApplyStep
+from sluice.worker.features.workflows.memory_first.steps.extract import ExtractStep
+from sluice.worker.features.workflows.memory_first.steps.proposals import ProposalsStep
+from sluice.worker.features.workflows.memory_first.steps.sources import SourcesStep
+from sluice.worker.features.workflows.memory_first.steps.summarize import SummarizeStep
 
 if TYPE_CHECKING:
-    from common.settings.worker import WorkerSettings
-    from worker.features.shared import SharedServices
-    from worker.registry import Registry
+    from sluice.common.settings.worker import WorkerSettings
+    from sluice.worker.features.shared import SharedServices
+    from sluice.worker.registry import Registry
 
 
 def register(registry: Registry, settings: WorkerSettings, shared: SharedServices) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from common.features.images.storage.spool import Spool
+from sluice.common.features.images.storage.spool import Spool
 
 IMAGE, UPLOAD = "0f0e0d0c-1111-4222-8333-444455556666", "0123456789abcdef"
 

@@ -19,13 +19,13 @@ import boto3
 import httpx
 import pytest
 
-from common.errors import SettingsError
-from common.features.images.storage.base import Storage, StorageError
-from common.features.images.storage.directory import DirectoryStorage
-from common.features.images.storage.factory import create_spool, create_storage
-from common.features.images.storage.s3 import Bucket, S3Storage
-from common.settings.base import load_settings
-from common.settings.worker import WorkerSettings
+from sluice.common.errors import SettingsError
+from sluice.common.features.images.storage.base import Storage, StorageError
+from sluice.common.features.images.storage.directory import DirectoryStorage
+from sluice.common.features.images.storage.factory import create_spool, create_storage
+from sluice.common.features.images.storage.s3 import Bucket, S3Storage
+from sluice.common.settings.base import load_settings
+from sluice.common.settings.worker import WorkerSettings
 
 #: One test process loads boto3, not all of them.
 pytestmark = pytest.mark.xdist_group("s3")

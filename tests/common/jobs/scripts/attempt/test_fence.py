@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from common.contracts.queue import Answer
-from common.jobs.store import Lease
+from sluice.common.contracts.queue import Answer
+from sluice.common.jobs.store import Lease
 from tests.support.store.jobs import FAILED, StoreHarness, note
 
 UNSENT: dict[str, Any] = {"first": 1, "events": [note("late")]}

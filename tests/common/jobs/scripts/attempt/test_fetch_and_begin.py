@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from common.contracts.jobs import QueueField
-from common.contracts.queue import DO_NOT_BEGIN, Answer
-from common.errors import CorruptKey
-from common.jobs.store import Claim, Lease
-from common.redis.scripts import Reply, unpack
+from sluice.common.contracts.jobs import QueueField
+from sluice.common.contracts.queue import DO_NOT_BEGIN, Answer
+from sluice.common.errors import CorruptKey
+from sluice.common.jobs.store import Claim, Lease
+from sluice.common.redis.scripts import Reply, unpack
 from tests.support.store.jobs import DONE, FAILED, StoreHarness
 
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from common.contracts.jobs import LEASE_MAX_MS
-from common.contracts.queue import Answer
-from common.jobs.store import Lease
+from sluice.common.contracts.jobs import LEASE_MAX_MS
+from sluice.common.contracts.queue import Answer
+from sluice.common.jobs.store import Lease
 from tests.support.store.jobs import DONE, FAILED, GIVEN_UP, WHY, StoreHarness, note
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-import common.jobs.scripts
-from common.contracts.queue import Answer
-from common.jobs.store import Lease
+import sluice.common.jobs.scripts
+from sluice.common.contracts.queue import Answer
+from sluice.common.jobs.store import Lease
 from tests.support.store.jobs import DONE, FAILED, StoreHarness, note
 
 
@@ -73,7 +73,7 @@ async def test_a_repeat_skips_events_of_its_attempt_already_written(harness: Sto
 async def test_events_are_capped_but_not_the_terminal_one(
     harness: StoreHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(common.jobs.scripts, "MAX_EVENTS_PER_JOB", 100)
+    monkeypatch.setattr(sluice.common.jobs.scripts, "MAX_EVENTS_PER_JOB", 100)
     lease = await harness.running()
     for first in range(1, 1000, 250):
         await harness.emit(lease, first, [note(str(n)) for n in range(first, first + 250)])

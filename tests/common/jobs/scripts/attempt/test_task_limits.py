@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from common.contracts.queue import Answer
-from common.jobs.store import Claim, Lease
+from sluice.common.contracts.queue import Answer
+from sluice.common.jobs.store import Claim, Lease
 from tests.support.store.jobs import DONE, FAILED, GIVEN_UP, StoreHarness
 
 

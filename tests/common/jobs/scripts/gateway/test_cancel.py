@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from common.contracts.queue import Answer
+from sluice.common.contracts.queue import Answer
 from tests.support.store.jobs import DONE, FAILED, GIVEN_UP, WHY, StoreHarness, note
 
 each_end = pytest.mark.parametrize(

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from common.contracts.access import AccessKeys
-from common.errors import (
+from sluice.common.contracts.access import AccessKeys
+from sluice.common.errors import (
     IdempotencyConflict,
     QueueFull,
     QuotaExceeded,
     RateLimited,
     ScheduleFull,
 )
-from common.jobs.limits import KeyLimits
-from common.jobs.store import AcceptedJob, NewJob
+from sluice.common.jobs.limits import KeyLimits
+from sluice.common.jobs.store import AcceptedJob, NewJob
 from tests.support.store.jobs import StoreHarness, new_job
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from common.contracts.queue import Answer
-from common.jobs.queue import DeadLetter, DeadLetterRedrive
+from sluice.common.contracts.queue import Answer
+from sluice.common.jobs.queue import DeadLetter, DeadLetterRedrive
 from tests.support.store.jobs import GIVEN_UP, StoreHarness
 
 

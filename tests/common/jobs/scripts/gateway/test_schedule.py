@@ -7,12 +7,12 @@ import contextlib
 
 import pytest
 
-from common.contracts.queue import Answer
-from common.errors import CorruptKey, IdempotencyConflict, ScheduleFull, SluiceError
-from common.jobs.queue import Promoter, QueueStore
-from common.jobs.scripts import CORE_SCRIPT
-from common.jobs.store import Claim, NewJob
-from common.redis.batching import ScriptBatcher
+from sluice.common.contracts.queue import Answer
+from sluice.common.errors import CorruptKey, IdempotencyConflict, ScheduleFull, SluiceError
+from sluice.common.jobs.queue import Promoter, QueueStore
+from sluice.common.jobs.scripts import CORE_SCRIPT
+from sluice.common.jobs.store import Claim, NewJob
+from sluice.common.redis.batching import ScriptBatcher
 from tests.support.store.jobs import StoreHarness, new_job
 
 
@@ -246,7 +246,7 @@ async def test_a_page_of_corrupt_jobs_does_not_block_the_rest(
     harness: StoreHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They stay due for ever; those behind them must be promoted nevertheless."""
-    monkeypatch.setattr("common.jobs.queue.PROMOTE_PAGE_SIZE", 2)
+    monkeypatch.setattr("sluice.common.jobs.queue.PROMOTE_PAGE_SIZE", 2)
     for name in ("x1", "x2"):
         await harness.client.set(harness.keys.job(name), "no hash", ex=600)
         await harness.client.zadd(harness.keys.scheduled, {name: 0})

@@ -8,10 +8,10 @@ import uuid
 
 import pytest
 
-import common.jobs.scripts
-from common.contracts.jobs import DeadReason
-from common.contracts.queue import Answer
-from common.errors import CorruptKey
+import sluice.common.jobs.scripts
+from sluice.common.contracts.jobs import DeadReason
+from sluice.common.contracts.queue import Answer
+from sluice.common.errors import CorruptKey
 from tests.support.store.jobs import StoreHarness
 
 REASON = "expired_before_start"
@@ -62,7 +62,7 @@ async def test_a_dead_letter_is_copied_once_then_acked(harness: StoreHarness) ->
 async def test_dead_letters_are_capped(
     harness: StoreHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(common.jobs.scripts, "MAX_DEAD_LETTERS", 10)
+    monkeypatch.setattr(sluice.common.jobs.scripts, "MAX_DEAD_LETTERS", 10)
     await harness.group()
     for _ in range(250):
         await harness.client.xadd(harness.keys.queue, {"x": "y" * 50})

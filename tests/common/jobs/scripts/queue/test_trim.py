@@ -6,16 +6,16 @@ import random
 
 import pytest
 
-import common.jobs.queue
-from common.errors import CorruptKey, QueueFull
+import sluice.common.jobs.queue
+from sluice.common.errors import CorruptKey, QueueFull
 from tests.support.servers import WITH_LAG
 from tests.support.store.jobs import StoreHarness, new_job
 
 
 @pytest.fixture
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(common.jobs.queue, "TRIM_PAGE", 16)
-    monkeypatch.setattr(common.jobs.queue, "TRIM_TOLERANCE", 8)
+    monkeypatch.setattr(sluice.common.jobs.queue, "TRIM_PAGE", 16)
+    monkeypatch.setattr(sluice.common.jobs.queue, "TRIM_TOLERANCE", 8)
 
 
 async def entries(harness: StoreHarness) -> list[str]:

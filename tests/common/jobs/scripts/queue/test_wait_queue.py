@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from common.jobs.wait_queue import WaitQueues, wait_queue_name
+from sluice.common.jobs.wait_queue import WaitQueues, wait_queue_name
 from tests.support.store.jobs import StoreHarness
 
 

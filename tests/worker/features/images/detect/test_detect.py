@@ -10,17 +10,22 @@ from typing import Any
 import pytest
 from PIL import Image, ImageChops, ImageDraw, ImageStat
 
-from common.contracts.images import Blur, DetectionKind, Detector
-from common.errors import SettingsError
-from common.settings.base import load_settings
-from common.settings.worker import WorkerSettings
+from sluice.common.contracts.images import Blur, DetectionKind, Detector
+from sluice.common.errors import SettingsError
+from sluice.common.settings.base import load_settings
+from sluice.common.settings.worker import WorkerSettings
+from sluice.worker.execution.process_pool.pool import ProcessPool
+from sluice.worker.features.images.detect import choice as choice_module
+from sluice.worker.features.images.detect import find_and_blur
+from sluice.worker.features.images.detect.blur import detect, self_test, with_margin
+from sluice.worker.features.images.detect.boxes import (
+    Box,
+    overlap,
+    suppress_overlaps,
+    to_detections,
+)
+from sluice.worker.features.images.detect.choice import DetectorChoice, choose_detector
 from tests.support.files.detection import NetOutput, astronaut, centerface, write_net
-from worker.execution.process_pool.pool import ProcessPool
-from worker.features.images.detect import choice as choice_module
-from worker.features.images.detect import find_and_blur
-from worker.features.images.detect.blur import detect, self_test, with_margin
-from worker.features.images.detect.boxes import Box, overlap, suppress_overlaps, to_detections
-from worker.features.images.detect.choice import DetectorChoice, choose_detector
 
 #: The same as in the worker.
 MEMORY_BYTES = 1536 * 1024 * 1024

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from sluice.worker.features.images.pixels.color import to_srgb
 from tests.support.files import bad_photos, color_profiles, photos
 from tests.support.files.pixels import Make, near, refusal
-from worker.features.images.pixels.color import to_srgb
 
 PATCHES = [
     (200, 60, 50), (60, 180, 70), (50, 70, 200), (128, 128, 128), (230, 220, 60), (20, 30, 25),

@@ -13,14 +13,14 @@ from dataclasses import replace
 import pytest
 from PIL import Image
 
-from common.contracts.images import Stage
+from sluice.common.contracts.images import Stage
+from sluice.worker.features.images.detect.choice import Detector, DetectorChoice
+from sluice.worker.features.images.pixels import pipeline
+from sluice.worker.features.images.pixels.placeholder import make_placeholder, thumbhash
+from sluice.worker.features.images.pixels.types import InvalidImage
 from tests.support.files import bad_photos, color_profiles, exif, photos
 from tests.support.files.photos import FORMATS, photograph
 from tests.support.files.pixels import LIMITS, Make, chunks, near
-from worker.features.images.detect.choice import Detector, DetectorChoice
-from worker.features.images.pixels import pipeline
-from worker.features.images.pixels.placeholder import make_placeholder, thumbhash
-from worker.features.images.pixels.types import InvalidImage
 
 
 @pytest.mark.parametrize("kind", FORMATS)

@@ -10,12 +10,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from sluice.worker.execution.process_pool.errors import OutOfMemory
+from sluice.worker.execution.process_pool.pool import ProcessPool
+from sluice.worker.features.images.pixels import process
+from sluice.worker.features.images.pixels.types import (
+    InvalidImage,
+    ProcessingRequest,
+    ProcessingResult,
+)
 from tests.support.files import bad_photos, photos
 from tests.support.files.pixels import LIMITS
-from worker.execution.process_pool.errors import OutOfMemory
-from worker.execution.process_pool.pool import ProcessPool
-from worker.features.images.pixels import process
-from worker.features.images.pixels.types import InvalidImage, ProcessingRequest, ProcessingResult
 
 #: The same as in the worker.
 MEMORY_BYTES = 1536 * 1024 * 1024

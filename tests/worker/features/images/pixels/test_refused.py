@@ -19,14 +19,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from common.contracts.images import ErrorCode, FailureReason
-from common.settings.images import ImageWorkerSettings
+from sluice.common.contracts.images import ErrorCode, FailureReason
+from sluice.common.settings.images import ImageWorkerSettings
+from sluice.worker.features.images.detect.choice import Detector, DetectorChoice
+from sluice.worker.features.images.pixels import formats, pipeline, process, types
+from sluice.worker.features.images.pixels.types import ImageLimits, InvalidImage, ProcessingRequest
 from tests.support.files import bad_photos, photos
 from tests.support.files.photos import CONTENT_TYPES, FORMATS, photograph
 from tests.support.files.pixels import LIMITS, Make, chunks, maker, refusal
-from worker.features.images.detect.choice import Detector, DetectorChoice
-from worker.features.images.pixels import formats, pipeline, process, types
-from worker.features.images.pixels.types import ImageLimits, InvalidImage, ProcessingRequest
 
 
 def raising(error: Exception) -> Callable[..., Any]:

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from PIL import Image, ImageChops, ImageStat
 
+from sluice.worker.features.images.pixels import formats
+from sluice.worker.features.images.pixels.decode import target_size
+from sluice.worker.features.images.pixels.formats import FORMATS, HEAD_BYTES
 from tests.support.files import bad_photos, photos
 from tests.support.files.detection import astronaut
 from tests.support.files.exif import exif, xmp
 from tests.support.files.photos import CORNERS, photograph
 from tests.support.files.pixels import LIMITS, Make, Result, near
-from worker.features.images.pixels import formats
-from worker.features.images.pixels.decode import target_size
-from worker.features.images.pixels.formats import FORMATS, HEAD_BYTES
 
 
 def test_size_of_a_webp() -> None:

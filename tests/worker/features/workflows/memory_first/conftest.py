@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from common.contracts.jobs import JobKeys
-from common.jobs.store import WorkerIdentity
+from sluice.common.contracts.jobs import JobKeys
+from sluice.common.jobs.store import WorkerIdentity
+from sluice.worker.features.rag.service import RagService
 from tests.support.servers import Backend
 from tests.support.worker.memory_first import ApplyWorker, MakeApply, apply_registry
 from tests.support.worker.rag import WordEmbedder
-from worker.features.rag.service import RagService
 
 
 @pytest.fixture

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
-from common.contracts.rag import MOST_TERMS
-from common.features.rag.ontology import TermEntry
-from common.features.workflows.effects import EffectStore
-from common.features.workflows.types import WorkflowAnswer
+from sluice.common.contracts.rag import MOST_TERMS
+from sluice.common.features.rag.ontology import TermEntry
+from sluice.common.features.workflows.effects import EffectStore
+from sluice.common.features.workflows.types import WorkflowAnswer
+from sluice.worker.errors import TransientError
+from sluice.worker.features.rag.ingest import Ingest
 from tests.support.waiting import eventually
 from tests.support.worker.memory_first import (
     DLQ,
@@ -24,8 +26,6 @@ from tests.support.worker.memory_first import (
     MakeApply,
     id_of,
 )
-from worker.errors import TransientError
-from worker.features.rag.ingest import Ingest
 
 pytestmark = pytest.mark.fakeredis_only
 
@@ -259,7 +259,7 @@ async def test_changes_of_a_crashed_worker_are_reverted(
 
     around(EffectStore, "for_execution", before=mistake, call=3)
     with monkeypatch.context() as patch:
-        patch.setattr("worker.features.workflows.job_failure.revert_effects", dead)
+        patch.setattr("sluice.worker.features.workflows.job_failure.revert_effects", dead)
         patch.setattr(EffectStore, "revert", dead)
         assert (await jobs.run(job_id, "apply")).status.value == "failed"
         assert await jobs.terms() == {"backlog": (), "dead letter queue": ("DLQ",)}

@@ -16,37 +16,37 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.contracts.rag import MOST_ALIASES
-from common.contracts.workflow.statuses import ItemStatus, ProposalKind
-from common.features.rag.ontology import TermEntry, term_key
-from common.features.workflows.effects import Effects, TermChange
-from common.features.workflows.records import Item
-from tests.support.worker.memory_first import NOTES, RUNBOOK, found_in, read
-from worker.features.workflows.memory_first.ontology_plan import (
+from sluice.common.contracts.rag import MOST_ALIASES
+from sluice.common.contracts.workflow.statuses import ItemStatus, ProposalKind
+from sluice.common.features.rag.ontology import TermEntry, term_key
+from sluice.common.features.workflows.effects import Effects, TermChange
+from sluice.common.features.workflows.records import Item
+from sluice.worker.features.workflows.memory_first.ontology_plan import (
     OntologyPlan,
     plan_ontology,
     without_effects,
 )
-from worker.features.workflows.memory_first.sources.packed import Source
-from worker.features.workflows.memory_first.steps.extract import ExtractionResult
-from worker.features.workflows.memory_first.steps.proposals import (
+from sluice.worker.features.workflows.memory_first.sources.packed import Source
+from sluice.worker.features.workflows.memory_first.steps.extract import ExtractionResult
+from sluice.worker.features.workflows.memory_first.steps.proposals import (
     KnownTerms,
     Proposal,
     folder_name,
     propose,
     propose_moves,
 )
-from worker.features.workflows.memory_first.terms.candidates import Candidate
-from worker.features.workflows.memory_first.terms.similarity import compare_names
-from worker.features.workflows.memory_first.terms.terms import Occurrence
-from worker.features.workflows.memory_first.text.acronyms import find_acronym_pairs
-from worker.features.workflows.memory_first.text.analysis import analyse
-from worker.features.workflows.memory_first.text.extractive_summary import (
+from sluice.worker.features.workflows.memory_first.terms.candidates import Candidate
+from sluice.worker.features.workflows.memory_first.terms.similarity import compare_names
+from sluice.worker.features.workflows.memory_first.terms.terms import Occurrence
+from sluice.worker.features.workflows.memory_first.text.acronyms import find_acronym_pairs
+from sluice.worker.features.workflows.memory_first.text.analysis import analyse
+from sluice.worker.features.workflows.memory_first.text.extractive_summary import (
     join_sentences,
     summarize_all,
     summarize_overall,
     summarize_source,
 )
+from tests.support.worker.memory_first import NOTES, RUNBOOK, found_in, read
 
 ALIAS, MERGE = ProposalKind.TERM_ALIAS, ProposalKind.TERM_MERGE
 CASE, ADD, MOVE = ProposalKind.TERM_CASE, ProposalKind.TERM_ADD, ProposalKind.FILE_MOVE

@@ -10,21 +10,21 @@ from typing import Any
 
 import pytest
 
-from common.features.workflows.memory_first import DEFINITION, SOURCES
-from common.json_schema import Schema
-from tests.support.files.pdfs import pdf
-from tests.support.worker.memory_first import job_with, text, text_worker
-from tests.support.worker.workflows import FlowMaker, WorkflowWorker
-from worker.features.workflows.memory_first.sources import files as source_files
-from worker.features.workflows.memory_first.sources.decoding import (
+from sluice.common.features.workflows.memory_first import DEFINITION, SOURCES
+from sluice.common.json_schema import Schema
+from sluice.worker.features.workflows.memory_first.sources import files as source_files
+from sluice.worker.features.workflows.memory_first.sources.decoding import (
     csv_to_text,
     describe_text,
     detect_source_language,
     guess_charset,
     json_to_text,
 )
-from worker.features.workflows.memory_first.sources.files import SourceRoot, UnusableFile
-from worker.features.workflows.memory_first.steps import sources as sources_step
+from sluice.worker.features.workflows.memory_first.sources.files import SourceRoot, UnusableFile
+from sluice.worker.features.workflows.memory_first.steps import sources as sources_step
+from tests.support.files.pdfs import pdf
+from tests.support.worker.memory_first import job_with, text, text_worker
+from tests.support.worker.workflows import FlowMaker, WorkflowWorker
 
 pytestmark = pytest.mark.fakeredis_only
 

@@ -8,10 +8,25 @@ from typing import Any
 
 import pytest
 
-from common.contracts.workflow.statuses import Action
-from common.features.rag.ontology import TermEntry, term_key
-from common.features.workflows.memory_first import INDEX_EXTRACT, PROPOSALS, SOURCES, SUMMARIZE
-from common.features.workflows.types import DecideCommand, Decision
+from sluice.common.contracts.workflow.statuses import Action
+from sluice.common.features.rag.ontology import TermEntry, term_key
+from sluice.common.features.workflows.memory_first import (
+    INDEX_EXTRACT,
+    PROPOSALS,
+    SOURCES,
+    SUMMARIZE,
+)
+from sluice.common.features.workflows.types import DecideCommand, Decision
+from sluice.worker.features.model.errors import ModelUnavailable, NoModel
+from sluice.worker.features.model.types import Completion
+from sluice.worker.features.workflows.memory_first.steps.analytics import Coverage, measure_coverage
+from sluice.worker.features.workflows.memory_first.text.analysis import SourceText
+from sluice.worker.features.workflows.memory_first.text.extractive_summary import (
+    join_sentences,
+    summarize_all,
+    summarize_overall,
+    summarize_source,
+)
 from tests.support.worker.memory_first import (
     DLQ,
     GLOSSARY,
@@ -27,16 +42,6 @@ from tests.support.worker.memory_first import (
 )
 from tests.support.worker.model_tasks import ScriptedModel
 from tests.support.worker.workflows import FlowMaker, WorkflowWorker
-from worker.features.model.errors import ModelUnavailable, NoModel
-from worker.features.model.types import Completion
-from worker.features.workflows.memory_first.steps.analytics import Coverage, measure_coverage
-from worker.features.workflows.memory_first.text.analysis import SourceText
-from worker.features.workflows.memory_first.text.extractive_summary import (
-    join_sentences,
-    summarize_all,
-    summarize_overall,
-    summarize_source,
-)
 
 pytestmark = pytest.mark.fakeredis_only
 

@@ -9,14 +9,14 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final
 
-from common import codec
-from common.features.workflows.memory_first import MOST_FILE_BYTES
-from worker.features.rag.errors import UnreadableDocument
-from worker.features.rag.parsing import encoding
-from worker.features.rag.parsing.html import declared_charset
-from worker.features.rag.parsing.reader import TEXT_HTML
-from worker.features.rag.text.languages import ENGLISH, detect_language
-from worker.features.workflows.memory_first.sources.files import CSV, JSON
+from sluice.common import codec
+from sluice.common.features.workflows.memory_first import MOST_FILE_BYTES
+from sluice.worker.features.rag.errors import UnreadableDocument
+from sluice.worker.features.rag.parsing import encoding
+from sluice.worker.features.rag.parsing.html import declared_charset
+from sluice.worker.features.rag.parsing.reader import TEXT_HTML
+from sluice.worker.features.rag.text.languages import ENGLISH, detect_language
+from sluice.worker.features.workflows.memory_first.sources.files import CSV, JSON
 
 #: Assumed encoding of bytes that are not UTF-8 and declare no encoding.
 _USUAL_CHARSET: Final = "windows-1252"

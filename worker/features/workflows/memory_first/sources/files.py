@@ -9,8 +9,8 @@ import stat
 from collections.abc import Iterator
 from typing import Final
 
-from common.features.workflows.memory_first import MOST_FILE_BYTES
-from worker.features.rag.parsing import reader
+from sluice.common.features.workflows.memory_first import MOST_FILE_BYTES
+from sluice.worker.features.rag.parsing import reader
 
 #: Media type by file extension.
 JSON, CSV = "application/json", "text/csv"

@@ -9,16 +9,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from common import codec
-from common.contracts.workflow.statuses import WorkflowError
-from common.features.workflows.memory_first import SOURCES
-from worker.execution.concurrency import call_in_thread
-from worker.features.workflows.errors import StepError
-from worker.features.workflows.memory_first.text.analysis import SourceText
+from sluice.common import codec
+from sluice.common.contracts.workflow.statuses import WorkflowError
+from sluice.common.features.workflows.memory_first import SOURCES
+from sluice.worker.execution.concurrency import call_in_thread
+from sluice.worker.features.workflows.errors import StepError
+from sluice.worker.features.workflows.memory_first.text.analysis import SourceText
 
 if TYPE_CHECKING:
-    from common.features.workflows.records import Item
-    from worker.features.workflows.context import StepContext
+    from sluice.common.features.workflows.records import Item
+    from sluice.worker.features.workflows.context import StepContext
 
 _LEVEL: Final = 6
 

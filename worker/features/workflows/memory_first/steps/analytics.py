@@ -7,24 +7,24 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from common import codec
-from common.contracts.workflow.statuses import ItemStatus, ProposalField, StepStatus
-from common.features.workflows.memory_first import APPLY, DEFINITION, PROPOSALS
-from common.features.workflows.records import Item
-from common.text import plural
-from worker.features.rag.index.ontology import MOST_NAME_WORDS, word_forms
-from worker.features.rag.parsing.reader import has_markup
-from worker.features.rag.service import RagService
-from worker.features.rag.text.chunking import split_chunks
-from worker.features.rag.text.languages import detect_language
-from worker.features.rag.text.terms import tokenize
-from worker.features.workflows.memory_first.sources import packed
-from worker.features.workflows.memory_first.sources.packed import Source
-from worker.features.workflows.memory_first.text.analysis import SourceText
-from worker.features.workflows.output import StepItem, StepOutput
+from sluice.common import codec
+from sluice.common.contracts.workflow.statuses import ItemStatus, ProposalField, StepStatus
+from sluice.common.features.workflows.memory_first import APPLY, DEFINITION, PROPOSALS
+from sluice.common.features.workflows.records import Item
+from sluice.common.text import plural
+from sluice.worker.features.rag.index.ontology import MOST_NAME_WORDS, word_forms
+from sluice.worker.features.rag.parsing.reader import has_markup
+from sluice.worker.features.rag.service import RagService
+from sluice.worker.features.rag.text.chunking import split_chunks
+from sluice.worker.features.rag.text.languages import detect_language
+from sluice.worker.features.rag.text.terms import tokenize
+from sluice.worker.features.workflows.memory_first.sources import packed
+from sluice.worker.features.workflows.memory_first.sources.packed import Source
+from sluice.worker.features.workflows.memory_first.text.analysis import SourceText
+from sluice.worker.features.workflows.output import StepItem, StepOutput
 
 if TYPE_CHECKING:
-    from worker.features.workflows.context import StepContext
+    from sluice.worker.features.workflows.context import StepContext
 
 #: Minimum length of a term to be searched for.
 _SHORTEST: Final = 2

@@ -13,11 +13,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from common.contracts.queue import Answer
-from common.contracts.rag import MOST_NAMESPACES, MOST_TERMS, RagKeys
-from common.contracts.workflow.fields import StepField
-from common.contracts.workflow.operations import WorkflowFact
-from common.contracts.workflow.statuses import (
+from sluice.common.contracts.queue import Answer
+from sluice.common.contracts.rag import MOST_NAMESPACES, MOST_TERMS, RagKeys
+from sluice.common.contracts.workflow.fields import StepField
+from sluice.common.contracts.workflow.operations import WorkflowFact
+from sluice.common.contracts.workflow.statuses import (
     MOST_ITEMS,
     ErrorField,
     ItemStatus,
@@ -25,32 +25,37 @@ from common.contracts.workflow.statuses import (
     StepStatus,
     WorkflowError,
 )
-from common.features.workflows.effects import MOST_PER_CALL, Effects, EffectStore, undo_token_for
-from common.features.workflows.memory_first import APPLY, PROPOSALS
-from common.features.workflows.records import Item
-from common.features.workflows.types import WorkflowAnswer, WorkflowOutcome
-from common.process import crashpoints
-from common.process.crashpoints import CrashPoint
-from common.text import plural
-from worker.errors import AttemptLost, JobError, TransientError
-from worker.execution.concurrency import JobCanceled
-from worker.features.rag.ingest import ID_DIGITS, REVISION_DIGITS
-from worker.features.rag.parsing.reader import ParsedDocument
-from worker.features.rag.service import RagService
-from worker.features.rag.store import WriteGuard
-from worker.features.workflows.errors import StepCancelled, StepError, StepLost, error_entry
-from worker.features.workflows.memory_first.ontology_plan import (
+from sluice.common.features.workflows.effects import (
+    MOST_PER_CALL,
+    Effects,
+    EffectStore,
+    undo_token_for,
+)
+from sluice.common.features.workflows.memory_first import APPLY, PROPOSALS
+from sluice.common.features.workflows.records import Item
+from sluice.common.features.workflows.types import WorkflowAnswer, WorkflowOutcome
+from sluice.common.process import crashpoints
+from sluice.common.process.crashpoints import CrashPoint
+from sluice.common.text import plural
+from sluice.worker.errors import AttemptLost, JobError, TransientError
+from sluice.worker.execution.concurrency import JobCanceled
+from sluice.worker.features.rag.ingest import ID_DIGITS, REVISION_DIGITS
+from sluice.worker.features.rag.parsing.reader import ParsedDocument
+from sluice.worker.features.rag.service import RagService
+from sluice.worker.features.rag.store import WriteGuard
+from sluice.worker.features.workflows.errors import StepCancelled, StepError, StepLost, error_entry
+from sluice.worker.features.workflows.memory_first.ontology_plan import (
     ApplyFailure,
     OntologyPlan,
     plan_ontology,
 )
-from worker.features.workflows.memory_first.sources import packed
-from worker.features.workflows.memory_first.sources.packed import Source
-from worker.features.workflows.output import StepItem, StepOutput
-from worker.registry import Service, WorkerServices
+from sluice.worker.features.workflows.memory_first.sources import packed
+from sluice.worker.features.workflows.memory_first.sources.packed import Source
+from sluice.worker.features.workflows.output import StepItem, StepOutput
+from sluice.worker.registry import Service, WorkerServices
 
 if TYPE_CHECKING:
-    from worker.features.workflows.context import StepContext
+    from sluice.worker.features.workflows.context import StepContext
 
 #: Most failures listed individually, and most document ids.
 _MOST_ERRORS: Final = 100

@@ -8,26 +8,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from common import codec
-from common.features.workflows.memory_first import INDEX_EXTRACT, MAX_TERMS
-from common.text import plural
-from worker.features.workflows.memory_first.sources import packed as texts
-from worker.features.workflows.memory_first.sources.packed import pack_json, unpack_json
-from worker.features.workflows.memory_first.terms.candidates import Candidate, find_candidates
-from worker.features.workflows.memory_first.terms.terms import (
+from sluice.common import codec
+from sluice.common.features.workflows.memory_first import INDEX_EXTRACT, MAX_TERMS
+from sluice.common.text import plural
+from sluice.worker.features.workflows.memory_first.sources import packed as texts
+from sluice.worker.features.workflows.memory_first.sources.packed import pack_json, unpack_json
+from sluice.worker.features.workflows.memory_first.terms.candidates import (
+    Candidate,
+    find_candidates,
+)
+from sluice.worker.features.workflows.memory_first.terms.terms import (
     KEYPHRASE,
     CorpusStats,
     Occurrence,
     Term,
     Variant,
 )
-from worker.features.workflows.memory_first.text import entities
-from worker.features.workflows.memory_first.text.analysis import SourceText, analyse
-from worker.features.workflows.output import StepItem, StepOutput
-from worker.features.workflows.split_steps import SplitStep
+from sluice.worker.features.workflows.memory_first.text import entities
+from sluice.worker.features.workflows.memory_first.text.analysis import SourceText, analyse
+from sluice.worker.features.workflows.output import StepItem, StepOutput
+from sluice.worker.features.workflows.split_steps import SplitStep
 
 if TYPE_CHECKING:
-    from worker.features.workflows.context import StepContext
+    from sluice.worker.features.workflows.context import StepContext
 
 #: Minimum number of terms considered for proposals, whatever `max_terms` is.
 _LEAST_TERMS: Final = 500

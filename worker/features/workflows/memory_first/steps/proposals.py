@@ -12,22 +12,25 @@ from typing import TYPE_CHECKING, Any, Final
 
 from redis.asyncio import Redis
 
-from common.contracts.rag import MOST_TERMS, RagKeys
-from common.contracts.workflow.statuses import ItemStatus, ProposalField, ProposalKind
-from common.features.rag.ontology import OntologyReader, TermEntry, normalize_name, term_key
-from common.features.workflows.memory_first import LIMIT, MIN_CONFIDENCE, MOST_PATH_CHARS
-from common.text import plural
-from worker.features.workflows.memory_first.sources import packed
-from worker.features.workflows.memory_first.sources.packed import Source
-from worker.features.workflows.memory_first.steps.extract import ExtractionResult, load_extraction
-from worker.features.workflows.memory_first.terms.candidates import Candidate
-from worker.features.workflows.memory_first.terms.terms import KEYPHRASE, Occurrence, Term
-from worker.features.workflows.memory_first.text import entities
-from worker.features.workflows.output import StepItem, StepOutput
-from worker.registry import Service, WorkerServices
+from sluice.common.contracts.rag import MOST_TERMS, RagKeys
+from sluice.common.contracts.workflow.statuses import ItemStatus, ProposalField, ProposalKind
+from sluice.common.features.rag.ontology import OntologyReader, TermEntry, normalize_name, term_key
+from sluice.common.features.workflows.memory_first import LIMIT, MIN_CONFIDENCE, MOST_PATH_CHARS
+from sluice.common.text import plural
+from sluice.worker.features.workflows.memory_first.sources import packed
+from sluice.worker.features.workflows.memory_first.sources.packed import Source
+from sluice.worker.features.workflows.memory_first.steps.extract import (
+    ExtractionResult,
+    load_extraction,
+)
+from sluice.worker.features.workflows.memory_first.terms.candidates import Candidate
+from sluice.worker.features.workflows.memory_first.terms.terms import KEYPHRASE, Occurrence, Term
+from sluice.worker.features.workflows.memory_first.text import entities
+from sluice.worker.features.workflows.output import StepItem, StepOutput
+from sluice.worker.registry import Service, WorkerServices
 
 if TYPE_CHECKING:
-    from worker.features.workflows.context import StepContext
+    from sluice.worker.features.workflows.context import StepContext
 
 #: Kinds of terms that are proposed for the ontology.
 _ADDED_KINDS: Final = frozenset((KEYPHRASE, entities.NAME, entities.ACRONYM))

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from common import codec
-from common.contracts.workflow.statuses import ErrorField, WorkflowError
-from common.features.workflows.memory_first import (
+from sluice.common import codec
+from sluice.common.contracts.workflow.statuses import ErrorField, WorkflowError
+from sluice.common.features.workflows.memory_first import (
     DIRECTORY,
     FILE,
     MOST_INLINE_BYTES,
@@ -18,30 +18,35 @@ from common.features.workflows.memory_first import (
     TEXT,
     TYPE,
 )
-from common.text import plural
-from worker.errors import JobError, TransientError
-from worker.execution.concurrency import call_in_thread
-from worker.features.rag.errors import UnreadableDocument
-from worker.features.rag.parsing.reader import (
+from sluice.common.text import plural
+from sluice.worker.errors import JobError, TransientError
+from sluice.worker.execution.concurrency import call_in_thread
+from sluice.worker.features.rag.errors import UnreadableDocument
+from sluice.worker.features.rag.parsing.reader import (
     TEXT_MARKDOWN,
     TEXT_PLAIN,
     DocumentReader,
     ParsedDocument,
 )
-from worker.features.workflows.errors import StepError, error_entry
-from worker.features.workflows.memory_first.sources import packed
-from worker.features.workflows.memory_first.sources.decoding import (
+from sluice.worker.features.workflows.errors import StepError, error_entry
+from sluice.worker.features.workflows.memory_first.sources import packed
+from sluice.worker.features.workflows.memory_first.sources.decoding import (
     TextInfo,
     describe_text,
     guess_charset,
     to_plain_text,
 )
-from worker.features.workflows.memory_first.sources.files import CSV, JSON, SourceRoot, UnusableFile
-from worker.features.workflows.memory_first.sources.packed import Source
-from worker.features.workflows.output import MOST_ERRORS_BYTES, StepItem, StepOutput
+from sluice.worker.features.workflows.memory_first.sources.files import (
+    CSV,
+    JSON,
+    SourceRoot,
+    UnusableFile,
+)
+from sluice.worker.features.workflows.memory_first.sources.packed import Source
+from sluice.worker.features.workflows.output import MOST_ERRORS_BYTES, StepItem, StepOutput
 
 if TYPE_CHECKING:
-    from worker.features.workflows.context import StepContext
+    from sluice.worker.features.workflows.context import StepContext
 
 #: Failures quoted in a step's error, and characters of each.
 _QUOTED: Final = 5

@@ -8,26 +8,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from common.features.workflows.memory_first import MODEL_BUDGET_S, MODEL_TIMEOUT_S, SENTENCES
-from common.text import plural
-from worker.errors import JobError
-from worker.features.model.output_parsing import ChatModel
-from worker.features.model.types import ChatRequest, NullSink
-from worker.features.workflows.errors import StepCancelled
-from worker.features.workflows.memory_first.sources import packed
-from worker.features.workflows.memory_first.sources.packed import Source
-from worker.features.workflows.memory_first.text.analysis import SourceText
-from worker.features.workflows.memory_first.text.extractive_summary import (
+from sluice.common.features.workflows.memory_first import MODEL_BUDGET_S, MODEL_TIMEOUT_S, SENTENCES
+from sluice.common.text import plural
+from sluice.worker.errors import JobError
+from sluice.worker.features.model.output_parsing import ChatModel
+from sluice.worker.features.model.types import ChatRequest, NullSink
+from sluice.worker.features.workflows.errors import StepCancelled
+from sluice.worker.features.workflows.memory_first.sources import packed
+from sluice.worker.features.workflows.memory_first.sources.packed import Source
+from sluice.worker.features.workflows.memory_first.text.analysis import SourceText
+from sluice.worker.features.workflows.memory_first.text.extractive_summary import (
     RankedSentence,
     join_sentences,
     sort_by_position,
     summarize_all,
     summarize_overall,
 )
-from worker.features.workflows.output import StepItem, StepOutput
+from sluice.worker.features.workflows.output import StepItem, StepOutput
 
 if TYPE_CHECKING:
-    from worker.features.workflows.context import StepContext
+    from sluice.worker.features.workflows.context import StepContext
 
 BY_MODEL, EXTRACTIVE = "model", "extractive"
 OF_SOURCE, OVERALL = "source", "overall"

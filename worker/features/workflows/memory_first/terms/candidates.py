@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from common.contracts.workflow.statuses import ProposalKind
-from worker.features.workflows.memory_first.terms.similarity import (
+from sluice.common.contracts.workflow.statuses import ProposalKind
+from sluice.worker.features.workflows.memory_first.terms.similarity import (
     MIN_WORD_CHARS,
     SINGULAR_PLURAL,
     Similarity,
@@ -15,7 +15,7 @@ from worker.features.workflows.memory_first.terms.similarity import (
     is_plural,
     without_separators,
 )
-from worker.features.workflows.memory_first.terms.terms import (
+from sluice.worker.features.workflows.memory_first.terms.terms import (
     KEYPHRASE,
     CorpusStats,
     Occurrence,
@@ -23,8 +23,8 @@ from worker.features.workflows.memory_first.terms.terms import (
     TermStats,
     pick_evidence,
 )
-from worker.features.workflows.memory_first.text import entities
-from worker.features.workflows.memory_first.text.analysis import fold_word
+from sluice.worker.features.workflows.memory_first.text import entities
+from sluice.worker.features.workflows.memory_first.text.analysis import fold_word
 
 #: Confidence in the expansion of an acronym: every letter begins a word; or not; or contradicted.
 _EXACT, _LOOSE, _DISPUTED = 0.95, 0.85, 0.6

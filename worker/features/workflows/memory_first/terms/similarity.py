@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 from rapidfuzz import fuzz
 from rapidfuzz.distance import OSA
 
-from worker.features.rag.text.languages import COMMON_WORDS, ENGLISH, stem
-from worker.features.workflows.memory_first.text.stopwords import word_set
+from sluice.worker.features.rag.text.languages import COMMON_WORDS, ENGLISH, stem
+from sluice.worker.features.workflows.memory_first.text.stopwords import word_set
 
 #: Minimum similarity, 0 to 100, of two spellings of one word.
 MIN_RATIO: Final = 90.0

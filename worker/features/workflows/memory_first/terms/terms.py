@@ -9,10 +9,13 @@ from functools import cached_property
 from itertools import repeat
 from typing import Any, Final, NamedTuple
 
-from worker.features.rag.text.languages import COMMON_WORDS, ENGLISH, stem
-from worker.features.workflows.memory_first.terms.similarity import differ_in_number, is_plural
-from worker.features.workflows.memory_first.text import entities
-from worker.features.workflows.memory_first.text.stopwords import general_words
+from sluice.worker.features.rag.text.languages import COMMON_WORDS, ENGLISH, stem
+from sluice.worker.features.workflows.memory_first.terms.similarity import (
+    differ_in_number,
+    is_plural,
+)
+from sluice.worker.features.workflows.memory_first.text import entities
+from sluice.worker.features.workflows.memory_first.text.stopwords import general_words
 
 KEYPHRASE: Final = "keyphrase"
 #: Most occurrences listed for a term, from different sources if possible.

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from worker.features.workflows.memory_first.text.stopwords import word_set
+from sluice.worker.features.workflows.memory_first.text.stopwords import word_set
 
 #: Length of an acronym, and words of its expansion.
 _LEAST, _MOST = 2, 10

@@ -8,16 +8,19 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from worker.features.rag.parsing.reader import has_markup
-from worker.features.workflows.memory_first.text import entities
-from worker.features.workflows.memory_first.text.acronyms import AcronymPair, find_acronym_pairs
-from worker.features.workflows.memory_first.text.stopwords import (
+from sluice.worker.features.rag.parsing.reader import has_markup
+from sluice.worker.features.workflows.memory_first.text import entities
+from sluice.worker.features.workflows.memory_first.text.acronyms import (
+    AcronymPair,
+    find_acronym_pairs,
+)
+from sluice.worker.features.workflows.memory_first.text.stopwords import (
     BEFORE_NOUNS,
     BEFORE_VERBS,
     UNSPACED_BREAKING,
     phrase_breakers,
 )
-from worker.features.workflows.memory_first.text.tokens import (
+from sluice.worker.features.workflows.memory_first.text.tokens import (
     MOST_WORD_CHARS,
     BlockKind,
     Sentence,

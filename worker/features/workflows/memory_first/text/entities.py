@@ -8,8 +8,8 @@ from collections.abc import Container, Iterator, Sequence
 from functools import lru_cache
 from typing import Final
 
-from worker.features.workflows.memory_first.text.stopwords import word_set
-from worker.features.workflows.memory_first.text.tokens import Token
+from sluice.worker.features.workflows.memory_first.text.stopwords import word_set
+from sluice.worker.features.workflows.memory_first.text.tokens import Token
 
 ACRONYM, NAME, DATE, EMAIL, URL = "acronym", "name", "date", "email", "url"
 IDENTIFIER, CODE = "identifier", "code"

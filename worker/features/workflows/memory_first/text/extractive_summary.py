@@ -7,12 +7,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from worker.features.rag.parsing.reader import has_markup
-from worker.features.rag.text.languages import COMMON_WORDS, ENGLISH
-from worker.features.rag.text.terms import terms
-from worker.features.workflows.memory_first.text.analysis import SourceText
-from worker.features.workflows.memory_first.text.stopwords import phrase_breakers, word_set
-from worker.features.workflows.memory_first.text.tokens import BlockKind, iter_sentences
+from sluice.worker.features.rag.parsing.reader import has_markup
+from sluice.worker.features.rag.text.languages import COMMON_WORDS, ENGLISH
+from sluice.worker.features.rag.text.terms import terms
+from sluice.worker.features.workflows.memory_first.text.analysis import SourceText
+from sluice.worker.features.workflows.memory_first.text.stopwords import phrase_breakers, word_set
+from sluice.worker.features.workflows.memory_first.text.tokens import BlockKind, iter_sentences
 
 #: Length of a sentence that can be part of a summary.
 FEWEST_WORDS: Final = 5

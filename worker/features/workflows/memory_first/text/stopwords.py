@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final
 
-from worker.features.rag.text.languages import COMMON_WORDS, ENGLISH
+from sluice.worker.features.rag.text.languages import COMMON_WORDS, ENGLISH
 
 
 def word_set(text: str) -> frozenset[str]:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
-from worker.features.rag.parsing import outline
-from worker.features.rag.text.chunking import Span, split_sentences
+from sluice.worker.features.rag.parsing import outline
+from sluice.worker.features.rag.text.chunking import Span, split_sentences
 
 #: Longer words are cut; longer sentences are split.
 MOST_WORD_CHARS: Final = 64
