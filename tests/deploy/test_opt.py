@@ -33,7 +33,7 @@ def test_every_script_has_a_directory() -> None:
     ],
 )
 def test_a_script_runs_the_package_of_its_name(script: str, tmp_path: Path) -> None:
-    """`worker.py` must not hide the package `worker`, neither for itself nor for other scripts."""
+    """Neighbouring scripts must not be imported instead of a package."""
     for name, home in HOMES.items():
         (tmp_path / home).mkdir(exist_ok=True)
         shutil.copy(OPT / name, tmp_path / home / name)
@@ -54,8 +54,9 @@ def test_a_worker_keeps_its_release_during_an_upgrade(script: str, tmp_path: Pat
     """Handlers are imported with their first job, which may be after the upgrade."""
     module = "main" if script == "worker.py" else "echo_worker"
     for release in ("old", "new"):
-        package = tmp_path / release / "worker"
+        package = tmp_path / release / "sluice" / "worker"
         package.mkdir(parents=True)
+        (package.parent / "__init__.py").write_text("")
         (package / "__init__.py").write_text("")
         (package / "handler.py").write_text(f"release = {release!r}\n")
         (package / f"{module}.py").write_text(
@@ -63,7 +64,7 @@ def test_a_worker_keeps_its_release_during_an_upgrade(script: str, tmp_path: Pat
             "def main():\n"
             "    os.unlink('link')\n"
             "    os.symlink('new', 'link')\n"
-            "    from worker import handler\n"
+            "    from sluice.worker import handler\n"
             "    print(handler.release)\n"
         )
     (tmp_path / "link").symlink_to("old")

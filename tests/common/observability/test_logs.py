@@ -92,7 +92,7 @@ def test_suppressed_lines_are_reported_after_the_window(lines: Lines) -> None:
     assert lines.texts == ["alike", "alike … 2 more like this in 0 s"]
 
 
-@pytest.mark.parametrize("name", ["gateway.access", "sluice.common.access.audit_log"])
+@pytest.mark.parametrize("name", ["sluice.gateway.access", "sluice.common.access.audit_log"])
 def test_access_and_audit_log_are_not_throttled(lines: Lines, name: str) -> None:
     """Frequent actions must not be able to hide a later one."""
     guard = ThrottlingHandler(lines, 1)

@@ -473,9 +473,11 @@ async def test_access_log_has_the_address_of_rejected_clients(
     strict: Gateway, caplog: pytest.LogCaptureFixture
 ) -> None:
     key = await key_for(strict, scopes=("jobs:read",))
-    with caplog.at_level(logging.INFO, "gateway.access"):
+    with caplog.at_level(logging.INFO, "sluice.gateway.access"):
         await call(strict, "GET", "/v1/keys")
         await call(strict, "GET", "/v1/keys", key)
         await call(strict, "GET", "/v1/whoami", key)
-    lines = [record.getMessage() for record in caplog.records if record.name == "gateway.access"]
+    lines = [
+        record.getMessage() for record in caplog.records if record.name == "sluice.gateway.access"
+    ]
     assert [line.partition("ms")[2] for line in lines] == [" from 127.0.0.1"] * 2 + [""]

@@ -312,7 +312,7 @@ async def test_another_worker_takes_over_after_the_delay(make_worker: MakeWorker
 async def test_many_instantly_failing_jobs_do_not_starve_others(
     make_worker: MakeWorker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.CRITICAL, logger="worker")
+    caplog.set_level(logging.CRITICAL, logger="sluice.worker")
     running = most = failures = failures_when_good_ended = 0
 
     async def handler(context: Any, payload: Any) -> None:

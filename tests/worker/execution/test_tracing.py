@@ -140,7 +140,7 @@ async def test_log_lines_of_a_job_name_it(
     make_worker: MakeWorker, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Every log line of an attempt has job, task, attempt and trace."""
-    caplog.set_level(logging.DEBUG, logger="worker")
+    caplog.set_level(logging.DEBUG, logger="sluice.worker")
     found: list[tuple[str, str, dict[str, str]]] = []
 
     class Keep(logging.Handler):
