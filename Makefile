@@ -52,7 +52,7 @@ test-all: setup newer-servers
 # in child processes is not measured.
 coverage: setup
 	@$(PY) -m pytest -q -n 3 --dist loadgroup --cov-branch --cov-report=json:.coverage.json \
-	  $(addprefix --cov=,sluice deploy) $(ARGS); status=$$?; \
+	  $(addprefix --cov=,common gateway worker sluice ops deploy) $(ARGS); status=$$?; \
 	  $(PY) -m tools.coverage_table .coverage.json; exit $$status
 
 # Boots a real systemd and installs Sluice in it. Needs root, systemd-nspawn and debootstrap.

@@ -22,7 +22,7 @@ OFFLINE = ("--no-deps", "--no-build-isolation", "--disable-pip-version-check")
 
 
 def sources() -> list[Path]:
-    """The project's current files, including uncommitted ones."""
+    """The project's current files and links, including uncommitted ones."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=PROJECT,
@@ -31,14 +31,15 @@ def sources() -> list[Path]:
         text=True,
     ).stdout
     names = sorted(name for name in listed.split("\0") if name)
-    return [Path(name) for name in names if (PROJECT / name).is_file()]
+    paths = [PROJECT / name for name in names]
+    return [path.relative_to(PROJECT) for path in paths if path.is_symlink() or path.is_file()]
 
 
 def copy_project(target: Path, change: Callable[[Path], None] | None = None) -> Path:
     """The project as a customer would unpack it; `change` turns it into another release."""
     for name in sources():
         (target / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(PROJECT / name, target / name)
+        shutil.copy2(PROJECT / name, target / name, follow_symlinks=False)
     if change is not None:
         change(target)
     return target

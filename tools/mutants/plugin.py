@@ -58,13 +58,13 @@ def _preference(item: pytest.Item) -> int:
 
 
 if "out" in _PLAN:
-    _ROOT = str(Path.cwd()) + os.sep
-    _TARGETS = {_ROOT + path for path in _PLAN["files"]}
+    #: The folders are imported through links in `sluice`.
+    _TARGETS = {str(Path.cwd() / "sluice" / path): path for path in _PLAN["files"]}
 
     def _on_call(frame: Any, event: str, argument: Any) -> None:
         code = frame.f_code
         if code.co_filename in _TARGETS:
-            _current.add(f"{code.co_filename[len(_ROOT) :]}:{code.co_firstlineno}")
+            _current.add(f"{_TARGETS[code.co_filename]}:{code.co_firstlineno}")
 
     def pytest_configure(config: pytest.Config) -> None:
         """Records the operations of scripts."""

@@ -62,10 +62,10 @@ class Checkout:
             cwd=root, check=True, capture_output=True, text=True,
         )  # fmt: skip
         for name in filter(None, listed.stdout.split("\0")):
-            if (root / name).is_file():
+            if (root / name).is_symlink() or (root / name).is_file():
                 target = self._directory / name
                 target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(root / name, target)
+                shutil.copy2(root / name, target, follow_symlinks=False)
         shutil.copy(PLUGIN, directory / "mutants_plugin.py")
         self._plan = directory / "plan.json"
 

@@ -125,9 +125,9 @@ def test_jobs_of_all_partitions_are_done_once(
 def other_version(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same worker with a modified script, which has another digest."""
     path = tmp_path_factory.mktemp("version")
-    for package in ("common", "worker"):
+    for package in ("sluice", "common", "worker"):
         ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / package, path / package, ignore=ignored)
+        shutil.copytree(ROOT / package, path / package, symlinks=True, ignore=ignored)
     changed = path / "common" / "jobs" / "lua" / "attempt" / "begin.lua"
     changed.write_text(f"-- Another version.\n{changed.read_text()}")
     return path
