@@ -99,9 +99,11 @@ PAGES = {
     "contract.md": CONTRACT,
     **{
         f"docs/{name}.md": (ROOT / "docs" / f"{name}.md").read_text()
-        for name in ("http", "redis-keys", "workflow-contract", "image-contract", "bullmq")
+        for name in (
+            "http", "job-processing", "redis-keys", "workflow-contract", "image-contract", "bullmq",
+        )
     },
-}
+}  # fmt: skip
 SETTINGS = (ROOT / "docs" / "settings.md").read_text()
 ROW = re.compile(r"^\| `([A-Z0-9_]+)` \| (.+?) \| ", re.MULTILINE)
 CODE = re.compile(r'Problem\(\s*\d+,\s*"([a-z_]+)"')
@@ -131,9 +133,10 @@ def test_documented_defaults_are_the_real_ones(kind: type[CommonSettings]) -> No
 #: The page of the contract that lists all values of these enums, each as `value`.
 NAMES = {
     "contract.md": (
-        JobField, QueueField, EventField, LeaseField, DeadLetterField, DeadReason, ErrorKind,
-        EventType, Status, Step, Task, HandlerEventType, ModelStep, ModelErrorKind, ToolErrorKind,
+        JobField, QueueField, EventField, ErrorKind, EventType, Status, Step, Task,
+        HandlerEventType, ModelStep, ModelErrorKind, ToolErrorKind,
     ),
+    "docs/job-processing.md": (LeaseField, DeadLetterField, DeadReason),
     "docs/http.md": (FrameType, StatsColumn, FeedEvent, BackoffField, Lane, Scope),
     "docs/redis-keys.md": (
         StatsField, GatewayField, AuditField, CountField, AuditLogField, SessionField,
