@@ -25,8 +25,8 @@ _BUSY = """
 > **Not evaluated.** Other processes used {share:.0%} of the machine during this run, so the
 > throughput and latency ratios below are not reliable. Run it again on an idle machine.
 """
-#: Sections written by other benchmarks; kept unchanged.
-OTHER_SECTIONS = ("The field", "Partitions", "A hundred nodes")
+#: Sections written by other benchmarks, and by hand; kept unchanged.
+OTHER_SECTIONS = ("The field", "Partitions", "A hundred nodes", "Why sections differ")
 _DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 
@@ -57,7 +57,9 @@ def _page(results: Results) -> str:
 Every number was measured side by side with the one it is compared to: same machine, same private
 Redis {results.redis_version} on loopback TCP without persistence, {rounds} alternating rounds,
 medians. Compare the ratios; absolute numbers depend on the machine
-({results.load_before.cpus} CPUs, {state}). CPU time per job varies least.
+({results.load_before.cpus} CPUs, {state}). CPU time per job varies least. Sections were
+measured in separate runs with different handlers and settings, so compare numbers only within a
+section: [why they differ](#why-sections-differ).
 
 Repeat it with `make bench`, or `python -m bench --quick` for a short run of under a minute.
 `python -m bench --write-docs` writes this page, `--json FILE` writes every round.

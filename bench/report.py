@@ -17,7 +17,7 @@ def drain_table(results: Results) -> Table:
     base = middle(naive, lambda row: row.jobs_per_s)
     base_cpu = middle(naive, lambda row: row.worker_cpu_us)
     rows: Table = [
-        ("worker drain", "jobs/s", "x naive", "CPU us/job", "x naive", "Redis CPU us/job",
+        ("worker drain", "jobs/s", "x naive", "CPU µs/job", "x naive", "Redis CPU µs/job",
          "commands/job", "round trips/job"),
     ]  # fmt: skip
     names = {"ours": "Sluice worker", "naive": "naive worker", "floor": "Redis floor"}
@@ -44,7 +44,7 @@ def memory_table(results: Results) -> Table:
 
 def post_table(results: Results) -> Table:
     """POST, one row per server."""
-    rows: Table = [("POST, 64 connections", "requests/s", "server CPU us/request")]
+    rows: Table = [("POST, 64 connections", "requests/s", "server CPU µs/request")]
     for key, name in (("ours", "Sluice POST /v1/jobs"), ("empty", "empty FastAPI route")):
         posts = results.posts[key]
         per_s = middle(posts, lambda row: row.requests_per_s)
@@ -57,7 +57,7 @@ def fanout_table(results: Results) -> Table:
     """SSE fan-out, one row per server and number of clients, then the ratios."""
     rows: Table = [
         ("SSE fan-out", "clients", "p50 ms", "p99 ms", "burst events/s", "Redis connections",
-         "RSS MB", "Redis us/event", "server us/event"),
+         "RSS MB", "Redis µs/event", "server µs/event"),
     ]  # fmt: skip
     for ours, naive in results.fanout_pairs:
         rows += [("Sluice", *_fanout(ours)), ("XREAD per client", *_fanout(naive))]
@@ -77,7 +77,7 @@ def fanout_table(results: Results) -> Table:
 def growth_table(results: Results) -> Table:
     """One row per backlog."""
     rows: Table = [
-        ("jobs waiting", "worker CPU us/job", "Redis CPU us/job", "enqueue us", "refuse us")
+        ("jobs waiting", "worker CPU µs/job", "Redis CPU µs/job", "enqueue µs", "refuse µs")
     ]
     for cost in results.growth_medians:
         numbers = (cost.worker_cpu_us, cost.redis_cpu_us, cost.enqueue_us, cost.refuse_us)
@@ -130,7 +130,7 @@ def bullmq_table(results: Results) -> Table:
     if found is None:
         return [("BullMQ", "skipped: Node is not installed")]
     rows: Table = [
-        ("BullMQ drain, 20 concurrent", "jobs/s", "CPU us/job", "Redis CPU us/job", "RSS MB")
+        ("BullMQ drain, 20 concurrent", "jobs/s", "CPU µs/job", "Redis CPU µs/job", "RSS MB")
     ]
     for name, drains in (("Sluice worker", found.ours), ("Node's own Worker", found.node)):
         numbers = (

@@ -116,8 +116,8 @@ def measure(count: int, jobs: int, warmup: int, slots_per_partition: int = SLOTS
 def table(rounds: list[list[Drained]]) -> Table:
     """One row per number of partitions, medians."""
     rows: Table = [
-        ("partitions, nodes, workers", "jobs/s", "worker CPU us/job", "Redis CPU us/job",
-         "CPU us/job, x one partition"),
+        ("partitions, nodes, workers", "jobs/s", "worker CPU µs/job", "Redis CPU µs/job",
+         "CPU µs/job, x one partition"),
     ]  # fmt: skip
     first = _cpu_us(rounds, 0)
     for column in range(len(rounds[0])):

@@ -99,7 +99,7 @@ SEPARATED = Fleet(reads_all=False, hints_to_all=False)
 def table(cost: Measured) -> Table:
     """One row per number of nodes."""
     rows: Table = [
-        ("nodes", "jobs/s", "x one node", "CPU us/job", "limited by", "jobs/s, workers and hints "
+        ("nodes", "jobs/s", "x one node", "CPU µs/job", "limited by", "jobs/s, workers and hints "
          "separated", "x one node"),
     ]  # fmt: skip
     first, first_separated = project(1, cost, CURRENT), project(1, cost, SEPARATED)
@@ -119,7 +119,7 @@ def table(cost: Measured) -> Table:
 def partition_table(cost: Measured) -> Table:
     """Sixteen nodes with more or fewer partitions than nodes."""
     nodes = 16
-    rows: Table = [("partitions on 16 nodes", "nodes in use", "jobs/s", "CPU us/job")]
+    rows: Table = [("partitions on 16 nodes", "nodes in use", "jobs/s", "CPU µs/job")]
     for partitions in (1, 4, 8, 16, 32, 64):
         used = min(nodes, partitions)
         fleet = Fleet(partitions_each=max(1, partitions // nodes))

@@ -9,11 +9,13 @@ from bench.results import DRAIN_GOAL, POST_GOAL, Results
 
 _WIDTH = 760
 _PAD, _LABEL, _BAR, _GAP = 24, 190, 20, 8
+#: A label that begins closer than this to the line of the goal is drawn behind the line.
+_LABEL_NEAR = 60
 _STYLE = (
     "text{font:13px system-ui,sans-serif;fill:#24292f}.title{font-weight:600;font-size:15px}"
+    ".page{fill:#fff}"
     ".note{fill:#57606a;font-size:12px}.ours{fill:#0969da}.other{fill:#afb8c1}"
     ".line{fill:none;stroke-width:2}.goal{stroke:#cf222e;stroke-dasharray:4 3}"
-    "@media(prefers-color-scheme:dark){text{fill:#e6edf3}.note{fill:#8d96a0}}"
 )
 Bar = tuple[str, float, str, bool]
 
@@ -35,6 +37,7 @@ class Canvas:
         """Bars with label, length, end label and highlight; a dashed line at the goal."""
         unit = (_WIDTH - _LABEL - 2 * _PAD - 110) / max([bar[1] for bar in bars] + [goal or 0.0])
         begin, first_top = _PAD + _LABEL, self._top
+        line = begin + (goal or 0.0) * unit
         for label, length, end, ours in bars:
             width = max(length * unit, 1)
             self._text(_PAD, self._top + 15, label)
@@ -42,11 +45,12 @@ class Canvas:
                 f'<rect class="{"ours" if ours else "other"}" x="{begin}" y="{self._top}" '
                 f'width="{width:.1f}" height="{_BAR}" rx="3"/>'
             )
-            self._text(begin + width + 8, self._top + 15, end)
+            right = begin + width
+            near = goal is not None and right <= line < right + _LABEL_NEAR
+            self._text((line if near else right) + 8, self._top + 15, end)
             self._top += _BAR + _GAP
         if goal is not None:
-            x = begin + goal * unit
-            self._line("goal", [(x, first_top - 4), (x, self._top)])
+            self._line("goal", [(line, first_top - 4), (line, self._top)])
         self._top += _PAD
 
     def curve(self, labels: Sequence[str], lines: dict[str, tuple[str, Sequence[float]]]) -> None:
@@ -71,7 +75,8 @@ class Canvas:
     def render(self) -> str:
         size = f'width="{_WIDTH}" height="{self._top}" viewBox="0 0 {_WIDTH} {self._top}"'
         head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">'
-        return "\n".join([head, f"<style>{_STYLE}</style>", *self._parts, "</svg>", ""])
+        page = '<rect class="page" width="100%" height="100%"/>'
+        return "\n".join([head, f"<style>{_STYLE}</style>", page, *self._parts, "</svg>", ""])
 
     def _add(self, part: str) -> None:
         self._parts.append(part)
@@ -92,7 +97,7 @@ def draw(results: Results) -> str:
     if not results.quiet:
         canvas.title("Not evaluated", "measured while the machine was busy with other work")
     drain, floor = results.drain_ratio, results.drain_ratio / results.floor_share
-    canvas.title("Worker drain", "jobs per second, naive worker = 1; dashed: the goal")
+    canvas.title("Worker drain", "jobs per second, naive worker = 1; dashed: target of this page")
     canvas.bars(
         [
             ("naive worker", 1.0, "1", False),
@@ -101,17 +106,19 @@ def draw(results: Results) -> str:
         ],
         goal=DRAIN_GOAL,
     )
-    canvas.title("POST /v1/jobs", "requests per second, empty FastAPI route = 1; dashed: the goal")
+    canvas.title(
+        "POST /v1/jobs", "requests per second, empty FastAPI route = 1; dashed: target of this page"
+    )
     post = results.post_ratio
     canvas.bars(
         [("empty route", 1.0, "1", False), ("Sluice", post, f"{post:.2f}", True)], goal=POST_GOAL
     )
-    canvas.title("Redis connections for live events", "of one gateway process")
+    canvas.title("Redis connections for live events", "of one gateway process, by clients")
     bars: list[Bar] = []
     for ours, naive in results.fanout_pairs:
         for name, row in (("XREAD per client", naive), ("Sluice", ours)):
             end = f"{row.redis_connections:,}; p50 {row.p50_ms:.1f} ms"
-            label = f"{name}, {row.clients:,} clients"
+            label = f"{name}, {row.clients:,}"
             bars.append((label, float(row.redis_connections), end, row is ours))
     canvas.bars(bars)
     canvas.title("Growth", "microseconds per job by number of waiting jobs")

@@ -23,9 +23,11 @@ def draw(results: FieldResults) -> str:
     )
     canvas.bars(_bars(results, results.p50, "{:.2f} ms"))
     canvas.title("CPU", "microseconds of worker and Redis per job; less is better")
-    canvas.bars(_bars(results, lambda key: _cpu(results, key), "{:,.0f} us"))
+    canvas.bars(_bars(results, lambda key: _cpu(results, key), "{:,.0f} µs"))
     if results.idle_mb:
-        canvas.title("Memory", "megabytes of an idle worker; less is better; dashed: the goal")
+        canvas.title(
+            "Memory", "megabytes of an idle worker; less is better; dashed: target of this page"
+        )
         known = [key for key in results.finished if key in results.idle_mb]
         canvas.bars(
             _bars(results, results.idle_mb.__getitem__, "{:.0f} MB", among=known),

@@ -22,8 +22,8 @@ def goal_table(results: FieldResults) -> Table:
 def speed_table(results: FieldResults) -> Table:
     """Drain and enqueue, fastest first."""
     rows: Table = [
-        ("worker drain", "jobs/s", "from", "to", "Sluice / other", "worker CPU us/job",
-         "Redis CPU us/job", "enqueue jobs/s"),
+        ("worker drain", "jobs/s", "from", "to", "Sluice / other", "worker CPU µs/job",
+         "Redis CPU µs/job", "enqueue jobs/s"),
     ]  # fmt: skip
     for key in _fastest_first(results):
         drains = [row.drain_per_s for row in results.rounds[key]]
