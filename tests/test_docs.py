@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import itertools
 import json
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -377,3 +379,25 @@ def test_links_to_headings_are_valid() -> None:
             path = document.parent / target if target else document
             if path.suffix == ".md":
                 assert anchor in anchors(path), (document.name, target, anchor)
+
+
+def code_blocks(kind: str) -> list[Any]:
+    return [
+        pytest.param(text, id=f"{document.name}-{text.splitlines()[0][:40]}")
+        for document in DOCUMENTS
+        for text in re.findall(
+            rf"^```{kind}\n(.*?)^```$", document.read_text(), re.MULTILINE | re.DOTALL
+        )
+    ]
+
+
+@pytest.mark.parametrize("text", code_blocks("python"))
+def test_python_blocks_can_be_compiled(text: str) -> None:
+    compile(text, "block", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+
+@pytest.mark.parametrize("text", code_blocks("(?:sh|bash)"))
+def test_shell_blocks_have_no_ellipsis_and_can_be_parsed(text: str) -> None:
+    commands = re.sub(r"(?m)(^|\s)#.*$", "", text)
+    assert "…" not in commands
+    subprocess.run(["bash", "-n"], input=text, text=True, check=True, timeout=30)

@@ -222,3 +222,18 @@ def test_documented_handler_of_a_bullmq_job(
     handler = registry.by_name("make")
     assert handler is not None
     assert handler.parse({"image": "7"}).image == "7"
+
+
+def test_the_handler_of_the_readme_can_be_loaded(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    [text] = re.findall(
+        r"```python\n(# myhandlers.py\n.*?)```", (ROOT / "README.md").read_text(), re.DOTALL
+    )
+    (tmp_path / "myhandlers.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    registry = Registry()
+    registry.load("myhandlers")
+    handler = registry.resolve("chat")
+    assert handler is not None
+    assert handler.parse({"text": "hello"}).text == "hello"
