@@ -1,9 +1,11 @@
-# Main targets: `make run` and `make test`. Both set up the environment first. With `make run`
-# active, `make model` in another terminal serves a small real model.
+# Main targets: `make run` and `make test`. Both install what they need first, with uv if it is on
+# the PATH. With `make run` active, `make model` in another terminal serves a small real model.
 PYTHON ?= python3
 VENV   := .venv
 PY     := $(VENV)/bin/python
-STAMP  := $(VENV)/.installed
+# `make run` installs the first set of packages, all other targets both.
+RUN_STAMP := $(VENV)/.installed-run
+DEV_STAMP := $(VENV)/.installed-dev
 # Peers with conflicting requirements: each set has a lock file and a virtualenv.
 PEERS  := field saq arq
 # The oldest (JetPack 6) and the newest supported Python; names or paths of interpreters.
@@ -13,27 +15,32 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup run model model-install test test-all coverage test-system test-topologies test-browser test-aarch64 test-pythons newer-servers screenshots recording lint docs docs-site sync-client bench bench-peers chaos mutants clean lock check-python wheelhouse
 
-setup: $(STAMP)
+# The packages of all features, and the tools of tests, benchmarks and checks.
+setup: $(DEV_STAMP)
 
-$(STAMP): requirements.lock pyproject.toml
+# Gateway, workers and a private Redis. `make run` fails at once where no server can be found.
+run: SETUP_OPTIONS := --need-redis
+run: $(RUN_STAMP)
+	@$(PY) -m sluice up $(ARGS)
+
+$(RUN_STAMP): requirements-run.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 	  { echo "Sluice needs Python 3.10 or newer; set PYTHON=/path/to/python3"; exit 1; }
-	@test -x $(PY) || $(PYTHON) -m venv $(VENV) || \
-	  { echo "python3 -m venv failed; on Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
-	@echo "installing packages (a minute the first time)"
-	@$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	@$(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
-	@$(PY) deploy/ensure_redis.py
+	@$(PYTHON) -m tools.setup $(VENV) run $(SETUP_OPTIONS)
 	@touch $@
 
-run: setup
-	@$(PY) -m sluice up $(ARGS)
+$(DEV_STAMP): requirements.lock $(RUN_STAMP)
+	@$(PYTHON) -m tools.setup $(VENV) dev
+	@touch $@
 
 # Serves a small real model until Ctrl-C; `make run` detects it. Offline after the first time.
 model: model-install
 	@$(PY) -m sluice model serve $(ARGS)
 
-model-install: setup
+# numpy is for embeddings.
+model-install: $(RUN_STAMP)
+	@$(PY) -c 'import numpy' 2>/dev/null || $(PYTHON) -m tools.setup $(VENV) dev --only numpy \
+	  $(if $(WHEELHOUSE),--wheelhouse $(WHEELHOUSE))
 	@$(PY) -m sluice model install $(if $(WHEELHOUSE),--wheelhouse $(WHEELHOUSE))
 
 # The fast tier: fakeredis, the embedded Redis and a smoke test of each process; under four minutes.
@@ -151,14 +158,15 @@ wheelhouse: setup
 	  $(if $(MODEL),--with-model) \
 	  $(if $(PYTHON_VERSION),--python-version $(PYTHON_VERSION))
 
+LOCK_OPTIONS := --universal --python-version 3.10 --generate-hashes --no-emit-index-url --no-header --quiet
 lock:
 	@$(PY) -m pip install --quiet uv
-	@$(VENV)/bin/uv pip compile pyproject.toml --extra dev --extra embedded --extra rag --extra tools --extra images --extra bullmq --extra faces --extra heic --extra s3 --universal \
-	  --python-version 3.10 --generate-hashes --no-emit-index-url --no-header \
-	  --emit-build-options --quiet -o requirements.lock
-	@$(VENV)/bin/uv pip compile pyproject.toml --extra rag --extra bullmq --extra images --extra s3 --universal --constraint requirements.lock \
-	  --python-version 3.10 --generate-hashes --no-emit-index-url --no-header \
-	  --no-annotate --quiet -o deploy/requirements.lock
+	@$(VENV)/bin/uv pip compile pyproject.toml --extra dev --group build $(LOCK_OPTIONS) \
+	  --emit-build-options -o requirements.lock
+	@$(VENV)/bin/uv pip compile pyproject.toml --extra server --extra embedded --group build \
+	  $(LOCK_OPTIONS) --no-annotate --constraint requirements.lock -o requirements-run.lock
+	@$(VENV)/bin/uv pip compile pyproject.toml --extra server --extra rag --extra bullmq --extra images --extra s3 \
+	  $(LOCK_OPTIONS) --no-annotate --constraint requirements.lock -o deploy/requirements.lock
 	@for set in $(PEERS); do \
 	  $(VENV)/bin/uv pip compile bench/peers/requirements/$$set.in --universal --python-version 3.10 \
 	    --generate-hashes --no-emit-index-url --no-header --no-annotate --quiet --upgrade \

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.pipe import Pipe
-from sluice.common.process.embedded_redis import find_server
+from sluice.common.process.redis_server import find_server
 
 START_TIMEOUT_S = 20.0
 #: Sluice's setting of stream-node-max-bytes, and the default of Redis.

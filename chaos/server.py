@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 
 from sluice.common.contracts.jobs import JobKeys
 from sluice.common.jobs.partition_clients import PartitionClients
-from sluice.common.process.embedded_redis import find_server
+from sluice.common.process.redis_server import find_server
 from sluice.common.redis.connection import async_client
 from sluice.common.redis.partitions import Partitions
 from sluice.common.version import reported_version

