@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any
 
 from sluice.commands import COMMANDS, GROUPS
-from sluice.errors import ExitCode, SluiceError
+from sluice.errors import SERVER_EXTRA, ExitCode, MissingRequirement, SluiceError
 from sluice.terminal.console import run_until_pipe_closes
 from sluice.terminal.text import printable
 
@@ -22,6 +22,8 @@ _MORE = """
 Set the gateway with --url or SLUICE_URL, and the API key with SLUICE_API_KEY.
 Exit codes: 0 ok, 1 failed, 2 invalid arguments, 3 canceled, 4 not allowed,
 5 no gateway, 6 timeout, 7 overloaded; docs/cli.md lists all of them."""
+#: A missing module of these is a defect.
+_OWN_PACKAGES = ("common", "gateway", "ops", "sluice", "worker")
 #: The first line of a parser's epilog; its other lines are commands.
 _EXAMPLES = "Examples:"
 
@@ -80,12 +82,13 @@ def run(words: Sequence[str]) -> int:
         first = "version"
     if first not in COMMANDS:
         return _unknown_command(first)
-    parser = parser_for(first)
-    arguments = parser.parse_args(rest)
     try:
+        arguments = parser_for(first).parse_args(rest)
         return run_until_pipe_closes(lambda: int(arguments.run(arguments)))
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
+    except ModuleNotFoundError as error:
+        return _report_error(_missing_package(first, error))
     except Exception as error:
         return _report_error(error)
 
@@ -117,6 +120,16 @@ def _complete_actions(parser: argparse.ArgumentParser) -> None:
 
 def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}." if text else ""
+
+
+def _missing_package(command: str, error: ModuleNotFoundError) -> Exception:
+    """The error to report for a module that could not be imported."""
+    package = (error.name or "").partition(".")[0]
+    if package in _OWN_PACKAGES:
+        return error
+    return MissingRequirement(
+        f"`sluice {command}` needs the package {package}: pip install '{SERVER_EXTRA}'"
+    )
 
 
 def _report_error(error: Exception) -> int:

@@ -33,6 +33,9 @@ class ExitCode(IntEnum):
     INPUT_REQUIRED = 8
     #: No such job, dead letter, workflow, image or document (EX_NOINPUT).
     NOT_FOUND = 66
+    #: Something that the command needs on this machine is missing: a package, a free port, Redis
+    #: (EX_UNAVAILABLE).
+    UNAVAILABLE = 69
     #: Output could not be written, or a file could not be read (EX_IOERR).
     IO_ERROR = 74
     #: The URL or a setting is invalid (EX_CONFIG).
@@ -41,6 +44,10 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
     #: The reader of stdout closed the pipe.
     BROKEN_PIPE = 141
+
+
+#: The packages of the gateway and the worker, and of commands that access Redis.
+SERVER_EXTRA = "sluice[server]"
 
 
 class SluiceError(Exception):
@@ -59,6 +66,12 @@ class Misconfigured(SluiceError):
     """The URL or the API key is invalid."""
 
     exit_code = ExitCode.MISCONFIGURED
+
+
+class MissingRequirement(SluiceError):
+    """Something that the command needs on this machine is missing: a package, or a free port."""
+
+    exit_code = ExitCode.UNAVAILABLE
 
 
 class Unreachable(SluiceError):

@@ -110,7 +110,8 @@ class Installer:
             except SetupFailed as error:  # uv does not read the index settings of pip
                 print(f"{error}\ntrying pip", file=sys.stderr)
         pip = [str(self._python), "-m", "pip", "install", "--disable-pip-version-check"]
-        _run(f"installing {what} with pip", [*pip, "--no-input", *words])
+        # As with uv, modules are compiled when they are first imported.
+        _run(f"installing {what} with pip", [*pip, "--no-input", "--no-compile", *words])
 
 
 def entries(lock: str, *names: str) -> list[str]:

@@ -256,9 +256,15 @@ def too_large(url: str) -> BadAnswer:
 # -- the gateway's URL and the API key ---------------------------------------------------------
 
 
+def local_address() -> tuple[str, str]:
+    """Host and port on which `sluice up` serves with this environment."""
+    return os.environ.get("HOST") or "127.0.0.1", os.environ.get("PORT") or "8080"
+
+
 def local_url() -> str:
     """The URL at which `sluice up` serves with this environment."""
-    return f"http://{os.environ.get('HOST') or '127.0.0.1'}:{os.environ.get('PORT') or '8080'}"
+    host, port = local_address()
+    return f"http://{host}:{port}"
 
 
 def default_url() -> str:

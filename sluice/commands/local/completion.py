@@ -68,7 +68,10 @@ def command_tree() -> Node:
 
     root = Node((), "")
     for name, command in COMMANDS.items():
-        root.actions[name] = _node((name,), command.purpose, parser_for(name))
+        try:
+            root.actions[name] = _node((name,), command.purpose, parser_for(name))
+        except ModuleNotFoundError:  # needs the server packages, which are not installed
+            root.actions[name] = Node((name,), command.purpose)
     return root
 
 

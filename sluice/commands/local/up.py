@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,10 +15,12 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from enum import Enum
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from sluice.transport.request import local_url
+from sluice.errors import SERVER_EXTRA, MissingRequirement
+from sluice.transport.request import local_address, local_url
 
 #: File in SLUICE_DATA_DIR, written by `sluice model serve`.
 MODEL_FILE = "model.json"
@@ -32,15 +36,23 @@ STOP_TIMEOUT_S = 60.0
 POLL_S = 0.2
 
 _GATEWAY, _WORKER = "gateway", "worker"
-_HINT = (
-    "The echo worker answers all jobs. For a real model, run `make model` in another terminal "
-    "(or `sluice model install`, then `sluice model serve`)."
+_SERVER_PACKAGES = ("fastapi", "redis", "uvicorn")
+_GET_MODEL = (
+    "For a real model, run `make model` in another terminal (or `sluice model install`, then "
+    "`sluice model serve`)"
 )
+_HINT = f"The echo worker answers all jobs. {_GET_MODEL}."
+_NO_MODEL = f"chat, plan and code need a model, and none is served. {_GET_MODEL}, or set MODEL_URL."
+#: Jobs of the banner: for the echo worker or a model; for the real worker without a model; and if
+#: the worker has modules of the user, which may replace the handlers of the other two.
+_CHAT_JOB = '{"task":"chat","payload":{"text":"hello"}}'
+_TOOL_JOB = '{"task":"tool","payload":{"tool":"calculator","args":{"expression":"6 * 7"}}}'
+_SEARCH_JOB = '{"task":"rag","payload":{"query":"hello"}}'
 _WELCOME = """
 Sluice is up. In another terminal:
 
   JOB=$(curl -s {url}/v1/jobs -H 'Content-Type: application/json' \\
-    -d '{{"task":"chat","payload":{{"text":"hello"}}}}' | sed 's/.*"job_id":"\\([^"]*\\)".*/\\1/')
+    -d '{job}' | sed 's/.*"job_id":"\\([^"]*\\)".*/\\1/')
   curl -N {url}/v1/jobs/$JOB/events
 
 API: {url}/docs    Dashboard: {url}/ui    Stop: Ctrl-C
@@ -76,6 +88,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    _require_packages()
+    _require_free_port()
     supervisor = Supervisor(WorkerChoice(arguments.worker))
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, supervisor.request_stop)
@@ -83,6 +97,40 @@ def run(arguments: argparse.Namespace) -> int:
         return supervisor.run()
     finally:
         supervisor.close()
+
+
+def _require_packages() -> None:
+    missing = [name for name in _SERVER_PACKAGES if find_spec(name) is None]
+    if missing:
+        raise MissingRequirement(
+            f"`sluice up` needs the packages {', '.join(missing)}: pip install '{SERVER_EXTRA}'"
+        )
+
+
+def _require_free_port() -> None:
+    """Raise MissingRequirement if another process listens on the gateway's address.
+
+    The gateway itself reports an address that is invalid.
+    """
+    host, port = local_address()
+    try:
+        found = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
+    except (ValueError, OverflowError, OSError):
+        return
+    for family, kind, protocol, _, address in found:
+        try:
+            with socket.socket(family, kind, protocol) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the gateway does
+                if family == socket.AF_INET6:
+                    probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                probe.bind(address)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                other = int(port) % 65535 + 1
+                raise MissingRequirement(
+                    f"port {port} of {host} is used by another process; stop it, or use another "
+                    f"port: PORT={other} make run, or PORT={other} sluice up"
+                ) from None
 
 
 class ServedModel(NamedTuple):
@@ -174,9 +222,19 @@ class WorkerChoice:
         """A line that describes what answers jobs with this worker."""
         if kind is WorkerKind.ECHO:
             return "The echo worker answers all jobs." if self._fixed else _HINT
-        name = self._model.name if self._model is not None else ""
-        by = self._model_url or name or "the model of MODEL_URL or `sluice model serve`"
-        return f"chat, plan and code are answered by {by} now"
+        model = self._model_name
+        return f"chat, plan and code are answered by {model} now" if model else _NO_MODEL
+
+    def example(self, kind: WorkerKind) -> str:
+        """A job, as JSON, that this worker can do."""
+        if kind is WorkerKind.ECHO or self._model_name:
+            return _CHAT_JOB
+        return _SEARCH_JOB if os.environ.get("WORKER_HANDLERS", "").strip() else _TOOL_JOB
+
+    @property
+    def _model_name(self) -> str:
+        """The model that answers, or its URL; empty if there is none."""
+        return self._model_url or (self._model.name if self._model is not None else "")
 
 
 class Supervisor:
@@ -205,8 +263,8 @@ class Supervisor:
         self._children[_WORKER] = self._start(_MODULES[self._kind])
         self._wait_ready(url)
         if self._is_running():
-            worker = self._choice.describe(self._kind)
-            print(_WELCOME.format(url=url, worker=worker), flush=True)
+            job, worker = self._choice.example(self._kind), self._choice.describe(self._kind)
+            print(_WELCOME.format(url=url, job=job, worker=worker), flush=True)
         while self._is_running():
             self._update_worker()
             time.sleep(POLL_S)
