@@ -24,7 +24,7 @@ from sluice.gateway.features.images.upload.tokens import UploadTokens
 from sluice.gateway.features.openai import routes as openai
 from sluice.gateway.features.rag import routes as rag
 from sluice.gateway.features.workflows import routes as workflows
-from sluice.gateway.http import problems
+from sluice.gateway.http import problems, root
 from sluice.gateway.http.connection_limits import ConnectionLimits
 from sluice.gateway.http.fast_path import GatewayApp
 from sluice.gateway.http.middleware import RequestMiddleware
@@ -59,7 +59,7 @@ FEATURES: Final[tuple[Feature[Any], ...]] = (
     Feature([key_routes.router]),
     Feature([audit_log.router]),
     Feature([metrics.router]),
-    Feature([status.router]),
+    Feature([status.router, root.router]),
     history.FEATURE,
     Feature([queue_admin.router]),
     Feature([workers.router]),

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
 from sluice.gateway.http.headers import accepts_gzip, if_none_match, is_etag_listed, not_modified
 from sluice.gateway.http.paths import DASHBOARD, DASHBOARD_FILE, DASHBOARD_PAGE
@@ -101,13 +101,7 @@ def install(app: FastAPI) -> None:
         name: str = request.path_params["name"]
         return _file_response(request, None if name == _INDEX else files.get(name))
 
-    async def root(request: Request) -> Response:
-        if "text/html" not in request.headers.get("accept", ""):
-            raise HTTPException(404)
-        return RedirectResponse(DASHBOARD, 302)
-
     methods = ["GET", "HEAD"]
-    app.add_route("/", root, methods=methods, include_in_schema=False)
     app.add_route(DASHBOARD_FILE, static, methods=methods, include_in_schema=False)
     app.add_route(DASHBOARD, page, methods=methods, include_in_schema=False)
     app.add_route(DASHBOARD_PAGE, page, methods=methods, include_in_schema=False)
