@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from sluice.common.errors import NoRedisServer, SluiceError
+from sluice.common.errors import SluiceError
 from sluice.common.process.redis_server import find_server, has_wheel
 from sluice.ops.terminal import show_progress
 
@@ -106,7 +106,8 @@ class Installer:
         if self._uv is not None:
             uv = [self._uv, "pip", "install", "--python", str(self._python), *words]
             try:
-                return _run(f"installing {what} with uv", uv)
+                _run(f"installing {what} with uv", uv)
+                return
             except SetupFailed as error:  # uv does not read the index settings of pip
                 print(f"{error}\ntrying pip", file=sys.stderr)
         pip = [str(self._python), "-m", "pip", "install", "--disable-pip-version-check"]
