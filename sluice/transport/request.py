@@ -264,7 +264,7 @@ def local_address() -> tuple[str, str]:
 def local_url() -> str:
     """The URL at which `sluice up` serves with this environment."""
     host, port = local_address()
-    return f"http://{host}:{port}"
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def default_url() -> str:

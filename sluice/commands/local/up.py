@@ -15,6 +15,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from enum import Enum
+from http.client import HTTPException
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -305,7 +306,7 @@ class Supervisor:
             try:
                 with urllib.request.urlopen(f"{url}/readyz", timeout=2):
                     return
-            except (urllib.error.URLError, OSError):
+            except (OSError, HTTPException):
                 if not reported and time.monotonic() - started > 2:
                     reported = True
                     print("waiting for the gateway to be ready", file=sys.stderr, flush=True)

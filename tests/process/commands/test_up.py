@@ -25,7 +25,7 @@ SLOW = pytest.mark.slow("starts all processes again")
 ServeFakeModel = Callable[[], Served]
 
 
-def start(tmp_path: Path, port: int, *words: str) -> subprocess.Popen[str]:
+def start(tmp_path: Path, port: object, *words: str) -> subprocess.Popen[str]:
     env = {**os.environ, "PORT": str(port), "SLUICE_DATA_DIR": str(tmp_path)}
     for name in ("REDIS_URL", "MODEL_URL"):
         env.pop(name, None)
@@ -39,7 +39,8 @@ class Up:
     """`sluice up` and its output."""
 
     def __init__(self, data: Path, *words: str) -> None:
-        self.process = start(data, free_port(), *words)
+        self.port = free_port()
+        self.process = start(data, self.port, *words)
         #: The lines to copy.
         self.script = self._read_script()
         self._lines: list[str] = []
@@ -125,17 +126,41 @@ def test_the_printed_lines_run_a_job(up: Callable[..., Up], tmp_path: Path) -> N
     assert (redis / "appendonlydir").exists() or list(redis.rglob("*.aof"))
 
 
-@SLOW
-def test_a_port_in_use_is_reported_and_everything_stops(tmp_path: Path) -> None:
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_a_port_in_use_is_an_error_before_anything_starts(tmp_path: Path, host: str) -> None:
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
+        taken.bind((host, 0))
         taken.listen()
-        process = start(tmp_path, taken.getsockname()[1])
-        _, errors = process.communicate(timeout=60)
-    assert process.returncode != 0
-    assert "address already in use" in errors
-    assert "the gateway exited" in errors
-    assert not (tmp_path / "redis" / "redis.sock").exists()
+        port = taken.getsockname()[1]
+        process = start(tmp_path / "data", port)
+        out, errors = process.communicate(timeout=60)
+    assert (process.returncode, out) == (69, "")
+    [line] = errors.splitlines()
+    assert line.startswith(f"sluice: port {port} of 127.0.0.1 is used by another process")
+    assert f"PORT={port % 65535 + 1} make run" in line
+    assert not (tmp_path / "data").exists()
+
+
+@SLOW
+def test_a_second_sluice_on_the_port_is_not_announced(
+    up: Callable[..., Up], tmp_path: Path
+) -> None:
+    """The first one answers at the URL of the second."""
+    first = up()
+    process = start(tmp_path / "other", first.port)
+    out, errors = process.communicate(timeout=60)
+    assert (process.returncode, out) == (69, "")
+    assert "is used by another process" in errors
+    assert [each["event"] for each in first.run_script()][-1] == "done"
+
+
+@pytest.mark.parametrize("port", ["x", "-1", "99999999999"])
+def test_an_invalid_port_is_reported_by_the_gateway(tmp_path: Path, port: str) -> None:
+    process = start(tmp_path / "data", port)
+    out, errors = process.communicate(timeout=60)
+    assert process.returncode == 78
+    assert "PORT" in errors
+    assert "Sluice is up" not in out
 
 
 # -- the right worker: echo, or the real handlers if there is a model ----------------------------
@@ -170,9 +195,31 @@ def test_the_worker_follows_the_model(
 
 
 @SLOW
-def test_the_real_handlers_on_request(up: Callable[..., Up]) -> None:
+def test_the_example_of_the_real_worker_needs_no_model(up: Callable[..., Up]) -> None:
     running = up("--worker", "real")
-    running.wait_for_line("chat, plan and code are answered by")
+    running.wait_for_line("chat, plan and code need a model, and none is served")
+    assert '"task":"tool"' in running.script
     data = running.run_script()
-    assert data[-1]["type"] == "error"
-    assert "sluice model" in str(data[-1]["data"])
+    assert data[-1]["type"] == "done"
+    assert '{"value": 42}' in json.dumps(data)
+
+
+@SLOW
+def test_the_example_with_handlers_of_the_user(
+    up: Callable[..., Up], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may replace `tool` and `chat`, and take other payloads."""
+    (tmp_path / "replaced.py").write_text(HANDLERS)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("WORKER_HANDLERS", "replaced")
+    running = up("--worker", "real")
+    assert running.run_script()[-1]["type"] == "done"
+
+
+HANDLERS = """
+def register(registry):
+    for task in ("chat", "tool"):
+        @registry.handler(task)
+        async def fail(context, payload):
+            raise AssertionError
+"""

@@ -185,3 +185,45 @@ def test_normal_model_exit_is_not_reported(model_file: Path) -> None:
     model_file.unlink()
     assert list(choice.warnings()) == []
     assert choice.current() is WorkerKind.ECHO
+
+
+@pytest.mark.parametrize(
+    ("mode", "variables", "task", "line"),
+    [
+        (
+            "auto",
+            {},
+            "chat",
+            "The echo worker answers all jobs. For a real model, run `make model`",
+        ),
+        ("echo", {"MODEL_URL": "http://model:1"}, "chat", "The echo worker answers all jobs."),
+        ("auto", {"MODEL_URL": "http://model:1"}, "chat", "answered by http://model:1 now"),
+        ("real", {"MODEL_URL": "http://model:1"}, "chat", "answered by http://model:1 now"),
+        ("real", {}, "tool", "chat, plan and code need a model, and none is served"),
+        ("real", {"WORKER_HANDLERS": "mine"}, "rag", "`make model` in another terminal"),
+    ],
+)
+def test_example_and_description_fit_the_worker(
+    model_file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    mode: str,
+    variables: dict[str, str],
+    task: str,
+    line: str,
+) -> None:
+    monkeypatch.delenv("WORKER_HANDLERS", raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    choice = WorkerChoice(mode)
+    kind = choice.initial()
+    assert json.loads(choice.example(kind))["task"] == task
+    assert line in choice.describe(kind)
+
+
+def test_the_real_worker_with_an_announced_model(model_file: Path) -> None:
+    choice = WorkerChoice("real")
+    choice.initial()
+    announce(model_file)
+    kind = choice.current()
+    assert json.loads(choice.example(kind))["task"] == "chat"
+    assert choice.describe(kind) == "chat, plan and code are answered by small now"
