@@ -59,8 +59,8 @@ def run_steps() -> None:
         chroot = Chroot((prepared, base), directory / "aarch64")
         copy_project(chroot.upper / PROJECT.lstrip("/"))
         with step("make setup"):
-            # Without the stamp, make checks every package of the lock file again.
-            chroot.run(f"rm -f {VENV}/.installed && make setup", timeout_s=SETUP_S)
+            # Without the stamps, make checks every package of the lock file again.
+            chroot.run(f"rm -f {VENV}/.installed-* && make setup", timeout_s=SETUP_S)
         with step("sluice model install"):
             chroot.run(f"{VENV}/bin/sluice model install", timeout_s=SETUP_S)
         with step("make run and a job"):
