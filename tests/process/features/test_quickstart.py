@@ -29,7 +29,7 @@ PAGE = (ROOT / "docs" / "quickstart.md").read_text()
 NOT_RUN = ("make model\n", "sudo deploy/install.sh install")
 _BLOCK = re.compile(r"^(?:<!-- file: (\S+) -->\n)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _PORT = ":8080"
-_RECIPE = "run: setup\n\t@$(PY) -m sluice up $(ARGS)\n"
+_RECIPE = "run: $(RUN_STAMP)\n\t@$(PY) -m sluice up $(ARGS)\n"
 _MAKEFILE = "run:\n\t@.venv/bin/python -m sluice up $(ARGS)\n"
 #: Stands for any text in an output; alone on a line for any lines.
 _ANY = "…"
