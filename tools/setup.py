@@ -43,7 +43,8 @@ def main(words: list[str] | None = None) -> int:
         if arguments.need_redis:
             require_server()
         python = create_venv(arguments.venv)
-        installer = Installer(python, shutil.which("uv"))
+        # Tests import most modules, in several processes at once. `make run` imports some.
+        installer = Installer(python, shutil.which("uv"), compiles=arguments.lock == "dev")
         if arguments.only:
             installer.add(LOCKS[arguments.lock], arguments.only, arguments.wheelhouse)
         else:
@@ -79,9 +80,11 @@ def create_venv(venv: Path) -> Path:
 class Installer:
     """Installs packages with uv or pip."""
 
-    def __init__(self, python: Path, uv: str | None) -> None:
+    def __init__(self, python: Path, uv: str | None, *, compiles: bool = False) -> None:
+        """`compiles`: compile all modules now, instead of each when it is first imported."""
         self._python = python
         self._uv = uv
+        self._compiles = compiles
 
     def install(self, lock: Path) -> None:
         """Install all packages of a lock file; those that are installed already are kept."""
@@ -105,14 +108,15 @@ class Installer:
     def _install(self, what: str, *words: str) -> None:
         if self._uv is not None:
             uv = [self._uv, "pip", "install", "--python", str(self._python), *words]
+            uv += ["--compile-bytecode"] if self._compiles else []
             try:
                 _run(f"installing {what} with uv", uv)
                 return
             except SetupFailed as error:  # uv does not read the index settings of pip
                 print(f"{error}\ntrying pip", file=sys.stderr)
         pip = [str(self._python), "-m", "pip", "install", "--disable-pip-version-check"]
-        # As with uv, modules are compiled when they are first imported.
-        _run(f"installing {what} with pip", [*pip, "--no-input", "--no-compile", *words])
+        pip += ["--no-input", "--compile" if self._compiles else "--no-compile", *words]
+        _run(f"installing {what} with pip", pip)
 
 
 def entries(lock: str, *names: str) -> list[str]:

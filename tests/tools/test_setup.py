@@ -86,11 +86,24 @@ def test_packages_are_installed_with_uv_or_pip(
     assert first.endswith(f"--require-hashes -r {lock}")
     assert second.startswith(start)
     assert second.endswith(f"--no-build-isolation --no-deps -e {ROOT}")
+    assert ("--no-compile" in first) is not with_uv
     by = "uv" if uv else "pip"
     assert capfd.readouterr().out.splitlines() == [
         f"installing up to 2 packages with {by}",
         f"installing sluice with {by}",
     ]
+
+
+@pytest.mark.parametrize(
+    ("with_uv", "option"), [(True, "--compile-bytecode"), (False, "--compile")]
+)
+def test_modules_of_the_tests_are_compiled(
+    program: Callable[[str], Path], log: Path, with_uv: bool, option: str
+) -> None:
+    uv = str(program("uv")) if with_uv else None
+    Installer(program("python"), uv, compiles=True).install(DEV_LOCK)
+    [line] = lines_of(log)
+    assert option in line.split()
 
 
 def test_pip_is_used_if_uv_fails(
