@@ -22,8 +22,8 @@ _MORE = """
 Set the gateway with --url or SLUICE_URL, and the API key with SLUICE_API_KEY.
 Exit codes: 0 ok, 1 failed, 2 invalid arguments, 3 canceled, 4 not allowed,
 5 no gateway, 6 timeout, 7 overloaded; docs/cli.md lists all of them."""
-#: A missing module of these is a defect.
-_OWN_PACKAGES = ("common", "gateway", "ops", "sluice", "worker")
+#: A missing module of this package is a defect.
+_OWN_PACKAGE = "sluice"
 #: The first line of a parser's epilog; its other lines are commands.
 _EXAMPLES = "Examples:"
 
@@ -125,7 +125,7 @@ def _sentence(text: str) -> str:
 def _missing_package(command: str, error: ModuleNotFoundError) -> Exception:
     """The error to report for a module that could not be imported."""
     package = (error.name or "").partition(".")[0]
-    if package in _OWN_PACKAGES:
+    if package == _OWN_PACKAGE:
         return error
     return MissingRequirement(
         f"`sluice {command}` needs the package {package}: pip install '{SERVER_EXTRA}'"
