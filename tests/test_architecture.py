@@ -89,6 +89,7 @@ OTHER_MEANINGS = {
         "gateway/features/openai/chat/request.py",
     },  # a role
     "hello": {"gateway/jobs/models.py"},  # an example text
+    "workers": {"gateway/http/openapi/tags.py", "gateway/observability/workers.py"},  # a tag
     # Also members in ASGI, JSON Schema and RFC 9457.
     "type": {
         "common/process/host.py",  # the name of a sensor
@@ -108,6 +109,7 @@ OTHER_MEANINGS = {
         "gateway/http/headers.py",
         "gateway/http/routing.py",
         "gateway/http/openapi/common_responses.py",
+        "gateway/http/openapi/schema.py",
         "gateway/jobs/openapi.py",
         "gateway/features/openai/openapi.py",
         "gateway/http/problems.py",

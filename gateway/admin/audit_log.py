@@ -39,18 +39,18 @@ class AuditLogPage(BaseModel):
     )
 
 
-router = APIRouter(tags=["keys"])
+router = APIRouter(tags=["audit-log"])
 
 
 @router.get(
     "/v1/trail",
-    summary="Read the audit log",
+    summary="Get the audit log",
     responses=problem_responses(
         _422="Invalid query parameter.",
         _503="Redis does not answer.",
     ),
 )
-async def read_trail(
+async def get_audit_log(
     request: Request,
     limit: Annotated[int, Query(ge=1, le=200, description="Maximum number of entries.")] = 50,
     before: Annotated[

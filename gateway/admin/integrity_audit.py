@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 LINE_EVERY_S = 1.0
 _JOB_ID = "6f1c0f0e-8f0a-4a51-9a55-0d4a6c4f2b7e"
 
-router = APIRouter(tags=["audit"])
+router = APIRouter(tags=["integrity"])
 
 
 class ViolationView(BaseModel):
@@ -99,10 +99,10 @@ class FailureLine(BaseModel):
 
 @router.get(
     "/v1/audit",
-    summary="Read the last integrity check",
+    summary="Get the last integrity check",
     responses={503: {"description": "Redis does not answer.", "model": ProblemView}},
 )
-async def read_audit(request: Request) -> AuditView:
+async def get_integrity_check(request: Request) -> AuditView:
     """Returns the last integrity check, by a worker or by `POST`, and the totals of all."""
     state = state_of(request)
     record = await load_record(state.client, state.settings.keys)
@@ -140,7 +140,7 @@ async def read_audit(request: Request) -> AuditView:
         },
     },
 )
-async def run_audit(request: Request) -> Response:
+async def run_integrity_check(request: Request) -> Response:
     """Checks that every job has exactly one end and none is lost. Changes no job."""
     state = state_of(request)
     await state.access.record(request, AuditAction.AUDIT_RUN)

@@ -98,8 +98,8 @@ async def create_key(request: Request, body: KeyBody) -> Response:
     return _issued(issued, 201)
 
 
-@router.get("/v1/keys/{key_id}", response_model=KeyView, summary="Read an API key", **READ_KEY)
-async def read_key(request: Request, key_id: KeyId) -> Response:
+@router.get("/v1/keys/{key_id}", response_model=KeyView, summary="Get an API key", **READ_KEY)
+async def get_key(request: Request, key_id: KeyId) -> Response:
     """Returns a key without its secret."""
     keys = state_of(request).access.keys
     record = await keys.get(key_id)
@@ -139,8 +139,8 @@ async def revoke_key(request: Request, key_id: KeyId) -> Response:
     return Response(None, 204)
 
 
-@router.get("/v1/whoami", response_model=WhoAmI, summary="Show the caller's key")
-async def whoami(request: Request) -> Response:
+@router.get("/v1/whoami", response_model=WhoAmI, summary="Get the caller's key")
+async def get_caller(request: Request) -> Response:
     """Returns the key of the request, its tenant, scopes and limits."""
     caller = caller_of(request)
     record = caller.record

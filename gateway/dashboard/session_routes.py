@@ -65,10 +65,10 @@ router = APIRouter(route_class=JsonRoute, tags=["dashboard"])
 @router.get(
     DASHBOARD_SESSION,
     response_model=SessionView,
-    summary="Read the session",
+    summary="Get the session",
     **READ_SESSION,
 )
-async def read_session(request: Request) -> Response:
+async def get_session(request: Request) -> Response:
     """Returns the signed-in key and what its pages may do. Needs no API key."""
     session: Session | None = request.scope.get(request_checks.SCOPE_KEY)
     return _session_response(request, caller_of(request), session)

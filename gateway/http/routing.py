@@ -26,6 +26,7 @@ from sluice.gateway.http.problems import problem_response
 
 Model = TypeVar("Model", bound=BaseModel)
 _JSON = "application/json"
+_REF = "#/components/schemas/{model}"
 #: Errors of every route with a JsonBody, by status; a description by the route takes precedence.
 BODY_ERRORS: Final = {
     400: "The body is not JSON, or nested too deeply.",
@@ -58,11 +59,21 @@ class JsonBody(Generic[Model]):
 
     def openapi(self, other_types: Sequence[str] = ()) -> dict[str, Any]:
         """The request body in the OpenAPI document. `other_types`: of files instead of JSON."""
-        schema = self._model.model_json_schema(ref_template="#/components/schemas/{model}")
+        schema = model_reference(self._model)
         content: dict[str, Any] = {_JSON: {"schema": schema, "example": dict(self._example)}}
         for media_type in other_types:
             content[media_type] = {"schema": {"type": "string", "format": "binary"}}
         return {"required": self._required, "content": content}
+
+
+def reference(name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    """A reference to a schema, which becomes a component of the OpenAPI document."""
+    nested = schema.pop("$defs", {})
+    return {"$ref": _REF.format(model=name), "$defs": {name: schema, **nested}}
+
+
+def model_reference(model: type[BaseModel]) -> dict[str, Any]:
+    return reference(model.__name__, model.model_json_schema(ref_template=_REF))
 
 
 class RawJsonBody(JsonBody[Model]):

@@ -17,7 +17,7 @@ from sluice.gateway.http.headers import (
     Traceparent,
 )
 from sluice.gateway.http.openapi.schema import problem_responses
-from sluice.gateway.http.routing import JsonBody, declare
+from sluice.gateway.http.routing import JsonBody, declare, reference
 from sluice.gateway.jobs.lookup import JobIdPath
 from sluice.gateway.jobs.models import (
     EXAMPLE_REQUEST,
@@ -29,27 +29,39 @@ from sluice.gateway.jobs.models import (
 
 CancelBody = Annotated[CancelRequest, Depends(JsonBody(CancelRequest, {}, required=False))]
 
-#: Schema of one event as NDJSON, for `itemSchema` (OpenAPI 3.2).
-_EVENT: dict[str, Any] = {
-    "type": "object",
-    "properties": {
-        EventField.TYPE: {"type": "string"},
-        EventField.TS: {"type": "integer", "description": "Unix milliseconds."},
-        EventField.STEP: {"type": "string"},
-        EventField.DATA: {},
+#: Before OpenAPI 3.2, the schema of a stream describes one event.
+SSE_EVENT: dict[str, Any] = reference(
+    "ServerSentEvent",
+    {
+        "description": "One event of a stream, as SSE.",
+        "type": "object",
+        "properties": {
+            "event": {"type": "string", "description": "Type of the event."},
+            "data": {
+                "type": "string",
+                "contentMediaType": "application/json",
+                "description": "The event as JSON.",
+            },
+            "id": {"type": "string", "description": "For Last-Event-ID."},
+            "retry": {"type": "integer", "description": "Milliseconds until a reconnection."},
+        },
     },
-    "required": list(values_of(EventField)),
-}
-#: Schema of one event as SSE.
-SSE_EVENT: dict[str, Any] = {
-    "type": "object",
-    "properties": {
-        "event": {"type": "string"},
-        "data": {"type": "string", "contentMediaType": "application/json"},
-        "id": {"type": "string", "description": "For Last-Event-ID."},
-        "retry": {"type": "integer", "description": "Milliseconds."},
+)
+_JOB_EVENT = reference(
+    "JobEvent",
+    {
+        "description": "One event of a job. As NDJSON, one line of the stream.",
+        "type": "object",
+        "properties": {
+            EventField.TYPE: {"type": "string", "description": "Type of the event."},
+            EventField.TS: {"type": "integer", "description": "Unix milliseconds."},
+            EventField.STEP: {"type": "string", "description": "What emitted the event."},
+            EventField.DATA: {"description": "Details, by type."},
+            "id": {"type": "string", "description": "For Last-Event-ID."},
+        },
+        "required": list(values_of(EventField)),
     },
-}
+)
 
 CREATE_JOB: dict[str, Any] = {
     "responses": {
@@ -94,22 +106,24 @@ READ_JOB: dict[str, Any] = {
 }
 
 
-def event_stream(ends: str, example: str, **parameters: Any) -> dict[str, Any]:
+def event_stream(
+    ends: str, example: str, *, event: dict[str, Any] = _JOB_EVENT, **parameters: Any
+) -> dict[str, Any]:
     """A route that streams events.
 
-    `ends`: what ends the stream. `example`: of an event. `parameters`: those of the path.
+    `ends`: what ends the stream. `example`: of an event. `event`: its schema as NDJSON.
+    `parameters`: those of the path.
     """
     return {
         "responses": {
             200: {
-                "description": "The job's events from the beginning, or after Last-Event-ID, "
-                f"until {ends}.",
+                "description": f"Events from the beginning, or after Last-Event-ID, until {ends}.",
                 "content": {
                     "text/event-stream": {
-                        "itemSchema": SSE_EVENT,
+                        "schema": SSE_EVENT,
                         "example": "retry: 1000\nevent: hello\ndata: {…}\n\n" + example,
                     },
-                    "application/x-ndjson": {"itemSchema": _EVENT},
+                    "application/x-ndjson": {"schema": event},
                 },
             },
             204: {"description": "The job has ended, and no event follows Last-Event-ID."},

@@ -69,7 +69,10 @@ async def cancel_job(
 
 
 @cancel_router.delete(
-    "/v1/jobs/{job_id}", response_model=CancelView, summary="Cancel a job", **CANCEL_JOB
+    "/v1/jobs/{job_id}",
+    response_model=CancelView,
+    summary="Cancel a job with DELETE",
+    **CANCEL_JOB,
 )
 async def delete_job(request: Request, job_id: CheckedJobId, wait_s: WaitSeconds) -> Response:
     """The same as POST …/cancel. The job can still be read until its `ttl_s` has passed."""
@@ -155,8 +158,8 @@ async def create_job(request: Request) -> Response:
     return Response(b'{"job_id":"%b"}' % job_id.encode(), 202, headers, _JSON)
 
 
-@router.get("/v1/jobs/{job_id}", response_model=JobView, summary="Read a job", **READ_JOB)
-async def read_job(request: Request) -> Response:
+@router.get("/v1/jobs/{job_id}", response_model=JobView, summary="Get a job", **READ_JOB)
+async def get_job(request: Request) -> Response:
     """Returns the job. With `Prefer: wait` the response waits until it has changed or ended."""
     state = state_of(request)
     known = if_none_match(request)

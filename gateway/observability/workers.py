@@ -32,7 +32,7 @@ async def live_workers(state: GatewayState) -> list[Heartbeat]:
         raise store_unavailable(str(error)) from None
 
 
-router = APIRouter(tags=["health"])
+router = APIRouter(tags=["workers"])
 
 
 @dataclass(frozen=True, kw_only=True)

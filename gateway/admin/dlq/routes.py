@@ -75,7 +75,7 @@ REDRIVE_MANY: dict[str, Any] = {
 
 _JSON = "application/json"
 
-router = APIRouter(tags=["dead letters"])
+router = APIRouter(tags=["dead-letters"])
 
 ReasonQuery = Annotated[DeadReason | None, Query(description="Only dead letters with this reason.")]
 FingerprintQuery = Annotated[
@@ -138,9 +138,9 @@ async def group_dead_letters(request: Request) -> DeadLetterGroups:
 
 
 @router.get(
-    "/v1/dlq/{letter_id}", response_model=DeadLetterView, summary="Read a dead letter", **READ_ONE
+    "/v1/dlq/{letter_id}", response_model=DeadLetterView, summary="Get a dead letter", **READ_ONE
 )
-async def read_dead_letter(request: Request, letter_id: DeadLetterIdPath) -> Response:
+async def get_dead_letter(request: Request, letter_id: DeadLetterIdPath) -> Response:
     """Returns a dead letter with its original message."""
     state = state_of(request)
     letter = await state.queue.dead_letter(checked_letter_id(state, letter_id))
@@ -217,7 +217,7 @@ RedriveBody = Annotated[
     ),
 ]
 
-redrive_router = APIRouter(route_class=JsonRoute, tags=["dead letters"])
+redrive_router = APIRouter(route_class=JsonRoute, tags=["dead-letters"])
 
 
 @redrive_router.post(
@@ -227,7 +227,7 @@ redrive_router = APIRouter(route_class=JsonRoute, tags=["dead letters"])
     summary="Redrive a dead letter",
     **REDRIVE_ONE,
 )
-async def redrive_one(request: Request, letter_id: DeadLetterIdPath) -> Response:
+async def redrive_dead_letter(request: Request, letter_id: DeadLetterIdPath) -> Response:
     """Creates a new job of the message and deletes the dead letter. Idempotent."""
     state = state_of(request)
     checked = checked_letter_id(state, letter_id)
@@ -243,7 +243,7 @@ async def redrive_one(request: Request, letter_id: DeadLetterIdPath) -> Response
     summary="Redrive many dead letters",
     **REDRIVE_MANY,
 )
-async def redrive_many(request: Request, body: RedriveBody) -> Response:
+async def redrive_dead_letters(request: Request, body: RedriveBody) -> Response:
     """Creates jobs of many messages, newest first, put on the queue at a given rate."""
     state = state_of(request)
     if not body.dry_run:

@@ -29,7 +29,7 @@ from sluice.gateway.jobs.openapi import SSE_EVENT
 from sluice.gateway.jobs.refusals import check_streams
 from sluice.gateway.state import state_of
 
-router = APIRouter(route_class=DirectRoute, tags=["health"])
+router = APIRouter(route_class=DirectRoute, tags=["statistics"])
 
 _SCOPES = {
     FeedEvent.STATS: (Scope.METRICS, Scope.UI),
@@ -43,13 +43,13 @@ _WATCH_ALL: dict[str, Any] = {
             "changed jobs, until the client disconnects.",
             "content": {
                 "text/event-stream": {
-                    "itemSchema": SSE_EVENT,
+                    "schema": SSE_EVENT,
                     "example": "retry: 1000\nevent: hello\ndata: {…}\n\n"
                     "id: 1760000000000-0\nevent: stats\n"
                     'data: {"ts":1760000000000,"done":4,"depth":0,…}\n\n'
                     'event: jobs\ndata: {"jobs":[{"job_id":…,"status":"done",…}],"more":0}\n\n',
                 },
-                "application/x-ndjson": {"itemSchema": {}},
+                "application/x-ndjson": {"schema": {}},
             },
         },
         **problem_responses(
@@ -76,7 +76,7 @@ _WATCH_ALL: dict[str, Any] = {
 
 
 @router.get("/v1/stream", summary="Watch statistics and job changes", **_WATCH_ALL)
-async def watch_all(request: Request) -> Response:
+async def watch_activity(request: Request) -> Response:
     """Streams one history point per second and job changes until the client disconnects."""
     media_type, after = negotiate_media_type(request), resume_position(request)
     state, caller = state_of(request), caller_of(request)

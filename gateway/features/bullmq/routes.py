@@ -61,7 +61,7 @@ _streams = APIRouter(route_class=DirectRoute, tags=["bullmq"])
 
 
 @_streams.get(paths.BULLMQ_QUEUE_EVENTS, summary="Watch a BullMQ queue", **WATCH_QUEUE)
-async def watch_queue(request: Request) -> Response:
+async def watch_bullmq_queue(request: Request) -> Response:
     """Streams the events of the queue from now on, or after Last-Event-ID."""
     media_type, after = negotiate_media_type(request), resume_position(request)
     queue, caller = queue_of(request), caller_of(request)
@@ -73,7 +73,7 @@ async def watch_queue(request: Request) -> Response:
 
 
 @_streams.get(paths.BULLMQ_JOB_EVENTS, summary="Watch a BullMQ job", **WATCH)
-async def watch_bull_job(request: Request) -> Response:
+async def watch_bullmq_job(request: Request) -> Response:
     """Streams the stored events of the job, then live ones, until the job has ended."""
     media_type, after = negotiate_media_type(request), resume_position(request)
     queue, job_id = queue_of(request), job_id_of(request)
@@ -132,7 +132,7 @@ _JSON = "application/json"
     summary="Add a BullMQ job",
     **ADD,
 )
-async def add_job(
+async def add_bullmq_job(
     request: Request,
     queue: CheckedQueue,
     body: AddBody,
@@ -148,8 +148,8 @@ async def add_job(
     return Response(view.model_dump_json(), 202, headers, _JSON)
 
 
-@router.get(paths.BULLMQ_JOB, response_model=BullJobView, summary="Read a BullMQ job", **READ)
-async def read_bull_job(
+@router.get(paths.BULLMQ_JOB, response_model=BullJobView, summary="Get a BullMQ job", **READ)
+async def get_bullmq_job(
     queue: CheckedQueue, job_id: CheckedJobId, if_none_match: IfNoneMatch = None
 ) -> Response:
     """Returns the job, whichever client has added it."""
@@ -165,7 +165,7 @@ async def read_bull_job(
     summary="Remove a BullMQ job",
     **REMOVE,
 )
-async def remove_job(queue: CheckedQueue, job_id: CheckedJobId) -> Response:
+async def remove_bullmq_job(queue: CheckedQueue, job_id: CheckedJobId) -> Response:
     """Removes the job with its children. A running job is asked to stop."""
     answer = await queue.remove(job_id)
     if answer is BullAnswer.MISSING:

@@ -108,7 +108,7 @@ router = APIRouter(tags=["images"])
 @router.get(
     paths.IMAGE_CONTENT, response_class=Response, summary="Download the processed image", **CONTENT
 )
-async def read_content(
+async def download_image(
     request: Request, image_id: CheckedImageId, if_none_match: IfNoneMatch = None
 ) -> Response:
     """Returns the processed image, or a redirect to it."""

@@ -15,7 +15,7 @@ from sluice.gateway.features.images.upload.sink import FORM, UPLOAD_TYPES
 from sluice.gateway.features.images.upload.tokens import HEADER
 from sluice.gateway.http.headers import text_schema
 from sluice.gateway.http.openapi.schema import problem_responses
-from sluice.gateway.http.routing import RawJsonBody, declare
+from sluice.gateway.http.routing import RawJsonBody, declare, model_reference
 from sluice.gateway.jobs.openapi import event_stream
 
 _GONE = "The image does not exist or has expired."
@@ -91,9 +91,7 @@ UPLOAD: dict[str, Any] = {
             "required": True,
             "content": {
                 **{media_type: {"schema": _BINARY} for media_type in UPLOAD_TYPES},
-                FORM: {
-                    "schema": UploadForm.model_json_schema(),
-                },
+                FORM: {"schema": model_reference(UploadForm)},
             },
         },
     },
@@ -134,8 +132,12 @@ _EXAMPLE_EVENT = (
     f'data: {{"image_id":"{EXAMPLE_ID}","stage":"encoding","progress":75,'
     '"updated_at":"2026-02-24T10:00:00Z"}\n\n'
 )
-WATCH: dict[str, Any] = event_stream("`ready` or `failed`", _EXAMPLE_EVENT, image_id=ImageIdPath)
-WATCH_MANY: dict[str, Any] = event_stream("all of them are `ready` or `failed`", _EXAMPLE_EVENT)
+WATCH: dict[str, Any] = event_stream(
+    "`ready` or `failed`", _EXAMPLE_EVENT, event={}, image_id=ImageIdPath
+)
+WATCH_MANY: dict[str, Any] = event_stream(
+    "all of them are `ready` or `failed`", _EXAMPLE_EVENT, event={}
+)
 #: FastAPI cannot declare a list that is separated by commas.
 WATCH_MANY["openapi_extra"] = {
     "parameters": [

@@ -177,8 +177,8 @@ async def list_images(
     return Response(body, 200, media_type=_JSON)
 
 
-@router.get(paths.IMAGE, response_model=ImageView, summary="Read an image", **READ)
-async def read_image(
+@router.get(paths.IMAGE, response_model=ImageView, summary="Get an image", **READ)
+async def get_image(
     request: Request, image_id: CheckedImageId, if_none_match: IfNoneMatch = None
 ) -> Response:
     """Returns the image with its progress."""
@@ -236,7 +236,7 @@ async def delete_image(request: Request, image_id: CheckedImageId) -> Response:
     summary="Upload an image",
     **UPLOAD,
 )
-async def put_image(request: Request) -> Response:
+async def upload_image(request: Request) -> Response:
     """Accepts the image file once, and starts to process it."""
     return await _upload(request)
 
@@ -248,7 +248,7 @@ async def put_image(request: Request) -> Response:
     summary="Upload an image with a form",
     **UPLOAD,
 )
-async def post_image(request: Request) -> Response:
+async def upload_image_form(request: Request) -> Response:
     """The same as PUT."""
     return await _upload(request)
 

@@ -15,7 +15,7 @@ from sluice.gateway.features.openai.embeddings import EXAMPLE_EMBEDDINGS, Embedd
 from sluice.gateway.features.openai.validation import OpenAIBody
 from sluice.gateway.http.headers import IdempotencyKey, Traceparent
 from sluice.gateway.http.openapi.schema import problem_responses
-from sluice.gateway.http.routing import declare
+from sluice.gateway.http.routing import declare, reference
 
 ChatBody = Annotated[
     ChatRequest, Depends(OpenAIBody(ChatRequest, EXAMPLE_CHAT, UNSUPPORTED_MEMBERS))
@@ -30,10 +30,14 @@ ModelPath = Annotated[
 _AWAY = "Redis does not answer."
 #: `sluice.gateway.jobs.submit` reads them.
 _HEADERS = [declare(idempotency_key=IdempotencyKey, traceparent=Traceparent)]
-_CHUNK: dict[str, Any] = {
-    "type": "object",
-    "properties": {"data": {"type": "string", "contentMediaType": "application/json"}},
-}
+_CHUNK: dict[str, Any] = reference(
+    "ChatCompletionEvent",
+    {
+        "description": "One event of the stream: a chunk as JSON, or `[DONE]`.",
+        "type": "object",
+        "properties": {"data": {"type": "string", "contentMediaType": "application/json"}},
+    },
+)
 _ANSWERS = problem_responses(
     _400="The body is not JSON, does not match the schema, or uses an unsupported option "
     "(`param` names the member); or the model refused the request.",
@@ -56,7 +60,7 @@ CREATE_COMPLETION: dict[str, Any] = {
             "description": "The completion; with `stream`, chunks of it and then `data: [DONE]`.",
             "content": {
                 "text/event-stream": {
-                    "itemSchema": _CHUNK,
+                    "schema": _CHUNK,
                     "example": 'data: {"id":"chatcmpl-…","object":"chat.completion.chunk",…}\n\n'
                     "data: [DONE]\n\n",
                 }

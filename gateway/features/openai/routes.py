@@ -54,7 +54,7 @@ router = APIRouter(route_class=JsonRoute, tags=["openai"])
     summary="Create a chat completion",
     **CREATE_COMPLETION,
 )
-async def create_completion(request: Request, body: ChatBody) -> Response:
+async def create_chat_completion(request: Request, body: ChatBody) -> Response:
     """Submits a chat job and waits for its result. With `stream` the answer is sent while it is
     generated. If the client disconnects, the job is canceled, unless the request has an
     `Idempotency-Key` with which it can be repeated."""
@@ -136,8 +136,8 @@ async def list_models(request: Request) -> Response:
     return _answer(ModelList(data=[ModelView.of(model) for model in known]))
 
 
-@router.get(OPENAI_MODEL, response_model=ModelView, summary="Read a model", **READ_MODEL)
-async def read_model(request: Request, model: ModelPath) -> Response:
+@router.get(OPENAI_MODEL, response_model=ModelView, summary="Get a model", **READ_MODEL)
+async def get_model(request: Request, model: ModelPath) -> Response:
     """Returns a model that live workers use."""
     known = await models_of(request).all(state_of(request))
     for served in known:

@@ -43,6 +43,7 @@ from sluice.gateway.features.rag.openapi import (
 from sluice.gateway.http.body import parse_body, read_json
 from sluice.gateway.http.problems import Problem
 from sluice.gateway.jobs.lookup import WaitSeconds
+from sluice.gateway.jobs.models import SubmitJobResponse
 from sluice.gateway.jobs.submit import DocumentUpload, Submission
 from sluice.gateway.state import state_of
 
@@ -64,7 +65,13 @@ async def list_namespaces(request: Request) -> Response:
     return Response(codec.dumps({"items": names}), 200, media_type=_JSON)
 
 
-@router.post("/v1/rag/{ns}/documents", status_code=202, summary="Add or replace a document", **ADD)
+@router.post(
+    "/v1/rag/{ns}/documents",
+    status_code=202,
+    response_model=SubmitJobResponse,
+    summary="Add or replace a document",
+    **ADD,
+)
 async def add_document(
     request: Request,
     ns: NamespacePath,
@@ -157,10 +164,10 @@ async def list_documents(
 @router.get(
     "/v1/rag/{ns}/documents/{document_id}",
     response_model=DocumentView,
-    summary="Read a document",
+    summary="Get a document",
     **READ,
 )
-async def read_document(request: Request, ns: NamespacePath, document_id: DocumentPath) -> Response:
+async def get_document(request: Request, ns: NamespacePath, document_id: DocumentPath) -> Response:
     """Returns the metadata of a document."""
     record = await _reader(request).get(_keys(request, ns), document_id)
     if record is None:
@@ -171,10 +178,10 @@ async def read_document(request: Request, ns: NamespacePath, document_id: Docume
 @router.get(
     "/v1/rag/{ns}/documents/{document_id}/text",
     response_class=Response,
-    summary="Read the text of a document",
+    summary="Get the text of a document",
     **READ,
 )
-async def read_text(
+async def get_document_text(
     request: Request,
     ns: NamespacePath,
     document_id: DocumentPath,

@@ -55,7 +55,7 @@ from sluice.gateway.features.workflows.lookup import (
     workflows_of,
 )
 from sluice.gateway.features.workflows.models.requests import (
-    CancelRequest,
+    CancelWorkflowRequest,
     ExecuteRequest,
     ReviewPayload,
 )
@@ -71,7 +71,7 @@ _SUCCESS: Final = "success"
 
 async def cancel(request: Request, job_id: str, body: Any) -> Response:
     """Cancel a workflow job; idempotent."""
-    wanted = parse_body(CancelRequest, body)
+    wanted = parse_body(CancelWorkflowRequest, body)
     job = await find_job(request, job_id)
     state, caller = state_of(request), caller_of(request)
     check_task(caller)

@@ -12,7 +12,7 @@ from sluice.common.contracts.workflow.statuses import Action
 from sluice.gateway.features.workflows.models.requests import (
     EXAMPLE,
     BulkRequest,
-    CancelRequest,
+    CancelWorkflowRequest,
     CreateWorkflowRequest,
     ExecuteRequest,
     OntologyRequest,
@@ -64,7 +64,7 @@ BulkBody = Annotated[
 OntologyBody = Annotated[Any, _body(OntologyRequest, {"to": "dead letter queue"})]
 UndoBody = Annotated[Any, _body(UndoRequest, {"undo_token": "undo_p_001"})]
 CancelBody = Annotated[
-    Any, _body(CancelRequest, {DataField.REASON: "not needed any more"}, required=False)
+    Any, _body(CancelWorkflowRequest, {DataField.REASON: "not needed any more"}, required=False)
 ]
 
 BAD_REQUEST = (

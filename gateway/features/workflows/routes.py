@@ -88,7 +88,7 @@ _streams = APIRouter(route_class=DirectRoute, tags=["workflows"])
 @router.post(
     paths.WORKFLOW_CANCEL, response_model=CancelResponse, summary="Cancel a workflow job", **CANCEL
 )
-async def cancel_workflow(request: Request, job_id: JobPath, body: CancelBody) -> Response:
+async def cancel_workflow_job(request: Request, job_id: JobPath, body: CancelBody) -> Response:
     """Cancels a workflow job permanently. Its running step is asked to stop."""
     return await execute.cancel(request, job_id, body)
 
@@ -102,7 +102,7 @@ _JSON = "application/json"
     summary="List workflows",
     responses=problem_responses(_503="Redis does not answer."),
 )
-async def list_definitions(request: Request) -> Response:
+async def list_workflows(request: Request) -> Response:
     """Returns the built-in workflow and those that workers have declared."""
     known = await workflows_of(request).catalog.all()
     return Response(definition_list(known), 200, media_type=_JSON)
@@ -114,15 +114,15 @@ _MOST_NAME = 64
 @router.post(
     paths.WORKFLOW_JOBS, response_model=JobStatusView, summary="Create a workflow job", **CREATE
 )
-async def create_workflow(request: Request, body: CreateBody) -> Response:
+async def create_workflow_job(request: Request, body: CreateBody) -> Response:
     """Creates a workflow job. Idempotent with an Idempotency-Key."""
     return await create.create(request, body)
 
 
 @router.get(
-    paths.WORKFLOW_STATUS, response_model=JobStatusView, summary="Read a workflow job", **STATUS
+    paths.WORKFLOW_STATUS, response_model=JobStatusView, summary="Get a workflow job", **STATUS
 )
-async def read_status(
+async def get_workflow_job(
     request: Request, job_id: JobPath, if_none_match: IfNoneMatch = None
 ) -> Response:
     """Returns the state of a workflow job."""
@@ -131,7 +131,7 @@ async def read_status(
 
 
 @router.get(paths.WORKFLOW_JOBS, response_model=JobListView, summary="List workflow jobs", **LIST)
-async def list_workflows(
+async def list_workflow_jobs(
     request: Request,
     status: Annotated[WorkflowStatus | None, Query(description="Only jobs in this status.")] = None,
     workflow: Annotated[
@@ -154,7 +154,7 @@ async def list_workflows(
 @router.post(
     paths.WORKFLOW_BULK, response_model=BulkResponse, summary="Decide on many proposals", **BULK
 )
-async def decide_on_many(request: Request, job_id: JobPath, body: BulkBody) -> Response:
+async def decide_proposals(request: Request, job_id: JobPath, body: BulkBody) -> Response:
     """Approves, rejects or resets proposals: those listed, those that match a filter, or all."""
     return await decide.decide_in_bulk(request, job_id, body)
 
@@ -176,10 +176,10 @@ async def edit_proposal(
 @router.get(
     paths.WORKFLOW_RESULTS,
     response_model=ResultView,
-    summary="Read the results of a workflow job",
+    summary="Get the results of a workflow job",
     **RESULTS,
 )
-async def read_results(
+async def get_workflow_results(
     request: Request,
     job_id: JobPath,
     step: Annotated[
@@ -207,10 +207,10 @@ async def read_results(
 @router.get(
     paths.WORKFLOW_EVENTS,
     response_model=EventListView,
-    summary="Read the events of a workflow job",
+    summary="List the events of a workflow job",
     **EVENTS,
 )
-async def read_events(
+async def list_workflow_events(
     request: Request,
     job_id: JobPath,
     limit: Limit = EVENTS_PAGE_SIZE,
@@ -237,7 +237,7 @@ def _no_such_step(job: WorkflowJob) -> WorkflowProblem:
 @router.post(
     paths.WORKFLOW_EXECUTE, response_model=ExecuteResponse, summary="Execute a step", **EXECUTE
 )
-async def execute_step(
+async def execute_workflow_step(
     request: Request,
     job_id: JobPath,
     step_name: StepPath,
@@ -253,7 +253,7 @@ _ENDED = (WorkflowStatus.COMPLETED, WorkflowStatus.FAILED, WorkflowStatus.CANCEL
 
 
 @_streams.get(paths.WORKFLOW_STREAM, summary="Watch a workflow job", **WATCH)
-async def watch_workflow(request: Request) -> Response:
+async def watch_workflow_job(request: Request) -> Response:
     """Streams the stored events of the job, then live ones, until the job has ended."""
     state = state_of(request)
     media_type = negotiate_media_type(request)
@@ -289,7 +289,7 @@ async def watch_workflow(request: Request) -> Response:
 
 
 @router.post(paths.WORKFLOW_UNDO, response_model=UndoResponse, summary="Undo a change", **UNDO)
-async def undo(
+async def undo_workflow_change(
     request: Request, job_id: JobPath, body: UndoBody, prefer: Prefer = None
 ) -> Response:
     """Undoes the last change of an item, or a whole operation. Each token works once."""

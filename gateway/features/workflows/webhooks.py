@@ -345,7 +345,7 @@ def _target(wanted: RedriveWebhooksRequest) -> str:
 
 _JSON = "application/json"
 
-router = APIRouter(route_class=JsonRoute, tags=["workflows"])
+router = APIRouter(route_class=JsonRoute, tags=["webhooks"])
 
 
 @router.get(
@@ -354,7 +354,7 @@ router = APIRouter(route_class=JsonRoute, tags=["workflows"])
     summary="List webhook deliveries",
     **LIST,
 )
-async def list_deliveries(
+async def list_webhook_deliveries(
     request: Request, limit: Limit = ITEMS_PAGE_SIZE, offset: Offset = 0, cursor: Cursor = None
 ) -> Response:
     """Returns webhooks with events to deliver: being sent, or waiting for the next attempt."""
@@ -369,7 +369,7 @@ async def list_deliveries(
     summary="List webhook dead letters",
     **LIST,
 )
-async def list_dead_webhooks(
+async def list_webhook_dead_letters(
     request: Request, limit: Limit = ITEMS_PAGE_SIZE, offset: Offset = 0, cursor: Cursor = None
 ) -> Response:
     """Returns events that could not be delivered, newest first."""
@@ -384,6 +384,6 @@ async def list_dead_webhooks(
     summary="Redrive webhook dead letters",
     **REDRIVE,
 )
-async def redrive_webhooks(request: Request, body: RedriveBody) -> Response:
+async def redrive_webhook_dead_letters(request: Request, body: RedriveBody) -> Response:
     """Sends events again, byte for byte. Events that were delivered meanwhile are skipped."""
     return await redrive(request, body)

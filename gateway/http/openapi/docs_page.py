@@ -13,6 +13,7 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
+from sluice.gateway.http.openapi.tags import title_of
 from sluice.gateway.http.security import PAGE_HEADERS
 
 JSON = "application/json"
@@ -26,11 +27,11 @@ def kind_of(document: dict[str, Any], schema: dict[str, Any]) -> str:
     if "anyOf" in schema:
         return " or ".join(kind_of(document, choice) for choice in schema["anyOf"])
     if "enum" in schema:
-        return " | ".join(map(str, schema["enum"]))
+        return " | ".join("null" if each is None else str(each) for each in schema["enum"])
     kind = str(schema.get("type", "anything"))
     if kind == "array":
         kind = f"array of {kind_of(document, schema.get('items', {}))}"
-    if "format" in schema:
+    if schema.get("format") not in (None, "int64", "double"):
         kind += f" ({schema['format']})"
     least = schema.get("minimum", schema.get("exclusiveMinimum"))
     most = schema.get("maximum", schema.get("maxLength"))
@@ -77,7 +78,7 @@ _STYLE = """
 *{box-sizing:border-box}
 body{margin:0 auto;max-width:62rem;padding:2rem 1rem 4rem;background:var(--paper);color:var(--ink);
 font:16px/1.5 system-ui,sans-serif}
-h1{margin:0}h2{margin:2.2rem 0 .6rem;text-transform:capitalize}h3{margin:1.2rem 0 .3rem;
+h1{margin:0}h2{margin:2.2rem 0 .6rem}h3{margin:1.2rem 0 .3rem;
 font-size:1rem}p{margin:.4rem 0}.dim,small{color:var(--dim)}a{color:inherit}
 code,pre{font:.9em ui-monospace,monospace;background:var(--code);border-radius:.3rem}
 code{padding:.1em .3em;overflow-wrap:anywhere}pre{padding:.7rem .9rem;overflow-x:auto}
@@ -120,7 +121,7 @@ def render(document: dict[str, Any]) -> str:
         for method, operation in item.items():
             [tag, *_] = operation.get("tags") or ["other"]
             groups.setdefault(tag, []).append(_operation(document, method, path, operation))
-    parts = [f"<h2>{escape(tag)}</h2>{''.join(shown)}" for tag, shown in groups.items()]
+    parts = [f"<h2>{escape(title_of(tag))}</h2>{''.join(shown)}" for tag, shown in groups.items()]
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'

@@ -24,7 +24,7 @@ from sluice.gateway.observability.history.samples import COLUMNS, SPANS, Range, 
 
 _JSON = "application/json"
 
-router = APIRouter(tags=["health"])
+router = APIRouter(tags=["statistics"])
 
 
 @router.get(
@@ -33,7 +33,7 @@ router = APIRouter(tags=["health"])
     summary="Get statistics",
     responses=problem_responses(_422="Unknown range or column.", _503="Redis does not answer."),
 )
-async def read_stats(
+async def get_statistics(
     request: Request,
     length: Annotated[Range, Query(alias="range", description="Length of the range up to now.")] = (
         Range.TEN_MINUTES

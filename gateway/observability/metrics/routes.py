@@ -20,12 +20,12 @@ from sluice.gateway.state import GatewayState, state_of
 TIMEOUT_S = 1.5
 _OPENMETRICS = "application/openmetrics-text"
 
-router = APIRouter(tags=["health"])
+router = APIRouter(tags=["statistics"])
 
 
 @router.get(
     "/metrics",
-    summary="Read Prometheus metrics",
+    summary="Get Prometheus metrics",
     response_class=PlainTextResponse,
     responses={
         200: {
@@ -37,7 +37,7 @@ router = APIRouter(tags=["health"])
         }
     },
 )
-async def metrics(request: Request) -> Response:
+async def get_metrics(request: Request) -> Response:
     """Always returns 200. While Redis is unreachable, `gw_up` is 0 and metrics that are read from
     Redis are left out."""
     state, numbers = state_of(request), metrics_of(request)

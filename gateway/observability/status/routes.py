@@ -42,7 +42,7 @@ _SCHEMA: dict[str, Any] = {
         503: {"description": "`fail`: Redis does not answer.", "content": _SCHEMA},
     },
 )
-async def read_status(request: Request) -> Response:
+async def get_status(request: Request) -> Response:
     """Runs all checks; the overall status is that of the worst one."""
     state, numbers = state_of(request), metrics_of(request)
     facts = await facts_or_none(state, numbers.stall_tracker, TIMEOUT_S)
@@ -60,18 +60,18 @@ class Health(BaseModel):
     ok: bool = True
 
 
-@router.get("/healthz", summary="Liveness probe")
-async def healthz() -> Health:
+@router.get("/healthz", summary="Check liveness")
+async def check_liveness() -> Health:
     """Returns 200 as long as the event loop runs. Does not check Redis."""
     return Health()
 
 
 @router.get(
     "/readyz",
-    summary="Readiness probe",
+    summary="Check readiness",
     responses={503: {"description": "Redis does not accept writes.", "model": ProblemView}},
 )
-async def readyz(request: Request) -> Health:
+async def check_readiness(request: Request) -> Health:
     """Returns 200 only while Redis accepts writes."""
     try:
         await wait_for(READY_TIMEOUT_S, state_of(request).store.check_writable())

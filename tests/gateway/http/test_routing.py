@@ -91,7 +91,8 @@ async def test_several_headers_of_a_list_are_all_read(app: FastAPI) -> None:
 
 
 def test_openapi_comes_from_the_signature(app: FastAPI) -> None:
-    paths = app.openapi()["paths"]
+    document = app.openapi()
+    paths = document["paths"]
     note, raw, direct = (
         paths[each]["post"] for each in ("/notes/{name}", "/raw", "/direct/{name}")
     )
@@ -99,7 +100,8 @@ def test_openapi_comes_from_the_signature(app: FastAPI) -> None:
     assert note["parameters"][1]["schema"]["type"] == "string"
     assert note["requestBody"]["required"] is True
     [media] = note["requestBody"]["content"].values()
-    assert set(media["schema"]["properties"]) == {"text"}
+    assert media["schema"]["$ref"] == "#/components/schemas/Note"
+    assert set(document["components"]["schemas"]["Note"]["properties"]) == {"text"}
     assert media["example"] == {"text": "hi"}
     assert raw["requestBody"]["required"] is False
     assert [each["name"] for each in raw["parameters"]] == ["Idempotency-Key"]

@@ -223,7 +223,7 @@ class UndoRequest(_MutationRequest):
     )
 
 
-class CancelRequest(_MutationRequest):
+class CancelWorkflowRequest(_MutationRequest):
     """Why the job is cancelled."""
 
     reason: Annotated[str, Field(max_length=500)] = ""
