@@ -13,7 +13,7 @@ PYTHONS ?= python3.10 python3.13
 # Bytecode is kept: without it, pytest rewrites the assertions of every module in each run.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup run model model-install test test-all coverage test-system test-topologies test-browser test-aarch64 test-pythons newer-servers screenshots recording lint docs docs-site sync-client bench bench-peers chaos mutants clean lock check-python wheelhouse
+.PHONY: setup run model model-install test test-all coverage test-system test-topologies test-browser test-aarch64 test-pythons newer-servers client-generators screenshots recording lint docs docs-site sync-client bench bench-peers chaos mutants clean lock check-python wheelhouse
 
 # The packages of all features, and the tools of tests, benchmarks and checks.
 setup: $(DEV_STAMP)
@@ -89,6 +89,14 @@ test-browser: setup
 # Redis 8.6 and Valkey 9.1 for the tests, from Debian's archive; kept in the user's cache directory.
 newer-servers: setup
 	@$(PY) -m tests.support.newer_servers
+
+# Generators of API clients, for the tests in tests/interop/clients; in a virtualenv of their own.
+client-generators: .clients-venv/.installed
+
+.clients-venv/.installed: tests/interop/clients/requirements.lock
+	@test -x .clients-venv/bin/python || $(PYTHON) -m venv .clients-venv
+	@.clients-venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	@touch $@
 
 # Screenshots for the docs, light and dark.
 screenshots: setup
@@ -177,6 +185,9 @@ lock:
 	@$(VENV)/bin/uv pip compile tools/docs/requirements.in --universal --python-version 3.10 \
 	  --generate-hashes --no-emit-index-url --no-header --no-annotate --quiet --upgrade \
 	  -o tools/docs/requirements.lock
+	@$(VENV)/bin/uv pip compile tests/interop/clients/requirements.in --universal --python-version 3.10 \
+	  --generate-hashes --no-emit-index-url --no-header --no-annotate --quiet --upgrade \
+	  -o tests/interop/clients/requirements.lock
 
 clean:
-	@rm -rf $(VENV) .peers-venv .pythons-venv .mutants-venv .docs-venv .sluice build dist .pytest_cache .mypy_cache .ruff_cache
+	@rm -rf $(VENV) .peers-venv .pythons-venv .mutants-venv .docs-venv .clients-venv .sluice build dist .pytest_cache .mypy_cache .ruff_cache

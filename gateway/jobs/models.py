@@ -188,10 +188,27 @@ class CreateJobRequest(BaseModel):
         return value
 
 
-class SubmitJobResponse(BaseModel):
+class JobReference(BaseModel):
     """The job was accepted; watch it at `Location` + `/events`."""
 
     job_id: str = Field(examples=[_UUID])
+
+
+class SubmitJobResponse(JobReference):
+    """The accepted job: its id, and all members of the job if it ended while the request waited.
+
+    One schema for both answers: Go's generator decodes every answer as the one with the lowest
+    status.
+    """
+
+    task: Task | None = None
+    payload: Any = Field(None, examples=[{"text": "hello"}])
+    status: Status | None = None
+    created_ts: int | None = Field(None, description="Unix milliseconds.")
+    updated_ts: int | None = Field(None, description="Unix milliseconds.")
+    ttl_s: int | None = None
+    result: Any = None
+    error: Any = None
 
 
 class JobView(BaseModel):

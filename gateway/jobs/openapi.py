@@ -24,7 +24,7 @@ from sluice.gateway.jobs.models import (
     CancelRequest,
     CancelView,
     CreateJobRequest,
-    JobView,
+    SubmitJobResponse,
 )
 
 CancelBody = Annotated[CancelRequest, Depends(JsonBody(CancelRequest, {}, required=False))]
@@ -67,8 +67,9 @@ CREATE_JOB: dict[str, Any] = {
     "responses": {
         200: {
             "description": "With `Prefer: wait`: the job, which has ended.",
-            "model": JobView,
+            "model": SubmitJobResponse,
         },
+        202: {"description": "The job was accepted; only `job_id`."},
         **problem_responses(
             _400="The body is not JSON or nested too deeply, or the Idempotency-Key is invalid.",
             _413="The body or the payload is too long.",

@@ -1,8 +1,8 @@
-"""Installs BullMQ and axe from npm, once.
+"""Installs npm packages, once: BullMQ and axe, or those of another directory.
 
 Run by `python -m tests.interop.install`, or on first use. Versions are pinned in
-`tests/node/package-lock.json`, which contains no registry. If they are installed, neither network
-nor npm is needed.
+`package-lock.json`, which contains no registry. If they are installed, neither network nor npm is
+needed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from pathlib import Path
 
 NODE_DIR = Path(__file__).parents[1] / "node"
 MODULES = NODE_DIR / "node_modules"
-_STAMP = MODULES / ".sluice"
 #: Not `npm ci`: it requires native packages for every platform, which are omitted here.
 _COMMAND = (
     *("npm", "install", "--no-save", "--omit=optional", "--ignore-scripts"),
@@ -31,38 +30,46 @@ class NotInstalled(Exception):
     """Why the npm packages are not available."""
 
 
-def ensure() -> Path:
-    """Returns their directory; raises NotInstalled. Several processes may call it at once."""
+def ensure(directory: Path = NODE_DIR) -> Path:
+    """Install the packages of a directory; returns its `node_modules`, or raises NotInstalled.
+
+    Several processes may call it at once.
+    """
     if shutil.which("node") is None:
         raise NotInstalled("node is not installed")
-    if not _is_current():
-        with (NODE_DIR / ".lock").open("w") as lock:
+    if not _is_current(directory):
+        with (directory / ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not _is_current():  # another process may have installed them meanwhile
-                _install()
-    return MODULES
+            if not _is_current(directory):  # another process may have installed them meanwhile
+                _install(directory)
+    return directory / "node_modules"
 
 
-def _is_current() -> bool:
-    return _STAMP.is_file() and _STAMP.read_text() == _wanted()
+def _stamp(directory: Path) -> Path:
+    return directory / "node_modules" / ".sluice"
 
 
-def _wanted() -> str:
-    return hashlib.sha256((NODE_DIR / "package-lock.json").read_bytes()).hexdigest()
+def _is_current(directory: Path) -> bool:
+    stamp = _stamp(directory)
+    return stamp.is_file() and stamp.read_text() == _wanted(directory)
 
 
-def _install() -> None:
+def _wanted(directory: Path) -> str:
+    return hashlib.sha256((directory / "package-lock.json").read_bytes()).hexdigest()
+
+
+def _install(directory: Path) -> None:
     if shutil.which("npm") is None:
-        raise NotInstalled("npm is not installed, and tests/node/node_modules is not there")
+        raise NotInstalled(f"npm is not installed, and {directory}/node_modules is not there")
     try:
         done = subprocess.run(
-            _COMMAND, cwd=NODE_DIR, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+            _COMMAND, cwd=directory, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
         )
     except subprocess.TimeoutExpired:
         raise NotInstalled(f"npm install took longer than {TIMEOUT_S} s") from None
     if done.returncode:
         raise NotInstalled(f"npm install failed: {done.stderr.strip()[-500:]}")
-    _STAMP.write_text(_wanted())
+    _stamp(directory).write_text(_wanted(directory))
 
 
 def main() -> int:

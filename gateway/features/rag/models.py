@@ -105,14 +105,14 @@ class TermList(BaseModel):
 
 
 class AddDocumentResponse(BaseModel):
-    """The document was added and can be searched."""
+    """The job that adds the document, and what it added if the request waited for its end."""
 
     job_id: str
-    document_id: str = Field(examples=[_ID])
-    chunks: int
-    chars: int
-    embedder: str
-    replaced: bool = Field(description="Whether it replaced an older one.")
+    document_id: str | None = Field(None, examples=[_ID])
+    chunks: int | None = None
+    chars: int | None = None
+    embedder: str | None = None
+    replaced: bool | None = Field(None, description="Whether it replaced an older one.")
 
 
 class HitView(BaseModel):

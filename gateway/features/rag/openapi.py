@@ -17,7 +17,7 @@ from sluice.gateway.features.rag.models import (
 from sluice.gateway.http.headers import IdempotencyKey
 from sluice.gateway.http.openapi.schema import problem_responses
 from sluice.gateway.http.routing import JsonBody, declare
-from sluice.gateway.jobs.models import SubmitJobResponse
+from sluice.gateway.jobs.models import JobReference
 
 _AWAY = "Redis does not answer."
 _MISFIT = "Invalid name or query parameter."
@@ -48,6 +48,7 @@ ADD: dict[str, Any] = {
             "description": "With `Prefer: wait`: the document was added and can be searched.",
             "model": AddDocumentResponse,
         },
+        202: {"description": "The document was accepted; only `job_id`."},
         **problem_responses(
             _400="The body is not JSON or empty, or the Idempotency-Key is invalid.",
             _403="The key is not allowed to submit jobs of this task.",
@@ -69,7 +70,7 @@ DELETE: dict[str, Any] = {
     "responses": {
         202: {
             "description": "The deletion has not ended yet; the id of its job.",
-            "model": SubmitJobResponse,
+            "model": JobReference,
         },
         **problem_responses(
             _400="The Idempotency-Key is invalid.",
@@ -87,7 +88,7 @@ SEARCH: dict[str, Any] = {
     "responses": {
         202: {
             "description": "The search has not ended yet; the id of its job.",
-            "model": SubmitJobResponse,
+            "model": JobReference,
         },
         **problem_responses(
             _400="The Idempotency-Key is invalid.",

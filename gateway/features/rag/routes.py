@@ -20,6 +20,7 @@ from sluice.gateway.auth.callers import caller_of
 from sluice.gateway.features.rag import jobs
 from sluice.gateway.features.rag.models import (
     TITLE_CHARS,
+    AddDocumentResponse,
     DocumentName,
     DocumentPage,
     DocumentRequest,
@@ -43,7 +44,6 @@ from sluice.gateway.features.rag.openapi import (
 from sluice.gateway.http.body import parse_body, read_json
 from sluice.gateway.http.problems import Problem
 from sluice.gateway.jobs.lookup import WaitSeconds
-from sluice.gateway.jobs.models import SubmitJobResponse
 from sluice.gateway.jobs.submit import DocumentUpload, Submission
 from sluice.gateway.state import state_of
 
@@ -68,7 +68,7 @@ async def list_namespaces(request: Request) -> Response:
 @router.post(
     "/v1/rag/{ns}/documents",
     status_code=202,
-    response_model=SubmitJobResponse,
+    response_model=AddDocumentResponse,
     summary="Add or replace a document",
     **ADD,
 )

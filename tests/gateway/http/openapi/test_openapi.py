@@ -196,6 +196,7 @@ def test_requests_have_schemas_and_examples(
 
 
 RESPONSES: dict[tuple[str, str, str], type[BaseModel]] = {
+    ("post", JOBS, "200"): SubmitJobResponse,
     ("post", JOBS, "202"): SubmitJobResponse,
     ("get", JOB, "200"): JobView,
     ("delete", JOB, "200"): CancelView,

@@ -1,0 +1,1 @@
+"""Clients that the usual generators make from the OpenAPI document call a real gateway."""
