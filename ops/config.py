@@ -83,6 +83,9 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         "--installed", action="store_true", help="read /etc/sluice/*.env, as the systemd units do"
     )
     parser.add_argument("-o", "--output", choices=("table", "json", "jsonl"), default="table")
+    parser.add_argument(
+        "--json", dest="output", action="store_const", const="json", help="the same as -o json"
+    )
     parser.add_argument("-q", "--quiet", action="store_true", help="print only values, or errors")
 
 

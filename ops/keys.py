@@ -197,6 +197,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     revoke.set_defaults(work=_revoke)
     for action in actions.choices.values():
         action.add_argument("-o", "--output", choices=("text", "json"), default="text")
+        action.add_argument(
+            "--json", dest="output", action="store_const", const="json", help="the same as -o json"
+        )
 
 
 def _add_create(parser: argparse.ArgumentParser) -> None:

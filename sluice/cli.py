@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, NoReturn, TextIO
 
 from sluice.commands import COMMANDS, GROUPS
-from sluice.errors import SERVER_EXTRA, ExitCode, MissingRequirement, SluiceError
+from sluice.errors import SERVER_EXTRA, ExitCode, MissingRequirement, NotFound, SluiceError
 from sluice.terminal.console import run_until_pipe_closes
 from sluice.terminal.text import printable
 
@@ -18,12 +19,43 @@ _USAGE = """usage: sluice COMMAND [options]
 Submit jobs, follow them live, and operate the gateway and its workers.
 """
 _MORE = """
+Examples:
+  sluice up
+  sluice submit chat "Why is the sky blue?" --stream
+  sluice ls --status error --since 1h
+  sluice dlq groups
+
 `sluice COMMAND --help` prints the options of a command, with examples.
 Set the gateway with --url or SLUICE_URL, and the API key with SLUICE_API_KEY.
 Exit codes: 0 ok, 1 failed, 2 invalid arguments, 3 canceled, 4 not allowed,
 5 no gateway, 6 timeout, 7 overloaded; docs/cli.md lists all of them."""
 #: A missing module of this package is a defect.
 _OWN_PACKAGE = "sluice"
+#: Options of most commands, which may stand before the command.
+_VALUE_OPTIONS = ("--url", "-o", "--output")
+_COMMON_OPTIONS = (*_VALUE_OPTIONS, "--json", "-q", "--quiet")
+#: Commands, actions and statuses, with the words of other tools; for suggestions only.
+_SYNONYMS = {
+    "ls": "ps list jobs search",
+    "submit": "run enqueue send",
+    "watch": "follow attach",
+    "get": "show describe inspect",
+    "events": "log logs",
+    "cancel": "kill stop rm",
+    "retry": "requeue",
+    "dlq": "redrive",
+    "up": "start serve",
+    "doctor": "status health",
+    "config": "settings",
+    "rm": "delete remove",
+    "queued": "waiting pending",
+    "running": "active",
+    "done": "completed finished succeeded",
+    "error": "failed",
+    "canceled": "cancelled",
+}
+#: Characters of a complete job id.
+_JOB_ID_CHARS = 36
 #: The first line of a parser's epilog; its other lines are commands.
 _EXAMPLES = "Examples:"
 
@@ -65,6 +97,42 @@ class Parser(argparse.ArgumentParser):
     def _takes_remainder(self) -> bool:
         return any(action.nargs == argparse.REMAINDER for action in self._actions)
 
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            close = _closest(str(value), list(map(str, action.choices or ())))
+            if close:
+                error.message += f"; did you mean {close}?"
+            raise
+
+    def error(self, message: str) -> NoReturn:
+        if self._subparsers is not None and "required" in message:
+            self.print_help(sys.stderr)
+            self.exit(ExitCode.USAGE, f"\n{self.prog}: choose one of the actions above\n")
+        unknown = re.fullmatch(r"unrecognized arguments: (--\w\S*).*", message, re.DOTALL)
+        close = _closest(unknown[1].partition("=")[0], self._all_options()) if unknown else ""
+        super().error(printable(f"{message}; did you mean {close}?" if close else message))
+
+    def _all_options(self) -> list[str]:
+        """The long options of the parser and of the actions below it."""
+        found = [each for each in self._option_string_actions if each.startswith("--")]
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                for parser in action.choices.values():
+                    found += parser._option_string_actions
+        return found
+
+
+def _closest(word: str, known: Sequence[str]) -> str:
+    """The known word that is probably meant; empty if none is similar."""
+    from difflib import get_close_matches
+
+    for meant, words in _SYNONYMS.items():
+        if meant in known and word in words.split():
+            return meant
+    return next(iter(get_close_matches(word, known, 1)), "")
+
 
 def main() -> None:
     """Run the command line and exit with the exit code of the command."""
@@ -73,6 +141,7 @@ def main() -> None:
 
 def run(words: Sequence[str]) -> int:
     """Run one command; returns the exit code."""
+    words = _options_last(words)
     first, rest = (words[0], list(words[1:])) if words else ("", [])
     if first == "help" and rest[:1]:
         first, rest = rest[0], ["--help"]
@@ -82,15 +151,29 @@ def run(words: Sequence[str]) -> int:
         first = "version"
     if first not in COMMANDS:
         return _unknown_command(first)
+    arguments = argparse.Namespace()
     try:
         arguments = parser_for(first).parse_args(rest)
         return run_until_pipe_closes(lambda: int(arguments.run(arguments)))
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
     except ModuleNotFoundError as error:
-        return _report_error(_missing_package(first, error))
+        return _report_error(_missing_package(first, error), arguments)
     except Exception as error:
-        return _report_error(error)
+        return _report_error(error, arguments)
+
+
+def _options_last(words: Sequence[str]) -> list[str]:
+    """Move common options before the command behind its arguments."""
+    first = 0
+    while first < len(words):
+        name, has_value, _ = words[first].partition("=")
+        if name not in _COMMON_OPTIONS:
+            break
+        first += 2 if name in _VALUE_OPTIONS and not has_value else 1
+    options, rest = list(words[:first]), list(words[first:])
+    end = rest.index("--") if "--" in rest else len(rest)
+    return [*rest[:end], *options, *rest[end:]] if rest else options
 
 
 def parser_for(name: str) -> argparse.ArgumentParser:
@@ -132,7 +215,7 @@ def _missing_package(command: str, error: ModuleNotFoundError) -> Exception:
     )
 
 
-def _report_error(error: Exception) -> int:
+def _report_error(error: Exception, arguments: argparse.Namespace) -> int:
     """Print an expected error on one line and return its exit code; raise any other error."""
     if isinstance(error, OSError):  # a file; network errors are SluiceErrors
         code: int = ExitCode.IO_ERROR
@@ -142,30 +225,33 @@ def _report_error(error: Exception) -> int:
         raise error
     if sys.stderr is not None:
         print(printable(f"sluice: {error}"), file=sys.stderr, flush=True)
+        if isinstance(error, NotFound) and error.code == "job_not_found":
+            _explain_short_ids(arguments)
     return code
 
 
-def _help() -> int:
-    print(_USAGE)
+def _explain_short_ids(arguments: argparse.Namespace) -> None:
+    given = [*getattr(arguments, "job_ids", []), getattr(arguments, "job_id", "")]
+    for word in given:
+        if re.fullmatch(r"[0-9a-f][0-9a-f-]+", word) and len(word) < _JOB_ID_CHARS:
+            print(f"job ids must be complete; search: sluice ls -s {word} --ids", file=sys.stderr)
+
+
+def _help(stream: TextIO | None = None) -> int:
+    lines = [_USAGE]
     width = max(map(len, COMMANDS))
     for title, commands in GROUPS.items():
-        print(f"{title}:")
-        for name, command in commands.items():
-            print(f"  {name:{width}}  {command.purpose}")
-    print(_MORE)
+        lines.append(f"{title}:")
+        lines += [f"  {name:{width}}  {command.purpose}" for name, command in commands.items()]
+    print(*lines, _MORE, sep="\n", file=stream)
     return ExitCode.OK
 
 
 def _unknown_command(word: str) -> int:
     if not word:
-        print(
-            f"{_USAGE}\ncommands: {' '.join(COMMANDS)}\nrun `sluice --help` for help",
-            file=sys.stderr,
-        )
+        _help(sys.stderr)
         return ExitCode.USAGE
-    from difflib import get_close_matches
-
-    close = get_close_matches(word, COMMANDS, 1)
-    hint = f"did you mean `sluice {close[0]}`?" if close else "`sluice --help` lists all commands"
+    close = _closest(word, list(COMMANDS))
+    hint = f"did you mean `sluice {close}`?" if close else "`sluice --help` lists all commands"
     print(printable(f"sluice: unknown command {word!r}; {hint}"), file=sys.stderr)
     return ExitCode.USAGE

@@ -24,6 +24,13 @@ from deploy.installer.uninstall import uninstall
 from deploy.installer.units import Systemd
 
 _EPILOG = """\
+examples:
+  sudo deploy/install.sh install --dry-run
+  sudo deploy/install.sh install --with-model
+  sudo deploy/install.sh upgrade --yes
+  sudo deploy/install.sh backup /var/backups/sluice.tar.gz
+  deploy/install.sh status
+
 exit codes:
   0   done, or nothing to do
   1   a step failed; the changes were rolled back
@@ -42,7 +49,7 @@ INTERRUPTED = 130
 def parse(argv: Sequence[str]) -> Options:
     parser = argparse.ArgumentParser(
         prog="install.sh",
-        description="Installs Sluice on this host: users, Redis, gateway, workers, units.",
+        description="Install Sluice on this host: users, Redis, gateway, workers, units.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -46,6 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     show = actions.add_parser("status", help="show what is installed and served")
     show.add_argument("-o", "--output", choices=("text", "json"), default="text")
+    show.add_argument(
+        "--json", dest="output", action="store_const", const="json", help="the same as -o json"
+    )
     show.set_defaults(work=_status)
 
 

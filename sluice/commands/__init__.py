@@ -18,7 +18,7 @@ class Command(NamedTuple):
 
 #: The sections of `sluice --help`.
 GROUPS: dict[str, dict[str, Command]] = {
-    "Jobs": {
+    "Submit and follow jobs": {
         "submit": Command("sluice.commands.jobs.submit", "submit a job"),
         "watch": Command("sluice.commands.jobs.watch", "follow jobs until they end"),
         "get": Command("sluice.commands.jobs.get", "show a job"),
@@ -47,7 +47,7 @@ GROUPS: dict[str, dict[str, Command]] = {
         "audit": Command("sluice.commands.admin.audit", "check the integrity of all jobs"),
         "bench": Command("sluice.commands.admin.bench", "run a short test for loss and latency"),
     },
-    "This machine": {
+    "Run and set up": {
         "up": Command("sluice.commands.local.up", "run gateway, worker and Redis together"),
         "install": Command("sluice.commands.local.install", "install the systemd services"),
         "doctor": Command(

@@ -29,6 +29,7 @@ DEFAULT_LIMIT = 50
 #: The payload member that plain text is stored in, by task.
 _MAIN_MEMBER = {"chat": "text", "plan": "goal", "code": "prompt", "embed": "input", "rag": "query"}
 _UNITS_S = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
+_DATE_TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ].+", re.ASCII)
 _DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)\s?(ms|s|m|min|h|d|)", re.ASCII)
 
 
@@ -79,10 +80,15 @@ def seconds(text: str) -> float:
 
 
 def point_in_time(text: str) -> str:
-    """Converts `10m` (ago) to Unix milliseconds; passes other formats on to the gateway."""
-    if _DURATION.fullmatch(text.strip()) and not text.strip().isdigit():
+    """Converts `10m` (ago) to Unix milliseconds; the gateway reads milliseconds and RFC 3339."""
+    text = text.strip()
+    if text.isdigit() or _DATE_TIME.fullmatch(text):
+        return text
+    if _DURATION.fullmatch(text):
         return str(int((time.time() - seconds(text)) * 1000))
-    return text.strip()
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is not a time (try 10m, 2h or 7d for a time ago, or 2030-01-31T08:00:00Z)"
+    )
 
 
 def positive_int(text: str) -> int:
@@ -95,12 +101,14 @@ def read_payload(task: str, given: str | None, file: str | None) -> dict[str, An
     """The payload from an argument or a file: a JSON object, or text for the task's main member."""
     if given is not None and file is not None:
         raise UsageError("pass either a payload or -f, not both")
+    if given == STDIN:
+        given, file = None, STDIN
     if file is not None:
         source, text = _file_name(file), read_text(file)
     elif given is not None:
         source, text = "the payload", given
     else:
-        raise UsageError("no payload: pass a JSON object or text, -f FILE, or -f - for stdin")
+        raise UsageError("no payload: pass a JSON object or text, -f FILE, or - for stdin")
     if not text.lstrip().startswith("{"):
         member = _MAIN_MEMBER.get(task)
         if member is None:

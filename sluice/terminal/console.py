@@ -18,15 +18,29 @@ from sluice.terminal.text import as_json, printable, printable_lines
 TABLE, JSON, JSONL = "table", "json", "jsonl"
 
 
+_FORMATS = {TABLE: "a table", JSON: "one JSON document", JSONL: "one JSON value per line"}
+
+
 def add_output_options(parser: argparse.ArgumentParser, *formats: str) -> None:
-    parser.add_argument(
-        "-o",
-        "--output",
-        choices=formats or (TABLE, JSON, JSONL),
-        default=TABLE,
-        help="output format: a table (default), one JSON document, or one JSON value per line",
-    )
+    add_format_option(parser, *formats)
     add_quiet_option(parser)
+
+
+def add_format_option(parser: argparse.ArgumentParser, *formats: str) -> None:
+    """Add -o and --json. The first of `formats` is the default; all without any."""
+    first, *others = formats = formats or (TABLE, JSON, JSONL)
+    listed = ", ".join([f"{_FORMATS[first]} (default)", *map(_FORMATS.__getitem__, others)])
+    parser.add_argument(
+        "-o", "--output", choices=formats, default=first, help=f"output format: {listed}"
+    )
+    as_json = JSON if JSON in formats else JSONL
+    parser.add_argument(
+        "--json",
+        dest="output",
+        action="store_const",
+        const=as_json,
+        help=f"the same as -o {as_json}",
+    )
 
 
 def add_quiet_option(parser: argparse.ArgumentParser) -> None:

@@ -176,11 +176,14 @@ def error_from(url: str, response: Response) -> Refused:
     code, detail = _code_and_detail(problem)
     status = response.status
     text = f"{url} refused the request: {status} {detail or _phrase(status)}".rstrip()
+    if status == 401:
+        text += f" Set it in {KEY_VARIABLE}."
     kind: type[Refused] = Refused
     if status in (401, 403):
         kind = NotAllowed
     elif status in (404, 410):
         kind = NotFound
+        text += f" ({problem['instance']})" if isinstance(problem.get("instance"), str) else ""
     elif status == 409:
         kind = InProgress if code == _REQUEST_IN_PROGRESS else Conflict
     elif status == 429 or (status == 503 and code in _OVERLOAD_CODES):
@@ -231,7 +234,8 @@ def _code_and_detail(problem: Mapping[str, Any]) -> tuple[str, str]:
             detail = message
         elif isinstance(first.get("pointer"), str) and isinstance(message, str):
             where = first.get("pointer") or first.get("field")
-            detail = f"{detail} {where}: {message}"
+            if message not in str(detail):  # the gateway's detail has the first error
+                detail = f"{detail} {where}: {message}"
     return (
         code if isinstance(code, str) else "",
         detail if isinstance(detail, str) else "",

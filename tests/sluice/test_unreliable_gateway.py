@@ -185,6 +185,22 @@ def test_status_codes_map_to_errors(
     assert len(script.requests) == 1
 
 
+def test_messages_of_errors_say_what_to_do(client: Any, script: ScriptedGateway) -> None:
+    first = "/ttl_s: too small"
+    body = {"detail": f"The request does not fit. {first}", "errors": [{"pointer": "/ttl_s"}]}
+    body["errors"] = [{"pointer": "/ttl_s", "detail": "too small"}]
+    script.respond(answer(422, body))
+    with pytest.raises(Invalid) as invalid:
+        client.submit("chat", {}, ttl_s=0)
+    assert str(invalid.value).count(first) == 1
+    script.respond(problem(401, "key_required", "An API key is required."))
+    with pytest.raises(NotAllowed, match="SLUICE_API_KEY"):
+        client.job("j1").get()
+    script.respond(answer(404, {"detail": "Gone.", "instance": "/v1/jobs/j1"}))
+    with pytest.raises(NotFound, match=r"Gone\. \(/v1/jobs/j1\)"):
+        client.job("j1").get()
+
+
 def test_workflow_errors_have_a_code(client: Any, script: ScriptedGateway) -> None:
     fault = {"code": "unknown_step", "message": "There is no such step.", "field": "step"}
     script.respond(answer(422, {"success": False, "errors": [fault]}))

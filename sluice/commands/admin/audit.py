@@ -9,6 +9,7 @@ from typing import Any
 
 from sluice.commands.arguments import add_gateway_option, connect
 from sluice.errors import Broken, ExitCode, Misconfigured, SluiceError, Unreachable
+from sluice.terminal.console import JSON, TABLE, add_format_option
 from sluice.terminal.screen import Progress
 from sluice.terminal.text import as_json, count_of, printable
 
@@ -34,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="URL",
         help="Redis for --local (default: REDIS_URL, or the Redis of this host)",
     )
-    parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
+    add_format_option(parser, TABLE, JSON)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -20,7 +20,13 @@ from sluice.commands.arguments import (
 )
 from sluice.commands.jobs.get import preview
 from sluice.errors import ExitCode
-from sluice.terminal.console import Console, add_output_options
+from sluice.terminal.console import (
+    JSONL,
+    TABLE,
+    Console,
+    add_format_option,
+    add_output_options,
+)
 from sluice.terminal.render import Column
 from sluice.terminal.screen import progress_bar
 from sluice.terminal.text import as_json, count_of, printable
@@ -92,7 +98,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     watch.add_argument(
         "--until-input", action="store_true", help="exit as soon as a decision is needed"
     )
-    watch.add_argument("-o", "--output", choices=("table", "jsonl"), default="table")
+    add_format_option(watch, TABLE, JSONL)
     watch.set_defaults(work=_watch)
     _add_job_actions(actions)
     _add_webhooks(actions)
@@ -399,7 +405,7 @@ def _add_webhooks(actions: Any) -> None:
         "code 0: done; 1: some were refused; 5: no gateway answers.",
     )
     add_gateway_option(parser)
-    parser.add_argument("-o", "--output", choices=("table", "jsonl"), default="table")
+    add_format_option(parser, TABLE, JSONL)
     parser.add_argument(
         "--redrive",
         nargs="*",

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from sluice.commands.arguments import add_gateway_option, connect
-from sluice.commands.jobs.list import add_filters, filters_from, matching_jobs
+from sluice.commands.jobs.list import CANCELABLE, add_filters, filters_from, matching_jobs
 from sluice.errors import ExitCode, NotFound
 from sluice.terminal.console import Console, add_output_options
 from sluice.terminal.render import Column
@@ -15,11 +15,17 @@ from sluice.terminal.text import count_of
 if TYPE_CHECKING:
     from sluice import Sluice
 
-_CANCELABLE = ("queued", "running")
+
+def _note(row: dict[str, Any]) -> str:
+    if row.get("canceling"):
+        return "the worker was asked to stop it"
+    return "had already ended" if row["status"] in ("done", "error") else ""
+
+
 COLUMNS = (
     Column("JOB", lambda row: row["job_id"]),
     Column("STATUS", lambda row: row["status"], status=True),
-    Column("NOTE", lambda row: "the worker was asked to stop it" if row.get("canceling") else ""),
+    Column("NOTE", _note),
 )
 
 
@@ -52,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     job_ids = arguments.job_ids
     if arguments.all_matching:
         filters = filters_from(arguments)
-        filters["status"] = [one for one in filters["status"] or _CANCELABLE if one in _CANCELABLE]
+        filters["status"] = [one for one in filters["status"] or CANCELABLE if one in CANCELABLE]
         if not filters["status"]:
             console.error("sluice: ended jobs cannot be canceled; use --status queued or running")
             return ExitCode.USAGE

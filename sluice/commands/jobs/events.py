@@ -6,7 +6,13 @@ import argparse
 
 from sluice.commands.arguments import add_gateway_option, connect
 from sluice.errors import ExitCode
-from sluice.terminal.console import Console, add_quiet_option
+from sluice.terminal.console import (
+    JSONL,
+    TABLE,
+    Console,
+    add_format_option,
+    add_quiet_option,
+)
 from sluice.terminal.text import format_time
 
 
@@ -27,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--type", action="append", help="print only events of this type; repeatable"
     )
-    parser.add_argument("-o", "--output", choices=("jsonl", "table"), default="jsonl")
+    add_format_option(parser, JSONL, TABLE)
     add_gateway_option(parser)
     add_quiet_option(parser)
 

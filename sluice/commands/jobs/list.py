@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 #: Jobs per request.
 PAGE_SIZE = 200
+#: Statuses of jobs that have not ended.
+CANCELABLE = ("queued", "running")
 #: Default interval of --watch in seconds.
 EVERY_S = 2.0
 _HOME_AND_CLEAR = "\x1b[H\x1b[2J"
@@ -75,6 +77,9 @@ def matching_jobs(
 
 
 def _duration(job: Mapping[str, Any]) -> str:
+    """The time until the end; empty while the job has not ended."""
+    if job["status"] in CANCELABLE:
+        return ""
     return format_duration(job["updated_ts"] - job["created_ts"])
 
 

@@ -24,7 +24,7 @@ _EXAMPLES = """Examples:
   sluice submit chat "Why is the sky blue?" --stream
   sluice submit chat -f question.json --wait --text
   sluice submit plan "Move to Lisbon" --delay 10m --attempts 5
-  echo '{"text": "hello"}' | sluice submit chat -f -"""
+  echo '{"text": "hello"}' | sluice submit chat -"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "payload",
         nargs="?",
         help="a JSON object, or plain text, which becomes the main member of the payload: text of "
-        "chat, goal of plan, prompt of code, input of embed, query of rag",
+        "chat, goal of plan, prompt of code, input of embed, query of rag; - reads stdin",
     )
     add("-f", "--file", help="read the payload from a file; - for stdin")
     add("--key", help="Idempotency-Key: repeating the request returns the same job")

@@ -203,11 +203,14 @@ def wait_for_job(console: Console, handle: JobHandle, timeout_s: float | None) -
     try:
         while True:
             left_s = None if timeout_s is None else started + timeout_s - time.monotonic()
-            if left_s is not None and left_s <= PROGRESS_EVERY_S:
-                return handle.wait(max(0.0, left_s))
+            is_last = left_s is not None and left_s <= PROGRESS_EVERY_S
             try:
-                return handle.wait(PROGRESS_EVERY_S)
+                return handle.wait(max(0.0, left_s or 0.0) if is_last else PROGRESS_EVERY_S)
             except WaitTimeout:
+                if is_last:
+                    raise WaitTimeout(
+                        f"job {handle.id} did not end within {timeout_s:g} s; it keeps running"
+                    ) from None
                 waited = format_duration((time.monotonic() - started) * 1000)
                 console.progress.show(f"{handle.get().status} for {waited} …")
     except KeyboardInterrupt:

@@ -104,6 +104,60 @@ def test_misspelt_command_gets_a_suggestion() -> None:
     assert "\x1b" not in run_here("\x1b[31m").err
 
 
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("queue", "puase"), "did you mean pause?"),
+        (("submit", "chatt", "x"), "did you mean chat?"),
+        (("submit", "chat", "x", "--strem"), "did you mean --stream?"),
+        (("queue", "ls", "--quite"), "did you mean --quiet?"),
+        (("ls", "--status", "failed"), "did you mean error?"),
+        (("workflow", "list"), "did you mean ls?"),
+        (("ps",), "did you mean `sluice ls`?"),
+        (("logs",), "did you mean `sluice events`?"),
+    ],
+)
+def test_mistyped_arguments_get_a_suggestion(words: tuple[str, ...], hint: str) -> None:
+    ran = run(*words)
+    assert ran.code == ExitCode.USAGE
+    assert hint in ran.err
+
+
+def test_words_without_a_similar_one_get_no_suggestion() -> None:
+    for words in (("queue", "xyzzy"), ("ls", "--xyzzy"), ("ls", "xyzzy")):
+        ran = run(*words)
+        assert ran.code == ExitCode.USAGE
+        assert "did you mean" not in ran.err
+    assert "\x1b" not in run("ls", "--\x1b[31m").err
+
+
+def test_a_group_without_action_prints_its_help() -> None:
+    ran = run("queue")
+    assert ran.code == ExitCode.USAGE
+    assert ran.out == ""
+    assert "pause a queue" in ran.err
+    assert "Examples:" in ran.err
+    assert run_here().err.startswith(run_here("--help").out)
+
+
+def test_every_command_with_json_output_accepts_the_short_form() -> None:
+    """`--json` is `-o json`, or `-o jsonl` where there is no single document."""
+    for name, parser in all_parsers():
+        formats = next((list(a.choices or ()) for a in parser._actions if a.dest == "output"), [])
+        if formats:
+            assert "--json" in parser._option_string_actions, name
+            expected = "json" if "json" in formats else "jsonl"
+            assert parser._option_string_actions["--json"].const == expected, name
+
+
+def test_common_options_may_precede_the_command() -> None:
+    for words in (("--json", "version"), ("-o", "json", "version"), ("--output=json", "version")):
+        assert json.loads(run_here(*words).out) == json.loads(run_here("version", "--json").out)
+    ran = run("--url", "nowhere", "queue", "ls")
+    assert (ran.code, "'nowhere' is not a gateway URL" in ran.err) == (ExitCode.MISCONFIGURED, True)
+    assert run("--url").code == ExitCode.USAGE
+
+
 def test_version() -> None:
     assert re.fullmatch(r"sluice \d+\.\d+\.\d+\n", run_here("version").out)
     assert run_here("--version").out == run_here("version").out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from itertools import pairwise
@@ -59,6 +60,8 @@ def test_payload_from_a_file_or_stdin(site: Site, tmp_path: Path) -> None:
     assert ran.out == "from a file\n"
     ran = site.run("submit", "chat", "-f", "-", "--wait", "--text", stdin=b"words\n")
     assert ran.out == "words\n"
+    ran = site.run("submit", "chat", "-", "--wait", "--text", stdin=b"words\n")
+    assert ran.out == "words\n"
     ran = site.run("submit", "chat", "-f", "/no/such/file")
     assert ran.code == ExitCode.IO_ERROR
     assert "/no/such/file" in ran.err
@@ -72,6 +75,7 @@ def test_payload_from_a_file_or_stdin(site: Site, tmp_path: Path) -> None:
         ("submit", "tool", "words"),
         ("submit", "chat", "hi", "-f", "-"),
         ("submit", "chat", "hi", "--ttl", "soon"),
+        ("ls", "--since", "yesterday"),
         ("submit", "chat", "hi", "--stream", "--wait"),
         ("submit", "nothing", "hi"),
         ("ls", "--status", "odd"),
@@ -233,6 +237,27 @@ def test_unknown_objects_exit_66(site: Site, words: tuple[str, ...]) -> None:
     assert ran.code == ExitCode.NOT_FOUND, ran
     assert ran.out == ""
     assert len(ran.err.splitlines()) == 1
+
+
+def test_short_id_prints_how_to_search_for_it(site: Site) -> None:
+    job_id = site.submit("a b")
+    ran = site.run("get", job_id[:8])
+    assert ran.code == ExitCode.NOT_FOUND
+    assert f"sluice ls -s {job_id[:8]} --ids" in ran.err
+    assert site.run("ls", "-s", job_id[:8], "--ids").out.split() == [job_id]
+
+
+def test_job_that_has_not_ended(site: Site) -> None:
+    ran = site.run("submit", "chat", "later", "--delay", "1h", "--wait", "--timeout", "0.3s")
+    assert ran.code == ExitCode.TIMEOUT
+    assert "did not end within 0.3 s; it keeps running" in ran.err
+    job_id = ran.err.split()[0]
+    [row] = [line for line in site.run("ls", "-n", "9").out.splitlines() if job_id in line]
+    assert re.search(r"queued .* - +-$", row), "it took no time yet, and has no error"
+    assert "canceled" in site.run("cancel", job_id).out
+    done = site.submit("a b")
+    site.wait_for(done, "done")
+    assert "had already ended" in site.run("cancel", done).out
 
 
 @pytest.mark.usefixtures("short_pauses")
