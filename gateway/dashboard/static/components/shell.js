@@ -10,7 +10,7 @@ const NAVIGATION = [
   [null, [["/ui", "Overview", "overview", "numbers"], ["/ui/jobs", "Jobs", "jobs", "jobs"], ["/ui/playground", "Playground", "play", "jobs", "submit"]]],
   ["Workloads", [["/ui/workflows", "Workflows", "workflow", "jobs"], ["/ui/images", "Images", "image", "jobs"], ["/ui/bullmq", "BullMQ", "bullmq", "jobs"]]],
   ["Queue", [["/ui/workers", "Workers", "worker", "numbers"], ["/ui/queues", "Queues", "queue", "numbers"], ["/ui/dead", "Dead letters", "dead", "all"], ["/ui/webhooks", "Webhooks", "webhook", "all"]]],
-  ["System", [["/ui/doctor", "Health", "doctor", "jobs"], ["/ui/keys", "Keys", "key", "keys"], ["/ui/trail", "Audit log", "log", "all"]]],
+  ["Admin", [["/ui/doctor", "Health", "doctor", "jobs"], ["/ui/keys", "Keys", "key", "keys"], ["/ui/trail", "Audit log", "log", "all"]]],
 ];
 /** Label and title of the live button, by state. */
 const LIVE_STATES = {

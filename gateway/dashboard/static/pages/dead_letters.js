@@ -80,7 +80,7 @@ export default async function page({ query, setQuery, session }) {
           columns: [
             { name: "Dead letter", cell: (entry) => expandButton(entry) },
             { name: "Job", cell: (entry) => (entry.job_id ? h("a", { href: url`/ui/jobs/${entry.job_id}` }, h("code", { title: entry.job_id }, shortId(printable(entry.job_id)))) : "–") },
-            { name: "Failed at", wide: true, cell: (entry) => timeAgo(entry.ts) },
+            { name: "Dead-lettered", wide: true, cell: (entry) => timeAgo(entry.ts) },
             { name: "Attempts", align: "right", wide: true, cell: (entry) => entry.attempts },
             { name: "Last error", wide: true, cell: (entry) => h("span", { class: "reason" }, printable(entry.last_error?.message ?? "").slice(0, 300)) },
             { name: h("span", { class: "visually-hidden" }, "Actions"), cell: (entry) => canRedrive && h("span", { class: "row end" }, h("button", { type: "button", class: "small", onClick: (event) => redriveOne(event, entry) }, "Redrive"), h("button", { type: "button", class: "small danger", onClick: (event) => purgeOne(event, entry) }, "Purge")) },

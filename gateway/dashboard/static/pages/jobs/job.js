@@ -37,7 +37,7 @@ export default async function page({ params, navigate, session }) {
       fact("Task", job.task),
       fact("Accepted", timeAgo(job.created_ts), " ", h("small", null, clock(job.created_ts, { date: true }))),
       fact(ended ? "Finished" : "Updated", timeAgo(job.updated_ts), " ", h("small", null, clock(job.updated_ts, { date: true }))),
-      ended && fact("Duration", duration(job.updated_ts - job.created_ts)),
+      ended && fact("Total time", duration(job.updated_ts - job.created_ts)),
       fact("Expires", ended ? timeAgo(job.updated_ts + job.ttl_s * 1000) : `${duration(job.ttl_s * 1000)} after its last change`),
     );
     if (ended !== actionsForEnded) showActions(ended);

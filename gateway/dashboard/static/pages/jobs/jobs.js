@@ -29,7 +29,7 @@ export default async function page({ query, setQuery, session, navigate }) {
   const footer = h("div", { class: "list-footer" });
   const rows = virtualList({
     caption: "Jobs, newest first",
-    columns: [{ name: "Job" }, { name: "Status" }, { name: "Task", class: "wide" }, { name: "Accepted" }, { name: "Duration", class: "num wide" }, { name: "Error", class: "wide reason" }],
+    columns: [{ name: "Job" }, { name: "Status" }, { name: "Task", class: "wide" }, { name: "Accepted" }, { name: "Total time", class: "num wide" }, { name: "Error", class: "wide reason" }],
     createRow: jobRow,
     onEnd: () => list.next && !list.loading && !list.error && list.loadMore(),
   });

@@ -19,7 +19,7 @@ export function newestJobs() {
       "table",
       null,
       h("thead", null, h("tr", null, ["Job", "Task", "Status"].map((name) => h("th", { scope: "col" }, name)),
-        h("th", { scope: "col", class: "num wide" }, "Duration"), h("th", { scope: "col", class: "num" }, "Accepted"))),
+        h("th", { scope: "col", class: "num wide" }, "Total time"), h("th", { scope: "col", class: "num" }, "Accepted"))),
       body,
     ),
   );
