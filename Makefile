@@ -90,7 +90,7 @@ test-browser: setup
 newer-servers: setup
 	@$(PY) -m tests.support.newer_servers
 
-# Generators of API clients, for the tests in tests/interop/clients; in a virtualenv of their own.
+# Generators of API clients, for the tests in tests/interop/clients; in a separate virtualenv.
 client-generators: .clients-venv/.installed
 
 .clients-venv/.installed: tests/interop/clients/requirements.lock

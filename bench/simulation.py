@@ -162,7 +162,7 @@ Assumptions of the model:
 
 - A node is a machine with {fleet.cores} cores: one for Redis (a master, one thread), the others
   shared by its gateway and its workers. A core is used at most {fleet.busy:.0%}.
-- A job is the echo of *Worker drain*, submitted over HTTP, without work of its own. Jobs that run
+- A job is the echo of *Worker drain*, submitted over HTTP, without other work. Jobs that run
   for a millisecond or more are limited by that, and need more workers rather than more Redis.
 - Measured, in microseconds of CPU: a POST takes {cost.gateway_us:.0f} in the gateway and
   {cost.redis_enqueue_us:.0f} in Redis; a job takes {cost.worker_16_us:.0f} in the worker and

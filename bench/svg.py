@@ -54,7 +54,7 @@ class Canvas:
         self._top += _PAD
 
     def curve(self, labels: Sequence[str], lines: dict[str, tuple[str, Sequence[float]]]) -> None:
-        """Lines over evenly spaced labels, with the axis from zero, so that flat looks flat."""
+        """Lines over evenly spaced labels, with the axis from zero."""
         height, begin, end = 130, _PAD + 30, _WIDTH - 240
         highest = max(max(numbers) for _, numbers in lines.values()) * 1.1
         floor = self._top + height

@@ -180,7 +180,7 @@ _RULES: dict[str, Rule] = {
     "attempts count up": _attempts_count_up,
     "fenced": _fenced,
     _COMPLETE: _events_complete,
-    "time goes on": _in_time_order,
+    "times in order": _in_time_order,
     "not early": _not_early,
     "canceled as asked": _canceled_as_asked,
 }

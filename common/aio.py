@@ -11,7 +11,7 @@ CANCEL_RETRY_S = 0.1
 
 
 async def cancel(*tasks: asyncio.Task[Any]) -> None:
-    """Cancel tasks and wait until all have ended, whatever the outcome.
+    """Cancel tasks and wait until all have ended, regardless of the outcome.
 
     Before Python 3.12 `asyncio.wait_for`, which redis-py uses, swallows a cancellation that arrives
     together with the reply. A task may therefore have to be canceled more than once.

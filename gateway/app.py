@@ -76,7 +76,7 @@ def create_app(
 ) -> FastAPI:
     """The gateway as an ASGI app. `settings`: from the environment unless given.
 
-    `beyond_loopback`: other machines can reach the app, whatever HOST says.
+    `beyond_loopback`: other machines can reach the app, regardless of HOST.
     `connection_limits`: those of the server, for the metrics.
     """
     chosen = settings or load_settings(GatewaySettings)

@@ -1,6 +1,6 @@
 """The core state that every route of one running gateway shares.
 
-A feature with state of its own keeps it in its own package, with its own accessor.
+A feature with state keeps it in its own package, with its own accessor.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 _SLOW_MODULE = re.compile(r"^pytestmark = .*pytest\.mark\.slow\(", re.MULTILINE)
-#: Directories whose tests have a command of their own, and the marker that they all have.
+#: Directories whose tests have a separate command, and the marker that they all have.
 _OWN_COMMAND = {"browser": "browser", "system": "system", "topologies": "topology"}
 #: Makes hypothesis compute its tables of characters and keep them in `.hypothesis`.
 _FILL_HYPOTHESIS_CACHE = """
@@ -71,7 +71,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=["fast", "slow", "all"],
         default="fast",
         help="fast (default): no slow tests, on fakeredis and the embedded Redis. all: every test "
-        "and server, except those with a command of their own (system, browser, topologies). "
+        "and server, except those with a separate command (system, browser, topologies). "
         "slow: all but fast",
     )
     group.addoption(

@@ -52,7 +52,17 @@ WORDS = (
     Word(r"whose it is", "owner", "whose it is"),
     Word(r"(?<!there\s)(?:is|are|was|were) (?-i:none)(?! of)", "invalid, not a valid …", " none"),
     Word(r"of ours|ours|our own", "Sluice's, or nothing", "ours|our own"),
-    Word(r"of its own accord", "automatically", "of its own accord"),
+    Word(r"of (?:its|their|your|his|her) own", "separate, other; automatically", " own"),
+    Word(
+        r"(?:have|has|a|each|every|next|first|last) look|look(?:s|ed|ing)?"
+        r"(?! (?:\w+ ){0,2}up\b| like\b|-ups?\b)",
+        "check, poll, scan, search",
+        "look",
+    ),
+    Word(r"whatever|whichever", "regardless of, any", "whatever|whichever"),
+    Word(r"tell(?:s|ing)?", "report, notify, show", "tell"),
+    Word(r"go(?:es)? on|going on|went on", "continue", " on"),
+    Word(r"no worker lives|still lives", "no worker is connected", " lives"),
     Word(r"for want of", "because of missing", "for want of"),
     Word(r"beside", "besides, alongside, next to", "beside"),
     Word(r"foreign", "third-party", "foreign"),
@@ -110,7 +120,15 @@ EXCEPTIONS: dict[str, str] = {
     "worker/features/workflows/memory_first/*": "letters?",
     "tests/worker/features/workflows/memory_first/*": "letters?",
     "tests/worker/features/embedding/*": "letters?",
-    "tests/worker/features/rag/*": "letters?",
+    "tests/worker/features/rag/*": "letters?|goes on",  # sample texts
+    "tests/common/observability/*": "of its own",  # sample log lines
+    "tests/common/process/test_systemd.py": "look",  # a parameter
+    "tests/worker/features/webhooks/*": "look",
+    "tests/worker/monitoring/*": "look(?:ed|ing)|telling",
+    # A decoder reports its position.
+    "chaos/*": "tell",
+    # The former names of arguments.
+    "CHANGELOG.md": "tell",
     "worker/features/tools/tool.py": "letters",  # valid characters
     "common/features/images/storage/base.py": "letters",
     "tests/common/features/images/*": "is none",  # names of tests about None

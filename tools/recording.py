@@ -1,6 +1,6 @@
 """Records a terminal session with Sluice as an animated SVG: `make recording`.
 
-The commands are executed with a Sluice of its own, on PORT (8080); the picture shows what they
+The commands are executed with a separate Sluice, on PORT (8080); the picture shows what they
 printed, and when. Its background is fixed, so that it is readable on light and dark pages.
 """
 

@@ -262,7 +262,7 @@ def _end_group(pid: int) -> None:
 
 @contextmanager
 def _cap(effort: Effort, processes: Processes) -> Iterator[None]:
-    """Kills both after the time limit, so that whatever waits for them fails."""
+    """Kills both after the time limit, so that everything that waits for them fails."""
 
     def end() -> None:
         for each in (processes.client, processes.worker):

@@ -19,7 +19,7 @@ _MARKER_TTL_S = 60
 class ReplicatedClient:
     """A `CommandClient` whose replies arrive once enough replicas have the change.
 
-    WAIT covers only writes of its own connection. A repeated request writes nothing, and its reply
+    WAIT covers only writes of the same connection. A repeated request writes nothing, and its reply
     must not arrive before replicas have what another connection wrote. So a marker is written in
     between, after everything on which the reply depends. All three commands are sent together:
     otherwise the connection could be lost in between, and the next one could lead to another

@@ -66,7 +66,7 @@ def notice_frame(kind: str, data: dict[str, object], *, retry_ms: int | None = N
 
 def shutdown_frame() -> Frame:
     """Last frame of a stream that the client should resume with a new request."""
-    detail = "this stream is closing; reconnect with Last-Event-ID to go on"
+    detail = "this stream is closing; reconnect with Last-Event-ID to continue"
     return notice_frame(FrameType.SHUTDOWN, {"detail": detail}, retry_ms=RETRY_AFTER_SHUTDOWN_MS)
 
 

@@ -199,7 +199,7 @@ async def read_json(request: Request) -> Any:
 
 
 async def read_json_if_any(request: Request) -> Any:
-    """The parsed body; an empty object if there is no body, whatever its Content-Type."""
+    """The parsed body; an empty object if there is no body, regardless of its Content-Type."""
     body = await _body(request)
     if not body:
         return {}

@@ -116,7 +116,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell running requests that the client has disconnected, including pipelined ones."""
+        """Notify running requests that the client has disconnected, including pipelined ones."""
         for timer in (self._head_timer, self._stall_timer, self._last_timer):
             if timer is not None:
                 timer.cancel()

@@ -87,7 +87,7 @@ _NAME = re.compile(r"\A(\*\.)?[a-z0-9_]([a-z0-9._-]{0,252})\Z")
 
 
 class HostPolicy:
-    """Addresses, `localhost`, the machine's own name, and whatever ALLOWED_HOSTS adds."""
+    """Addresses, `localhost`, the machine's own name, and the names of ALLOWED_HOSTS."""
 
     def __init__(self, allowed: str = "", machine: str | None = None) -> None:
         own = _plain(machine if machine is not None else socket.gethostname())

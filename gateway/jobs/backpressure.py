@@ -59,7 +59,7 @@ class DrainRate:
                 await self.run_once()
             except SluiceError as error:
                 log.debug("drain rate not sampled: %s", error)
-            except Exception:  # the loop must go on
+            except Exception:  # the loop must continue
                 log.exception("drain rate not sampled after an unexpected error")
             await asyncio.sleep(RATE_SAMPLE_EVERY_S)
 
@@ -168,7 +168,7 @@ class PressureMonitor:
         while True:
             try:
                 await self.run_once()
-            except Exception:  # the loop must go on
+            except Exception:  # the loop must continue
                 log.exception("pressure not measured after an unexpected error")
             await asyncio.sleep(SAMPLE_INTERVAL_S)
 

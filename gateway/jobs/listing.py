@@ -1,4 +1,4 @@
-"""`GET /v1/jobs`: lists jobs, newest first. The work per page is bounded, whatever the filter."""
+"""`GET /v1/jobs`: lists jobs, newest first. The work per page is bounded for any filter."""
 
 from __future__ import annotations
 

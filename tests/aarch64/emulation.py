@@ -58,7 +58,7 @@ def _install(packages: list[str]) -> None:
 def emulator() -> Iterator[None]:
     """Registers the emulator unless the host has done so. Needs a private mount namespace.
 
-    The handler has a name of its own, so that two runs do not remove each other's.
+    The handler has a unique name, so that two runs do not remove each other's.
     """
     if is_native():
         yield

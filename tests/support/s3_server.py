@@ -1,4 +1,4 @@
-"""An S3 server on loopback (moto), in a process of its own because its imports take 100 MB."""
+"""An S3 server on loopback (moto), in a separate process because its imports take 100 MB."""
 
 from __future__ import annotations
 

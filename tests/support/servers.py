@@ -209,7 +209,7 @@ class RedisProcess:
         self._command = command
         #: None before the first start.
         self.process: Any = None
-        #: Connected to this server, whatever its role is.
+        #: Connected to this server, in any role.
         self.client = redis.Redis(retry=Retry(NoBackoff(), 0), **connection)
 
     @property

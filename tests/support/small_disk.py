@@ -18,7 +18,7 @@ _READY = "mounted"
 
 
 class SmallDisk:
-    """A tmpfs in a mount namespace of its own, which ends with the process that holds it."""
+    """A tmpfs in a separate mount namespace, which ends with the process that holds it."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir()

@@ -49,7 +49,7 @@ class Checkpoints:
         if len(encoded) > MAX_STEP_BYTES:
             raise ValueError(
                 f"step {name!r} has {len(encoded)} bytes of JSON; {MAX_STEP_BYTES} at most: save "
-                "what is needed to go on, and keep the rest elsewhere"
+                "what is needed to continue, and keep the rest elsewhere"
             )
         async with self._lock:
             known = await self._read()

@@ -39,7 +39,7 @@ class Outbox:
     """Starts sending events once per tick of the loop, for all attempts of a worker.
 
     The events of an attempt's last tick are sent as part of FINISH, so the events of a short job
-    need no call of their own.
+    need no separate call.
     """
 
     def __init__(self, store: JobBackend, worker: WorkerIdentity) -> None:

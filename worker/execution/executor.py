@@ -294,7 +294,7 @@ class Executor:
     async def _call_on_end(
         self, attempt: Attempt, on_end: OnEndFunction, outcome: Outcome, error: bytes
     ) -> None:
-        """Tell the internal tool how its job ended. If that fails, its reconciler does it later."""
+        """Report the end of the job to its internal tool. If that fails, its reconciler does."""
         args = tool_arguments(codec.parse_payload(attempt.job.payload))
         try:
             await on_end(attempt.context, args, outcome, error)

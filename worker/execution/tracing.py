@@ -21,7 +21,7 @@ MAX_SPAN_ERROR_CHARS = 300
 def start_span(
     attempt: Attempt, traceparent: str | None, queue: str, worker: WorkerIdentity
 ) -> None:
-    """Continue the trace of the request, with a span of its own if traces are exported."""
+    """Continue the trace of the request, with a new span if traces are exported."""
     state = attempt.job.request.options.tracestate
     trace = (
         None if traceparent is None else tracing.parse_trace(traceparent, [state] if state else ())

@@ -24,7 +24,7 @@ def root_cause(error: BaseException) -> str:
         if isinstance(cause, OSError) and cause.strerror:
             if isinstance(cause, _WITH_OWN_NUMBERS) or not cause.errno:
                 return cause.strerror
-            return os.strerror(cause.errno)  # asyncio replaces `strerror` by a text of its own
+            return os.strerror(cause.errno)  # asyncio replaces `strerror` by another text
         group = getattr(cause, "exceptions", None)
         cause = group[0] if group else (cause.__cause__ or cause.__context__)
     return ""

@@ -80,7 +80,7 @@ class HeartbeatSender:
                 await self.run_once()
             except _REDIS_ERRORS as error:
                 log.debug("heartbeat not sent: %s", error)
-            except Exception:  # the beats must go on, or the worker would count as gone
+            except Exception:  # the beats must continue, or the worker would count as gone
                 log.exception("heartbeat not sent")
             await asyncio.sleep(self._every_s)
 

@@ -75,7 +75,7 @@ class PauseGate:
                 await self.run_once()
             except (RedisError, *TRANSIENT_ERRORS) as error:
                 log.debug("pause state not read: %s", error)
-            except Exception:  # the checks must go on, whatever the error
+            except Exception:  # the checks must continue after any error
                 log.exception("pause state not read after an unexpected error")
             waking = asyncio.ensure_future(self._wake.wait())
             try:
@@ -151,7 +151,7 @@ class PressureGate:
         while True:
             try:
                 self.run_once()
-            except Exception:  # the checks must go on, whatever the error
+            except Exception:  # the checks must continue after any error
                 log.exception("host not checked after an unexpected error")
             await asyncio.sleep(SAMPLE_INTERVAL_S)
 

@@ -91,7 +91,7 @@ class Claimer:
         """Run BEGIN with a limit of 0 running jobs, which starts no job.
 
         It settles the jobs that were canceled or have no attempts left. LIMITED means that the
-        message goes on waiting. None is a message whose job cannot be read.
+        message keeps waiting. None is a message whose job cannot be read.
         """
         claims: list[Claim] = []
         limited: dict[str, str] = {}

@@ -82,7 +82,7 @@ class DeferredMessages:
             except (RedisError, *TRANSIENT_ERRORS) as error:
                 waiting = plural(len(self), "deferred message waits", "deferred messages wait")
                 log.warning("redis: %s; %s longer", error, waiting)
-            except Exception:  # the loop must go on, whatever the error
+            except Exception:  # the loop must continue after any error
                 waiting = plural(len(self), "message waits", "messages wait")
                 log.exception("deferred messages failed unexpectedly; %s longer", waiting)
             await asyncio.sleep(_BACKOFF_S * random.uniform(0.5, 1.0))

@@ -229,7 +229,7 @@ class Share:
             self._fair_share.mark_idle(self)
 
     def mark_idle(self) -> None:
-        """The queue is probably empty: let the readers that wait for this one go on."""
+        """The queue is probably empty: let the readers that wait for this one continue."""
         self._fair_share.mark_idle(self)
         self._fair_share.distribute()
 

@@ -10,7 +10,7 @@ from sluice.common.contracts.images import IMAGE_TOOL
 from sluice.common.contracts.jobs import QueueField, Task
 from sluice.common.contracts.workflow.fields import StepPayloadField
 
-#: Internal tools with limits of their own, and the task whose limit they count towards as well.
+#: Internal tools with separate limits, and the task whose limit they count towards as well.
 LIMIT_KEY_TASK: Final = {IMAGE_TOOL: Task.TOOL.value}
 
 _TOOL_TASK: Final = Task.TOOL.value

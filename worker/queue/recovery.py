@@ -85,7 +85,7 @@ class Recovery:
                     level = logging.DEBUG if str(error).startswith("NOGROUP") else logging.WARNING
                     log.log(level, "redis: %s; expired leases are recovered later", error)
                     self._cancel_request()
-                except Exception:  # the scans must go on, whatever the error
+                except Exception:  # the scans must continue after any error
                     log.exception("recovery of expired leases failed unexpectedly; retrying")
                     self._cancel_request()
                 if self._request is None:  # otherwise the wait for slots took the time

@@ -166,7 +166,7 @@ class WaitQueueConsumer:
                 continue
             except _REDIS_ERRORS as error:
                 log.warning("redis: %s; messages of limited tasks wait longer", error)
-            except Exception:  # the loop must go on, whatever the error
+            except Exception:  # the loop must continue after any error
                 log.exception("wait queues failed unexpectedly; their messages wait longer")
             next_poll = 0.0
             await asyncio.sleep(_BACKOFF_S * random.uniform(0.5, 1.0))

@@ -291,7 +291,7 @@ class WorkflowStore:
     async def complete(
         self, running: StepExecution, result: StepResult, ids: StepIds, core_ttl_s: int
     ) -> WorkflowOutcome:
-        """Complete a step and, if the job is to go on, start the next one.
+        """Complete a step and, if the job is to continue, start the next one.
 
         OK{started?: {step, execution_id, core_job_id}}, ALREADY, LOST, MISSING or
         REFUSED{code, items?}: version_conflict, or step_lost if its effects were reverted.

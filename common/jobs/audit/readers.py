@@ -65,8 +65,8 @@ async def _collect(
 ) -> bool:
     """Add the entries of a stream; returns whether the whole stream was read.
 
-    The last delivered id is read first and pending entries after it, so that an entry that looks
-    acknowledged really is, whatever happens in between.
+    The last delivered id is read first and pending entries after it, so that an entry that seems
+    acknowledged really is, regardless of what happens in between.
     """
     delivered = await _last_delivered(client, queue, group)
     # Most jobs have equal states: a long queue shares a few objects.

@@ -77,9 +77,7 @@ class DeadLetterPage(BaseModel):
     """Dead letters, newest first."""
 
     items: list[DeadLetterView]
-    total: int = Field(
-        description="Number of all dead letters, whatever their reason.", examples=[1]
-    )
+    total: int = Field(description="Number of all dead letters, with any reason.", examples=[1])
     next: str | None = Field(
         description="Pass it as `before` for the next page; null on the last page.",
         examples=[None],

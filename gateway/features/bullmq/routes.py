@@ -152,7 +152,7 @@ async def add_bullmq_job(
 async def get_bullmq_job(
     queue: CheckedQueue, job_id: CheckedJobId, if_none_match: IfNoneMatch = None
 ) -> Response:
-    """Returns the job, whichever client has added it."""
+    """Returns the job, also if another client has added it."""
     job = await queue.get(job_id)
     if job is None:
         raise job_not_found()

@@ -221,7 +221,7 @@ class ImageHub(BaseHub[ImageSubscriber]):
         async with self._poll_lock:
             try:
                 found = await self._states(image_ids, records=records)
-            except Exception as error:  # the loop must go on
+            except Exception as error:  # the loop must continue
                 unforeseen = not isinstance(error, SluiceError)
                 log.warning("image states not read, streams wait: %s", error, exc_info=unforeseen)
                 return False

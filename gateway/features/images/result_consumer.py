@@ -103,7 +103,7 @@ class ResultConsumer:
                     await self._make_group()
             except (StoreUnavailable, RedisError, *TRANSIENT_ERRORS) as error:
                 log.warning("image results not read: %s", error)
-            except Exception:  # the loop must go on
+            except Exception:  # the loop must continue
                 log.exception("image results not read after an unexpected error")
             self._behind = True
             await asyncio.sleep(wait_s)

@@ -31,7 +31,7 @@ STATUSES: dict[str, int] = {
 }
 #: "Client closed request", as nginx and gRPC's mapping use it.
 CANCELED = 499
-#: Tells SDKs not to retry: the job has had all its attempts.
+#: Asks SDKs not to retry: the job has had all its attempts.
 NO_RETRY_HEADERS = {"X-Should-Retry": "false"}
 
 

@@ -73,7 +73,7 @@ class JobFollower:
         self._ended = False
 
     async def next(self) -> list[JobEvent]:
-        """The next events; empty once the job has ended. Raises a problem if it cannot go on."""
+        """The next events; empty once the job has ended. Raises a problem if it cannot continue."""
         if self._check_ended_first:
             self._check_ended_first = False
             await self._refresh_ended()

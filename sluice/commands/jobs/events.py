@@ -19,7 +19,7 @@ from sluice.terminal.text import format_time
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Print the events of a job, one JSON object per line (-o table for a readable format), and "
-        "follow the job until it ends. Always exits 0 when the job ends, whatever its status."
+        "follow the job until it ends. Always exits 0 when the job ends, with any status."
     )
     parser.epilog = """Examples:
   sluice events 6f1c2f4e-0a52-4d5e-9d0a-2f1c6b7e8a90

@@ -17,9 +17,8 @@ COLUMNS = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Submit the task and payload of each job again as a new job, whatever the status of the "
-        "old one, and print the new ids. Other options of the old job, such as --ttl, are not "
-        "copied."
+        "Submit the task and payload of each job again as a new job, and print the new ids. The "
+        "old job may have any status; its other options, such as --ttl, are not copied."
     )
     parser.epilog = """Examples:
   sluice retry 6f1c2f4e-0a52-4d5e-9d0a-2f1c6b7e8a90

@@ -103,7 +103,7 @@ def servers(request: pytest.FixtureRequest) -> Iterator[SentinelSet]:
 
 
 async def test_writes_of_other_connections_are_waited_for_too(servers: SentinelSet) -> None:
-    """A repetition only reads, and WAIT covers only writes of its own connection."""
+    """A repetition only reads, and WAIT covers only writes of the same connection."""
     keys = JobKeys(queue=f"q-{os.urandom(4).hex()}")
     [replica] = servers.replicas
     other, asking = PipelinedConnection(servers.url), PipelinedConnection(servers.url)

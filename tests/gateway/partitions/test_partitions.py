@@ -1,4 +1,4 @@
-"""A gateway with several partitions: the same API, whichever partition has the job."""
+"""A gateway with several partitions: the same API for jobs of every partition."""
 
 from __future__ import annotations
 

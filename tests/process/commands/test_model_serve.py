@@ -110,7 +110,7 @@ def test_more_slots_and_a_key(serve: Serve, gguf: Path) -> None:
     assert len(served.ask("/slots")) == 4
 
 
-# -- errors: one clear line, and an exit code that tells systemd whether to restart ---------------
+# -- errors: one clear line, and an exit code for systemd: restart or not ---------------
 
 
 def refusal(served: Served, code: int) -> str:

@@ -159,7 +159,7 @@ TERMINAL_EVENT = "one terminal event, last, equal to the status"
         (events_of(QUEUED, ("scheduled", {"run_at_ms": 999}), running(1), progress(1, 1),
               progress(1, 2), DONE), "not early"),
         (tuple(replace(event, ts=1000 - at * 50) for at, event in enumerate(VALID)),
-         "time goes on"),
+         "times in order"),
     ],
 )  # fmt: skip
 def test_an_invalid_history_is_found(events: tuple[Event, ...], rule: str) -> None:

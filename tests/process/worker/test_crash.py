@@ -103,7 +103,7 @@ def test_a_frozen_worker_writes_nothing_when_it_resumes(server: RealServer, spaw
     wait_for(client, job_id)
     before = client.xrange(KEYS.events(job_id))
     frozen.send_signal(signal.SIGCONT)
-    # Whichever comes first: it renews and learns that it has lost the lease, or reports after the
+    # It either renews and learns that it has lost the lease, or reports after the
     # end.
     wait_until(lambda: "was lost" in frozen.log or "done by attempt 1" in frozen.log)
     assert client.xrange(KEYS.events(job_id)) == before

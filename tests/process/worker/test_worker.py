@@ -241,7 +241,7 @@ def test_a_third_signal_ends_it_at_once(
     ["chat", "plan", "code", "tool"],
     ids=["waits", "ignores cancel", "waits for a thread", "in a thread"],
 )
-def test_a_handler_that_goes_on_does_not_block_the_stop(
+def test_a_handler_that_keeps_running_does_not_block_the_stop(
     one_server: RealServer, start_worker: StartWorker, task: str
 ) -> None:
     """Process and job are free after a few seconds without SIGKILL. Threads cannot be canceled,

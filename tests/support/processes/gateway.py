@@ -110,7 +110,7 @@ StartGateway = Callable[..., GatewayProcess]
 
 
 def gateway_starter(directory: Path) -> Iterator[StartGateway]:
-    """Starts gateways; whatever still runs at the end of the test is killed."""
+    """Starts gateways; those that still run at the end of the test are killed."""
     started: list[GatewayProcess] = []
 
     def start(

@@ -68,7 +68,7 @@ def handler_module(directory: Path, source: str) -> dict[str, str]:
 
 
 def spawner(directory: Path) -> Iterator[Callable[..., Process]]:
-    """Starts processes; whatever still runs at the end of the test is killed."""
+    """Starts processes; those that still run at the end of the test are killed."""
     started: list[Process] = []
 
     def start(module: str, **environment: object) -> Process:

@@ -1,4 +1,4 @@
-"""Servers on ports of their own."""
+"""Servers on separate ports."""
 
 from __future__ import annotations
 

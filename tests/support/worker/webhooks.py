@@ -161,7 +161,7 @@ class WebhookHarness:
         return server, job_id
 
     async def run_once(self) -> None:
-        """Start a service, let it look for deliveries once, and stop it."""
+        """Start a service, let it scan for deliveries once, and stop it."""
         service = await self.service(run=False)
         await service.run_once()
         await service.close()

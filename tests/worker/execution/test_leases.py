@@ -106,7 +106,7 @@ class BrokenClient:
 def test_a_lease_that_is_not_renewed_is_lost_in_time(
     keys: JobKeys, worker: WorkerIdentity, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After its whole length another worker may own the job, whatever the error was."""
+    """After its whole length another worker may own the job, regardless of the error."""
     clock = Clock()
     monkeypatch.setattr("sluice.worker.execution.leases.time", clock)
     keeper = keeper_of(BrokenClient(error), keys, worker)

@@ -299,7 +299,7 @@ async def test_an_older_server_does_not(make_worker: MakeWorker, info: bytes | E
 
 
 async def reads_can_claim(worker: WorkerHarness) -> bool:
-    """Tries the option, on a stream of its own."""
+    """Tries the option, on a separate stream."""
     client, stream = worker.client, f"{worker.keys.queue}:try"
     await client.xgroup_create(stream, "group", mkstream=True)
     command = ("XREADGROUP", "GROUP", "group", "me", "CLAIM", 1, "STREAMS", stream, ">")

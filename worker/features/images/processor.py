@@ -106,7 +106,7 @@ class StageWriter:
         self.last_stage = stage
         try:
             outcome = await self._store.advance(self._processing, stage)
-        except StoreUnavailable as error:  # the work goes on; its result is written later
+        except StoreUnavailable as error:  # the work continues; its result is written later
             image_id = self._processing.image_id
             log.warning("image %s: stage %s not written: %s", image_id, stage.value, error)
             return

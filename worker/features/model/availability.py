@@ -259,7 +259,7 @@ MODEL_TASKS = frozenset({Task.CHAT.value, Task.PLAN.value, Task.CODE.value})
 READY_PROBE_EVERY_S = 5.0
 DOWN_PROBE_EVERY_S = 0.5
 #: Seconds until the retry of a job that had started when the model became unavailable. Short if the
-#: task is then held back; longer if only the next attempt can tell.
+#: task is then held back; longer if only the next attempt can find out.
 HELD_TASK_RETRY_S = 1.0
 OTHER_TASK_RETRY_S = 5.0
 
@@ -365,7 +365,7 @@ class ModelMonitor:
                 )
             except asyncio.TimeoutError:
                 if ready and self.semaphore.busy:
-                    continue  # running answers tell more than a probe
+                    continue  # running answers show more than a probe
             self._wakeup.clear()
             try:
                 await self.probe()

@@ -7,7 +7,7 @@ from sluice.worker.errors import JobError, TransientError
 
 
 class UnknownTool(JobError):
-    """There is no such tool, or the caller may not use it; the error does not tell which."""
+    """There is no such tool, or the caller may not use it; the error does not name which."""
 
     kind = ToolErrorKind.UNKNOWN
 

@@ -189,7 +189,7 @@ class WebhookService(Service):
             return await self.run_once()
         except SluiceError as error:
             log.warning("webhook deliveries are delayed: %s", error)
-        except Exception:  # deliveries must go on
+        except Exception:  # deliveries must continue
             log.exception("webhook deliveries are delayed")
         return IDLE_S
 

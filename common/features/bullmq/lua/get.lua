@@ -2,7 +2,7 @@
 --
 -- Wraps the package's script that returns the state, whose keys and arguments precede these.
 -- keys  -1 job hash
--- args  none of its own
+-- args  none
 -- answers
 --   found, state, flat hash   the job exists
 --   missing                   there is no such job; another key may have that name

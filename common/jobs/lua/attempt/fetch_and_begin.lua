@@ -1,7 +1,7 @@
 -- FETCH_AND_BEGIN: read messages and begin their jobs in one call. A worker with free slots and a
 -- backlog sends it together with the outcomes of jobs that have just ended.
 --
--- keys  none of its own: the keys of the jobs are derived from the messages
+-- keys  none: the keys of the jobs are derived from the messages
 -- args  1 token of this try   2 max messages   3 prefix of the keys of job hashes
 --       4 if this try may have been made before, with its reply lost: the first message id that it
 --       may have begun, as a range start of XPENDING; else ''

@@ -1,6 +1,6 @@
 -- REMOVE_IDLE_CONSUMERS: remove long idle consumers without pending messages from a group.
 --
--- keys  none of its own
+-- keys  none
 -- args  1 consumer group   2 idle ms after which a consumer is removed
 -- answers
 --   ok, consumers removed

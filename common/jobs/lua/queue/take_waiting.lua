@@ -1,6 +1,6 @@
 -- TAKE_WAITING: transfer messages from wait queues to a worker, the oldest ones first.
 --
--- keys  none of its own
+-- keys  none
 -- args  1 consumer group   2 consumer   3 max messages, then the wait queues (consumer names)
 -- answers
 --   ok, number, then for each message its id, the number of texts, and those: field, value …

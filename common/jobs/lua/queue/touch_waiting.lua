@@ -1,6 +1,6 @@
 -- TOUCH_WAITING: reset the idle time of messages in a wait queue, so that they are not recovered.
 --
--- keys  none of its own
+-- keys  none
 -- args  1 consumer group   2 wait queue (consumer name)   3 first id, as a range start of XPENDING
 --       4 max messages
 -- answers

@@ -1,6 +1,6 @@
 -- TRIM: delete queue entries that all groups have acknowledged.
 --
--- keys  none of its own
+-- keys  none
 -- args  1 entry after which to search for acknowledged ones between pending ones ('-' at first)
 --       2 max entries to read   3 acknowledged entries that may stay
 -- answers

@@ -249,7 +249,7 @@ class UploadWriter:
 
     async def _wait_written(self) -> None:
         if self._writing is not None:
-            # If the request is canceled here, the thread goes on; `discard` waits for it.
+            # If the request is canceled here, the thread continues; `discard` waits for it.
             await asyncio.shield(self._writing)
 
 

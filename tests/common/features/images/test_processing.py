@@ -80,7 +80,7 @@ async def test_the_image_is_processing_and_kept_longer(images: ImageHarness) -> 
     assert await images.client.hgetall(images.jobs.lease(wanted.job_id)) == {b"attempt": b"0"}
 
 
-async def test_an_upload_has_one_job_whatever_its_id(images: ImageHarness) -> None:
+async def test_an_upload_has_one_job_with_any_id(images: ImageHarness) -> None:
     image_id = await images.create()
     upload_id = await images.claim(image_id)
     outcomes = await asyncio.gather(

@@ -218,7 +218,7 @@ async def test_a_failed_upload_releases_the_guard(doubting_images: ImageHarness)
     await doubting_images.claim(image_id)
 
 
-# -- REOPEN and DELETE, whatever else happens to the image ----------------------------------------
+# -- REOPEN and DELETE, in every state of the image ------------------------------------------------
 
 
 OF_AN_END = {"error_code", "error_message", "failed_at", "outcome", "details", "result_entry_id"}

@@ -211,7 +211,7 @@ async def test_an_expired_review_fails_the_job_for_now(workflow: WorkflowHarness
     ("on_timeout", "counts"),
     [(OnTimeout.APPROVE, (0, 2, 0, 0, 2)), (OnTimeout.REJECT, (0, 0, 2, 0, 0))],
 )
-async def test_undecided_items_are_decided_and_the_job_goes_on(
+async def test_undecided_items_are_decided_and_the_job_continues(
     workflow: WorkflowHarness, on_timeout: OnTimeout, counts: tuple[int, ...]
 ) -> None:
     job_id = await workflow.in_review_by_itself(options(on_timeout))
@@ -247,7 +247,7 @@ async def test_an_expired_review_can_complete_and_be_undone(workflow: WorkflowHa
     assert (await workflow.undo(job_id, token)).answer is OK
     assert (await workflow.record(job_id))["status"] == "waiting_input"
     assert await workflow.store.expired_reviews() == []  # it has its full time again
-    # Without pending items it completes, whatever its option is.
+    # Without pending items it completes, regardless of its option.
     job_id = await workflow.in_review(0.5, review=options(OnTimeout.FAIL))
     await workflow.client.hset(workflow.keys.job(job_id), "proposed", 0)  # changed by a third party
     await run_out(workflow, job_id)

@@ -301,7 +301,7 @@ MANY_PAGES = pytest.param(1000, marks=pytest.mark.slow("the other lengths have u
 
 @pytest.mark.parametrize("length", [6, 7, 8, 9, 207, 208, 209, 420, MANY_PAGES])
 async def test_long_streams_are_read_to_the_end(harness: StoreHarness, length: int) -> None:
-    """An early terminal event is found, whatever the number of events after it is."""
+    """An early terminal event is found, regardless of the number of events after it."""
     fine, early = await harness.running(token="fine"), await harness.running(token="early")
     await event(harness, early.job_id, "error")
     for lease, written in ((fine, 3), (early, 4)):

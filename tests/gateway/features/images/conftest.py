@@ -23,7 +23,7 @@ def _maker(make: Make, directory: Path) -> MakeImages:
 
 @pytest.fixture
 async def make_images(make: Make, tmp_path: Path) -> MakeImages:
-    """Image APIs with settings of their own, on every kind of Redis."""
+    """Image APIs with separate settings, on every kind of Redis."""
     return _maker(make, tmp_path)
 
 

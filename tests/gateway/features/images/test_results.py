@@ -1,4 +1,4 @@
-"""The consumer of `image:result`: each result is persisted once, whatever fails."""
+"""The consumer of `image:result`: each result is persisted once after any failure."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ async def test_jobs_of_other_tenants_look_like_missing_ones(workflows: Workflows
     assert await gateway.snapshot() == before
     for path in ("status", "results", "events"):
         assert (await workflows.get(f"/{job_id}/{path}", **own)).status == 200
-    # Whichever caller executes it, the job belongs to the tenant.
+    # If another caller executes it, the job still belongs to the tenant.
     assert (await workflows.execute(job_id, "sources", **admin)).status == 202
     [(_, message)] = await workflows.redis.xrange(gateway.keys.queue)
     core_job = f"/v1/jobs/{message[b'job_id'].decode()}"

@@ -269,7 +269,7 @@ async def test_an_interrupted_change_is_not_complete(eight: Backend, monkeypatch
         sent += 1
         return await send(redis, commands) if sent <= limit else [ResponseError("OOM no room")]
 
-    # Whichever batch was the last one, the next change of the document completes it.
+    # With any batch as the last one, the next change of the document completes it.
     for limit in range(1, 6):
         sent = 0
         monkeypatch.setattr(vector_set, "_send", failing)

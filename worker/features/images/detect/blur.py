@@ -1,6 +1,6 @@
 """Makes parts of an image irreversibly unrecognisable.
 
-Whatever the style, a part is first reduced to a few cells, which discards the details. (A blur
+With every style, a part is first reduced to a few cells, which discards the details. (A blur
 alone can partly be undone if its strength is known.)
 """
 

@@ -106,7 +106,7 @@ def open_image(path: str, format: str, max_pixels: int) -> Iterator[OpenedImage]
 
 
 def _check_header(path: str, format: str, max_pixels: int) -> int:
-    """Number of frames if the header tells it, else 0. Raises InvalidImage."""
+    """Number of frames if the header has it, else 0. Raises InvalidImage."""
     with open(path, "rb") as file:
         size_bytes = os.fstat(file.fileno()).st_size
         if format == "gif":

@@ -231,7 +231,7 @@ def _invalid_answer(what: str) -> ModelAnswerInvalid:
 MOST_EVENT_BYTES = 1024 * 1024
 
 _DATA = b"data"
-#: llama-server sends errors in a field of their own.
+#: llama-server sends errors in a separate field.
 _ERROR = b"error"
 
 

@@ -17,7 +17,7 @@ class Span(NamedTuple):
     end: int
 
 
-#: No alternative can start within a match of its own kind, so that the search is linear in the
+#: No alternative can start within a match of the same kind, so that the search is linear in the
 #: text.
 _END: Final = re.compile(
     r"""(?<![.!?…])[.!?…]+["'”’»)\]]*(?=\s)"""

@@ -26,7 +26,7 @@ class DocumentSearcher(Protocol):
 class SearchArguments(Arguments):
     """Arguments of `search_documents`."""
 
-    query: str = Field(min_length=1, max_length=2000, description="What to look for, in words.")
+    query: str = Field(min_length=1, max_length=2000, description="What to search for, in words.")
     ns: str = Field(
         DEFAULT_NAMESPACE,
         pattern=schema_pattern(NAMESPACE_PATTERN),

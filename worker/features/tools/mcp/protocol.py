@@ -100,7 +100,7 @@ async def call_tool(
     try:
         result = await client.call_tool(tool, arguments)
     except MCPError as error:
-        # Servers may use the same code for errors of their own.
+        # Servers may use the same code for other errors.
         if error.code == CONNECTION_CLOSED and (is_lost() or str(error) == _CLOSED):
             raise ConnectionLost(str(error)) from None
         raise CallRefused(str(error)) from None

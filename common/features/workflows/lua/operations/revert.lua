@@ -3,7 +3,7 @@
 --
 -- keys  none
 -- args  1 job   2 step   3 a running execution that reverts its own effects; empty for none
---       4 lease, 5 attempt, 6 token of its core job: without them it reverts nothing of its own
+--       4 lease, 5 attempt, 6 token of its core job: without them it reverts nothing itself
 -- answers
 --   ok, {items}   tokens of the reverted operations; what others have changed since stays
 --   missing       the job does not exist

@@ -72,7 +72,7 @@ operations[$WF_OPERATION_EXPIRE_REVIEW] = function(_, arg)
     fail_step(job, review, $STEPPER_FAILED, cjson.encode({ {
       [$ERROR_CODE] = $CODE_REVIEW_TIMEOUT,
       [$ERROR_MESSAGE] = pending .. ' items were still undecided when the review was over; '
-        .. 'execute it again to go on',
+        .. 'execute it again to continue',
     } }))
   end
   save(job)

@@ -181,7 +181,7 @@ def narrow_umask() -> Any:
 
 
 @pytest.mark.usefixtures("narrow_umask")
-async def test_the_group_has_access_whatever_the_umask(tmp_path: Path) -> None:
+async def test_the_group_has_access_with_any_umask(tmp_path: Path) -> None:
     storage = DirectoryStorage(tmp_path / "a" / "store")
     await storage.put(KEY, b"x", TYPE)
     for directory in ("a", "a/store", "a/store/images"):

@@ -83,7 +83,7 @@ async def test_which_limit_of_attempts_counts(
 
 
 async def test_a_delayed_job_is_accepted_but_not_queued(harness: StoreHarness) -> None:
-    """Whatever the backlog is."""
+    """Regardless of the backlog."""
     job = later(delay_ms=90_001, ttl_s=77)
     assert await harness.store.enqueue(job, "workers", 0) == (job.job_id, False)
     record = await harness.job(job.job_id)
@@ -141,7 +141,7 @@ async def test_an_idempotency_key_creates_one_delayed_job(harness: StoreHarness)
     assert await harness.without_ttl() == []
 
 
-async def test_a_due_job_goes_on_the_queue(harness: StoreHarness) -> None:
+async def test_a_due_job_enters_the_queue(harness: StoreHarness) -> None:
     payload = b'{"a":"\xff\x00"}'
     job_id = await due_job(harness, payload=payload, task="plan")
     before = await harness.job(job_id), await harness.events(job_id)

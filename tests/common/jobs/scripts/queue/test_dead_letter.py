@@ -178,7 +178,7 @@ INVALID = {
 
 
 async def test_invalid_tasks_and_ids_get_no_keys(harness: StoreHarness) -> None:
-    """No client could look such a job up, and some of them are keys of other jobs."""
+    """No client could read such a job, and some of them are keys of other jobs."""
     for what, fields in INVALID.items():
         message_id = await unknown(harness, fields)
         assert await harness.dead_letter(message_id, fields) is Answer.OK, what

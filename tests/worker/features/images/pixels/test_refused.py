@@ -152,7 +152,7 @@ def test_the_limit_is_the_limit(make: Make, monkeypatch: pytest.MonkeyPatch) -> 
     # Pillow only warns up to twice the limit.
     assert refusal(make, photo, limits=replace(LIMITS, max_pixels=5999)) == DIMENSIONS
     assert refusal(make, photo, limits=replace(LIMITS, max_pixels=100)) == DIMENSIONS
-    # Sides have a limit of their own.
+    # Sides have a separate limit.
     for size in ((65_536, 1), (1, 65_536)):
         assert refusal(make, Image.new("L", size)) == DIMENSIONS
     assert make(Image.new("L", (65_535, 1))).made.width == 1920

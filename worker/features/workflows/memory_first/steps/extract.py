@@ -32,7 +32,7 @@ from sluice.worker.features.workflows.split_steps import SplitStep
 if TYPE_CHECKING:
     from sluice.worker.features.workflows.context import StepContext
 
-#: Minimum number of terms considered for proposals, whatever `max_terms` is.
+#: Minimum number of terms considered for proposals, regardless of `max_terms`.
 _LEAST_TERMS: Final = 500
 #: Terms listed as topics of a source.
 _ABOUT: Final = 5

@@ -167,7 +167,7 @@ class SourcesStep:
             raise UnreadableDocument("the file is empty")
         charset = guess_charset(raw, media_type, requested.charset)
         title = requested.title
-        if media_type in (TEXT_PLAIN, JSON, CSV):  # these formats have no title of their own
+        if media_type in (TEXT_PLAIN, JSON, CSV):  # these formats have no title
             title = title or os.path.basename(requested.path)
         if media_type in (JSON, CSV):
             text = await context.compute(to_plain_text, raw, media_type, charset)

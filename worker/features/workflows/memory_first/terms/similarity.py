@@ -129,7 +129,7 @@ def compare_names(one: str, other: str, language: str, freqs: tuple[int, int]) -
 
 
 def _may_be_same(one: str, other: str) -> bool:
-    """False for names that differ in numbers, negations or opposites, however similar they look."""
+    """False for names that differ in numbers, negations or opposites, even if they are similar."""
     if _DIGITS.findall(one) != _DIGITS.findall(other):
         return False
     left, right = _SEPARATORS.sub(" ", one).split(), _SEPARATORS.sub(" ", other).split()

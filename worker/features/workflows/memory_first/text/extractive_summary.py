@@ -199,7 +199,7 @@ def _count_terms(text: str, language: str) -> dict[str, int]:
     little = phrase_breakers(known)
     counts: dict[str, int] = {}
     for term in terms(_CODE.sub(" ", text), known):
-        # Numbers would make otherwise equal sentences look different.
+        # Numbers would make otherwise equal sentences different.
         if term.partition(":")[2] not in little and not term.isdigit():
             counts[term] = counts.get(term, 0) + 1
     return counts
