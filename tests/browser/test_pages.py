@@ -57,6 +57,22 @@ def test_accessible_and_free_of_injection(
     assert sum(sizes.values()) <= BUDGET_BYTES, sorted(sizes.items(), key=lambda each: -each[1])
 
 
+#: Bytes of all responses that the browser has received, with their headers, as transferred.
+_TRANSFERRED = """() => performance.getEntries()
+  .filter((entry) => ["navigation", "resource"].includes(entry.entryType))
+  .map((entry) => [entry.name, entry.transferSize])"""
+
+
+def test_first_visit_transfers_little(dashboard: DashboardPage) -> None:
+    """Files and responses of the API, with an empty cache."""
+    page = dashboard.open("/ui")
+    dashboard.wait_until_idle()
+    transferred = page.evaluate(_TRANSFERRED)
+    assert len(transferred) > 15
+    assert any("/v1/" in url for url, _ in transferred)
+    assert 20_000 < sum(size for _, size in transferred) < BUDGET_BYTES, transferred
+
+
 #: Draws a chart with the longest labels of both axes; returns how many pixels of its canvas are
 #: drawn in the outermost columns: a label that is cut touches them.
 _CHART_LABELS = """async () => {
