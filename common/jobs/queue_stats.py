@@ -57,7 +57,7 @@ def _number_or_none(description: str) -> int | None:
 
 @dataclass(frozen=True)
 class QueueReading:
-    """The state of the queue; None for values that could not be read."""
+    """The state of the queue; null for values that could not be read."""
 
     length: int | None = _number_or_none("Number of entries in the stream.")
     waiting: int | None = _number_or_none("Messages not delivered yet.")

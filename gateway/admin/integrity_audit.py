@@ -49,7 +49,7 @@ class LastAudit(BaseModel):
     jobs_checked: int
     duration_ms: int
     violations_total: int
-    violations: list[ViolationView] = Field(description="The first ones.")
+    violations: list[ViolationView] = Field(description="The first violations.")
 
 
 class AuditTotals(BaseModel):

@@ -54,8 +54,8 @@ class PartitionView(BaseModel):
     pending: int | None = Field(description="Messages that workers have read and not acknowledged.")
     scheduled: int | None = Field(description="Scheduled jobs that are not due yet.")
     dead_letters: int | None
-    backlog_limit: int = Field(description="Depth plus pending at which it accepts no more jobs.")
-    trouble: str | None = Field(description="Why it does not answer; null if it does.")
+    backlog_limit: int = Field(description="Depth plus pending from which new jobs are refused.")
+    trouble: str | None = Field(description="Why its Redis does not answer; null if it does.")
 
 
 class LaneView(BaseModel):
@@ -76,7 +76,7 @@ class QueueView(BaseModel):
     scheduled: int | None = Field(description="Scheduled jobs that are not due yet.")
     dead_letters: int | None
     drain_rate_per_s: float = Field(description="Jobs ended per second, smoothed.")
-    backlog_limit: int = Field(description="Depth plus pending at which a POST gets 429.")
+    backlog_limit: int = Field(description="Depth plus pending from which new jobs get 429.")
     paused: PauseView | None = Field(description="Null while the queue is not paused.")
     waiting: dict[str, WaitingView] = Field(
         description="Messages that wait for a slot of their task, by task."

@@ -203,6 +203,6 @@ def _insufficient_scope(permission: Permission) -> Problem:
     return Problem(
         403,
         "insufficient_scope",
-        f"This API key may not do that. {which} needed: {scopes}.",
+        f"This API key lacks the permission. {which} needed: {scopes}.",
         headers={"WWW-Authenticate": challenge},
     )

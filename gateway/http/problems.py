@@ -187,13 +187,15 @@ _IN_JSON = dict.fromkeys(("model_type", "model_attributes_type"), "Input should 
 
 
 def invalid_request(errors: Sequence[Mapping[str, object]]) -> Problem:
-    """The body is JSON, but does not fit the schema."""
+    """The body is JSON, but does not match the schema."""
     faults = field_problems(errors[:MOST_FAULTS])
     first = f"{faults[0].pointer or '/'}: {faults[0].detail}" if faults else "see errors"
     if len(errors) > MOST_FAULTS:
         more = plural(len(errors) - MOST_FAULTS, "more error is", "more errors are")
         first += f" ({more} not shown)"
-    return Problem(422, "invalid_request", f"The request does not fit the schema. {first}", faults)
+    return Problem(
+        422, "invalid_request", f"The request does not match the schema. {first}", faults
+    )
 
 
 def validation_problem(error: ValidationError, within: str = "") -> Problem:

@@ -195,12 +195,10 @@ class JobReference(BaseModel):
 
 
 class SubmitJobResponse(JobReference):
-    """The accepted job: its id, and all members of the job if it ended while the request waited.
+    """The accepted job: its id, and all members of the job if it ended while the request waited."""
 
-    One schema for both answers: Go's generator decodes every answer as the one with the lowest
-    status.
-    """
-
+    # One schema for both answers: Go's generator decodes every answer as the one with the lowest
+    # status.
     task: Task | None = None
     payload: Any = Field(None, examples=[{"text": "hello"}])
     status: Status | None = None

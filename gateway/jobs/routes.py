@@ -146,7 +146,7 @@ async def watch_job(request: Request) -> Response:
     **CREATE_JOB,
 )
 async def create_job(request: Request) -> Response:
-    """Accepts a job atomically. Location and Link say where to read and watch it."""
+    """Accepts a job atomically. The headers Location and Link are the URLs to read and watch it."""
     submitted = await submit(request, await read_json(request))
     job_id = submitted.job_id
     wait_s = wait_s_of(request) if caller_of(request).may(Scope.JOBS_READ) else 0.0

@@ -23,7 +23,7 @@ _TYPES_SHOWN = 5
 
 
 class Rule(str, Enum):
-    """Guarantees that an audit checks."""
+    """Guarantees that the integrity check verifies."""
 
     NO_TERMINAL_EVENT = "no_terminal_event"
     SEVERAL_TERMINAL_EVENTS = "several_terminal_events"

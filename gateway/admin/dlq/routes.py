@@ -53,7 +53,7 @@ READ_ONE: dict[str, Any] = {"responses": problem_responses(_404=_UNKNOWN, _503=_
 PURGE_ONE: dict[str, Any] = {"responses": problem_responses(_404=_UNKNOWN, _503=_AWAY)}
 PURGE_MANY: dict[str, Any] = {
     "responses": problem_responses(
-        _400="Not exactly one of reason, fingerprint and all.",
+        _400="The request does not have exactly one of reason, fingerprint and all.",
         _422="Invalid reason or fingerprint.",
         _503=_AWAY,
     )
@@ -228,7 +228,7 @@ redrive_router = APIRouter(route_class=JsonRoute, tags=["dead-letters"])
     **REDRIVE_ONE,
 )
 async def redrive_dead_letter(request: Request, letter_id: DeadLetterIdPath) -> Response:
-    """Creates a new job of the message and deletes the dead letter. Idempotent."""
+    """Creates a new job from the message and deletes the dead letter. Idempotent."""
     state = state_of(request)
     checked = checked_letter_id(state, letter_id)
     await state.access.record(request, AuditAction.DLQ_REDRIVE, checked)
@@ -244,7 +244,7 @@ async def redrive_dead_letter(request: Request, letter_id: DeadLetterIdPath) -> 
     **REDRIVE_MANY,
 )
 async def redrive_dead_letters(request: Request, body: RedriveBody) -> Response:
-    """Creates jobs of many messages, newest first, put on the queue at a given rate."""
+    """Creates new jobs from many dead letters, newest first, `rate_per_s` each second."""
     state = state_of(request)
     if not body.dry_run:
         await state.access.record(request, AuditAction.DLQ_REDRIVE, body.target)

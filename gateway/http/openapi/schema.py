@@ -105,6 +105,8 @@ def _suit_generators(node: Any, *, is_map: bool = False) -> None:
 def _correct_answers(responses: dict[str, Any]) -> None:
     for code, response in list(responses.items()):
         content = response.get("content", {})
+        if response["description"] == _FASTAPIS_DESCRIPTION:
+            response["description"] = _SUCCESS.get(code, "Success.")
         if int(code) < 400:
             if len(content) > 1:  # FastAPI adds JSON to the declared media types
                 content.pop(_JSON, None)
@@ -117,6 +119,8 @@ def _correct_answers(responses: dict[str, Any]) -> None:
                 del responses[code]  # FastAPI adds it to every route with a parameter
 
 
+_FASTAPIS_DESCRIPTION = "Successful Response"
+_SUCCESS = {"201": "Created.", "202": "Accepted.", "204": "Done; no content."}
 _FASTAPIS_OWN = ("HTTPValidationError", "ValidationError")
 
 

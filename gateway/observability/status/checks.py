@@ -197,7 +197,7 @@ def _server(info: Mapping[str, Any], **known: Any) -> RedisCheck:
     warnings = []
     ratio = memory_ratio(info)
     if ratio is not None and ratio >= MEMORY_HIGH:
-        warnings.append(f"{ratio:.0%} of its memory is in use; at 100 % it accepts no more jobs")
+        warnings.append(f"{ratio:.0%} of its memory is in use; at 100 % it refuses new jobs")
     persistence, fault = _persistence(info)
     if fault:
         warnings.append(fault)
