@@ -188,6 +188,16 @@ class CreateJobRequest(BaseModel):
         return value
 
 
+class JobError(BaseModel):
+    """Why a job failed. That of a third-party worker may have other members."""
+
+    model_config = ConfigDict(extra="allow")
+
+    kind: str = Field("", description="Stable name of the error.", examples=["handler_error"])
+    message: str = Field("", description="What went wrong.")
+    attempt: int = Field(1, description="The attempt that failed.")
+
+
 class JobReference(BaseModel):
     """The job was accepted; watch it at `Location` + `/events`."""
 
@@ -206,7 +216,7 @@ class SubmitJobResponse(JobReference):
     updated_ts: int | None = Field(None, description="Unix milliseconds.")
     ttl_s: int | None = None
     result: Any = None
-    error: Any = None
+    error: JobError | None = None
 
 
 class JobView(BaseModel):
@@ -220,7 +230,7 @@ class JobView(BaseModel):
     updated_ts: int = Field(description="Unix milliseconds.", examples=[1760000000042])
     ttl_s: int = Field(examples=[86400])
     result: Any = Field(None, examples=[{"text": "echo(task=chat): {'text': 'hello'}", "ms": 0}])
-    error: Any = Field(None, examples=[None])
+    error: JobError | None = Field(None, examples=[None])
 
 
 class ErrorSummary(BaseModel):

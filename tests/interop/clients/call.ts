@@ -33,6 +33,8 @@ export async function invalidCalls(): Promise<void> {
   await client.GET("/v1/job");
   // @ts-expect-error: an unknown status
   const ended = job?.status === "failed";
+  const kind: string | undefined = job?.error?.kind;
+  console.log(kind);
   // @ts-expect-error: a problem has no such member
   console.log(ended, problem?.message);
 }

@@ -71,7 +71,7 @@ def test_every_body_and_response_has_a_named_schema(document: dict[str, Any]) ->
                 assert set(media["schema"]) == {"$ref"}
     names = document["components"]["schemas"]
     assert all(re.fullmatch(r"[A-Z][A-Za-z]+", name) for name in names)
-    assert {"CreateJobRequest", "JobView", "ProblemView", "JobEvent"} <= set(names)
+    assert {"CreateJobRequest", "JobView", "JobError", "ProblemView", "JobEvent"} <= set(names)
 
 
 def test_all_successful_responses_of_an_operation_have_one_schema(document: dict[str, Any]) -> None:
