@@ -33,6 +33,33 @@ class Frame:
     subject_id: str = ""
 
 
+#: Line breaks that JSON does not escape, in UTF-8, and their escapes.
+_LINE_SEPARATOR, _PARAGRAPH_SEPARATOR, _NEXT_LINE = b"\xe2\x80\xa8", b"\xe2\x80\xa9", b"\xc2\x85"
+
+
+def escape_line_breaks(data: bytes) -> bytes:
+    """Valid JSON with U+2028, U+2029 and U+0085 escaped.
+
+    Many clients end a line at them, as Python's `str.splitlines` does. They occur only in strings,
+    so the value does not change.
+    """
+    # `isascii` and the search for one byte are much faster than the search for several.
+    if data.isascii():
+        return data
+    if 0xA8 in data and _LINE_SEPARATOR in data:
+        data = data.replace(_LINE_SEPARATOR, rb"\u2028")
+    if 0xA9 in data and _PARAGRAPH_SEPARATOR in data:
+        data = data.replace(_PARAGRAPH_SEPARATOR, rb"\u2029")
+    if 0x85 in data and _NEXT_LINE in data:
+        data = data.replace(_NEXT_LINE, rb"\u0085")
+    return data
+
+
+def with_id(event_id: bytes, data: bytes) -> bytes:
+    """The NDJSON line of an event: the members of `data`, a JSON object, after its id."""
+    return b'{"id":"%b",%b\n' % (event_id, data[1:])
+
+
 def entry_frame(entry: list[Any]) -> Frame:
     """Encode an entry of a job's stream, as returned by Redis."""
     entry_id, flat = entry
@@ -40,25 +67,24 @@ def entry_frame(entry: list[Any]) -> Frame:
 
 
 def event_frame(event: Event) -> Frame:
-    body = event.body()
-    data = codec.dumps(body)
+    data = escape_line_breaks(codec.dumps(event.body()))
     kind = "".join(event.type.splitlines())  # a line break in a type must not add an SSE field
-    sse = b"id: %b\nevent: %b\ndata: %b\n\n" % (event.id.encode(), kind.encode(), data)
-    ndjson = codec.dumps({"id": event.id, **body}) + b"\n"
+    name = event.id.encode()
+    sse = b"id: %b\nevent: %b\ndata: %b\n\n" % (name, kind.encode(), data)
+    ndjson = with_id(name, data)
     position = codec.parse_stream_id(event.id) or (0, 0)
     return Frame(event.id, sse, ndjson, event.type, position, event.ts)
 
 
 def notice_frame(kind: str, data: dict[str, object], *, retry_ms: int | None = None) -> Frame:
     """An event of the gateway itself. It has no id, so a client does not resume from it."""
-    body = codec.dumps(
-        {
-            EventField.TYPE: kind,
-            EventField.TS: int(time.time() * 1000),
-            EventField.STEP: Step.GATEWAY_STREAM,
-            EventField.DATA: data,
-        }
-    )
+    notice = {
+        EventField.TYPE: kind,
+        EventField.TS: int(time.time() * 1000),
+        EventField.STEP: Step.GATEWAY_STREAM,
+        EventField.DATA: data,
+    }
+    body = escape_line_breaks(codec.dumps(notice))
     retry = b"retry: %d\n" % retry_ms if retry_ms is not None else b""
     sse = b"%bevent: %b\ndata: %b\n\n" % (retry, kind.encode(), body)
     return Frame("", sse, body + b"\n")

@@ -26,7 +26,7 @@ from sluice.common.jobs.store import read_reply
 from sluice.gateway.auth.callers import Caller
 from sluice.gateway.dashboard.activity.subscriber import ActivitySubscriber
 from sluice.gateway.events.base import BaseHub
-from sluice.gateway.events.frames import Frame
+from sluice.gateway.events.frames import Frame, escape_line_breaks
 from sluice.gateway.events.hub import SseMetrics
 from sluice.gateway.events.subscriber import format_position
 from sluice.gateway.jobs.models import SUMMARY_FIELD_NAMES, summary
@@ -353,7 +353,7 @@ def _jobs_frame(changes: ChangeBatch) -> Frame:
 def _frame(
     event_id: str, kind: FeedEvent, data: bytes, position: tuple[int, int] = (0, 0)
 ) -> Frame:
-    name, word = event_id.encode(), kind.value.encode()
+    name, word, data = event_id.encode(), kind.value.encode(), escape_line_breaks(data)
     sse = b"%bevent: %b\ndata: %b\n\n" % (b"id: %b\n" % name if name else b"", word, data)
     members = (b'"id":"%b",' % name if name else b"", _TYPE, word, _DATA, data)
     ndjson = b'{%b"%b":"%b","%b":%b}\n' % members

@@ -8,7 +8,7 @@ from typing import Any, Final
 from sluice.common import codec
 from sluice.common.contracts.bullmq import EVENTS_STEP, BullEvent, BullEventField, BullKeys
 from sluice.common.contracts.jobs import EventField
-from sluice.gateway.events.frames import Frame, Source
+from sluice.gateway.events.frames import Frame, Source, escape_line_breaks, with_id
 
 #: Terminal events, unless the job is retried by hand.
 ENDING: Final = frozenset(
@@ -39,9 +39,9 @@ def frame(entry: list[Any]) -> Frame:
             for field, value in fields.items()
         },
     }
-    data = codec.dumps(body)
+    data = escape_line_breaks(codec.dumps(body))
     sse = b"id: %b\nevent: %b\ndata: %b\n\n" % (entry_id, kind.encode(), data)
-    ndjson = codec.dumps({"id": name, **body}) + b"\n"
+    ndjson = with_id(entry_id, data)
     about = codec.decode_text(fields.get(_JOB, b""))
     return Frame(name, sse, ndjson, kind, position, position[0], about)
 

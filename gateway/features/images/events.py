@@ -26,7 +26,7 @@ from sluice.common.contracts.images import (
 from sluice.common.contracts.jobs import EventField, FrameType
 from sluice.common.features.images.records import ImageRecord
 from sluice.common.features.images.types import ImageProgress
-from sluice.gateway.events.frames import Frame, notice_frame
+from sluice.gateway.events.frames import Frame, escape_line_breaks, notice_frame
 from sluice.gateway.features.images.models import EXAMPLE_ID
 from sluice.gateway.http.paths import image_content_url
 
@@ -198,7 +198,7 @@ def _make_state(data: ImageEventData, version: str, ms: int) -> ImageState:
         data.image_id,
         version or f"{ms}-{data.stage.value}",
         _BY_STAGE[data.stage].value,
-        codec.dumps(data.model_dump(mode="json", exclude_none=True)),
+        escape_line_breaks(codec.dumps(data.model_dump(mode="json", exclude_none=True))),
         data.stage in TERMINAL_STAGES,
         f"{data.stage.value} {data.progress}",
         ms,

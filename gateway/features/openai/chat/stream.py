@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 from sluice.common.aio import cancel
 from sluice.common.contracts.jobs import DataField, EventType, FrameType
 from sluice.common.contracts.models import DeltaField, HandlerEventType
+from sluice.gateway.events.frames import escape_line_breaks
 from sluice.gateway.events.response import SEND_TIMEOUT_S, SSE, STREAM_HEADERS
 from sluice.gateway.features.openai.chat.response import (
     ChatJobInfo,
@@ -171,7 +172,7 @@ class Chunk(BaseModel):
 
 
 def sse(data: str) -> bytes:
-    return b"data: %b\n\n" % data.encode()
+    return b"data: %b\n\n" % escape_line_breaks(data.encode())
 
 
 class ChatStream:
