@@ -72,11 +72,12 @@ class BullmqWorkerSettings(SharedBullmqSettings):
     bullmq_lock_ms: int = Field(
         30_000, ge=1000, le=3_600_000, description="Milliseconds until the lock of a job expires."
     )
-    bullmq_lock_renew_ms: int = Field(
-        15_000,
+    bullmq_lock_renew_ms: int | None = Field(
+        None,
         ge=100,
         le=1_800_000,
-        description="Milliseconds between two renewals of a lock; at most half of BULLMQ_LOCK_MS.",
+        description="Milliseconds between two renewals of a lock; at most half of "
+        "`BULLMQ_LOCK_MS`. Unset: half of it.",
     )
     bullmq_stalled_interval_ms: int = Field(
         30_000,
@@ -150,9 +151,16 @@ class BullmqWorkerSettings(SharedBullmqSettings):
 
     @model_validator(mode="after")
     def _renewed_in_time(self) -> BullmqWorkerSettings:
-        if self.bullmq_lock_renew_ms * self._RENEWALS_A_LOCK > self.bullmq_lock_ms:
+        longest_ms = self.bullmq_lock_ms // self._RENEWALS_A_LOCK
+        if self.bullmq_renew_every_ms > longest_ms:
             raise ValueError(
                 f"BULLMQ_LOCK_RENEW_MS ({self.bullmq_lock_renew_ms}) must be at most half of "
-                f"BULLMQ_LOCK_MS ({self.bullmq_lock_ms})"
+                f"BULLMQ_LOCK_MS ({self.bullmq_lock_ms}); set it to {longest_ms} or less, or leave "
+                "it unset"
             )
         return self
+
+    @property
+    def bullmq_renew_every_ms(self) -> int:
+        """Milliseconds between two renewals of a lock."""
+        return self.bullmq_lock_renew_ms or self.bullmq_lock_ms // self._RENEWALS_A_LOCK

@@ -95,3 +95,24 @@ def test_no_timeout_is_no_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_handler_needs_an_attempt(max_attempts: int) -> None:
     with pytest.raises(ValueError, match="max_attempts"):
         HandlerOptions(max_attempts=max_attempts)
+
+
+@pytest.mark.parametrize(("lock_ms", "renew_ms"), [("", 15_000), ("1000", 500), ("60001", 30_000)])
+def test_locks_of_bullmq_are_renewed_at_half_their_time(
+    lock_ms: str, renew_ms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BULLMQ_LOCK_MS", lock_ms)
+    assert load_settings(WorkerSettings).bullmq_renew_every_ms == renew_ms
+    monkeypatch.setenv("BULLMQ_LOCK_RENEW_MS", "300")
+    assert load_settings(WorkerSettings).bullmq_renew_every_ms == 300
+
+
+def test_a_bullmq_lock_must_survive_a_failed_renewal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BULLMQ_LOCK_MS", "10000")
+    monkeypatch.setenv("BULLMQ_LOCK_RENEW_MS", "5001")
+    with pytest.raises(SettingsError) as told:
+        load_settings(WorkerSettings)
+    assert str(told.value) == (
+        "BULLMQ_LOCK_RENEW_MS (5001) must be at most half of BULLMQ_LOCK_MS (10000); "
+        "set it to 5000 or less, or leave it unset"
+    )

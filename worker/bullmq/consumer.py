@@ -63,7 +63,7 @@ class BullMQConsumer:
         client = ScriptClient(self._writing)
         scripts = QueueScripts(self.keys, settings)
         renewing = sync_client(url, reply_timeout_s=min(REPLY_TIMEOUT_S, lock_s / 3))
-        renew_s = settings.bullmq_lock_renew_ms / 1000
+        renew_s = settings.bullmq_renew_every_ms / 1000
         self.locks = LeaseKeeper(
             LockRenewer(renewing, scripts), lock_s, renew_s, min(RETRY_S, renew_s)
         )
