@@ -23,6 +23,7 @@ from sluice.worker.features.model.output_parsing import (
 from sluice.worker.features.model.token_events import TokenStream, completion_result, fix_surrogates
 from sluice.worker.features.model.types import ChatRequest, Completion
 from sluice.worker.handlers.chat_payload import TEXT_CHARS, SamplingOptions
+from sluice.worker.handlers.prompt import one_prompt, prompt_field
 from sluice.worker.registry import Registry
 
 if TYPE_CHECKING:
@@ -112,9 +113,11 @@ _HINT = "Answer with one fenced code block that holds the whole program."
 class CodePayload(SamplingOptions):
     """Task of the program, its language, and whether to check its syntax."""
 
-    prompt: str = Field(min_length=1, max_length=TEXT_CHARS)
+    prompt: str = prompt_field("prompt", min_length=1, max_length=TEXT_CHARS)
     language: str | None = Field(None, pattern=r"^[A-Za-z0-9+#. _-]{1,32}$")
     check: bool = False
+
+    _one_prompt = one_prompt("prompt")
 
 
 def register(registry: Registry, settings: WorkerSettings, shared: SharedServices) -> None:

@@ -12,6 +12,7 @@ from sluice.worker.execution.concurrency import JobCanceled, run_until_canceled
 from sluice.worker.execution.context import JobContext, emit_progress
 from sluice.worker.features.embedding.types import Embedder
 from sluice.worker.features.model.types import Usage
+from sluice.worker.handlers.prompt import one_prompt, prompt_field
 from sluice.worker.registry import Registry
 
 if TYPE_CHECKING:
@@ -46,8 +47,10 @@ class EmbedPayload(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    input: Texts
+    input: Texts = prompt_field("input")
     dimensions: Annotated[int, Field(ge=1, le=MAX_DIMENSIONS)] | None = None
+
+    _one_prompt = one_prompt("input")
 
     @field_validator("input")
     @classmethod

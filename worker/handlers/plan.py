@@ -24,6 +24,7 @@ from sluice.worker.features.model.output_parsing import (
 from sluice.worker.features.model.token_events import TokenStream, completion_result, fix_surrogates
 from sluice.worker.features.model.types import ChatRequest, Completion
 from sluice.worker.handlers.chat_payload import TEXT_CHARS, SamplingOptions
+from sluice.worker.handlers.prompt import one_prompt, prompt_field
 from sluice.worker.registry import Registry
 
 if TYPE_CHECKING:
@@ -51,9 +52,11 @@ the number 1. A step that can begin at once depends on nothing."""
 class PlanPayload(SamplingOptions):
     """A goal, its context, and the maximum number of steps."""
 
-    goal: str = Field(min_length=1, max_length=TEXT_CHARS)
+    goal: str = prompt_field("goal", min_length=1, max_length=TEXT_CHARS)
     context: str | None = Field(None, max_length=TEXT_CHARS)
     max_steps: int = Field(8, ge=1, le=50)
+
+    _one_prompt = one_prompt("goal")
 
     def conversation(self) -> list[dict[str, Any]]:
         """The messages for the model."""

@@ -24,6 +24,7 @@ from sluice.worker.features.model.output_parsing import ChatModel
 from sluice.worker.features.model.token_events import TokenStream, completion_result
 from sluice.worker.features.rag.answering import answer_query
 from sluice.worker.features.rag.service import RagService
+from sluice.worker.handlers.prompt import one_prompt, prompt_field
 from sluice.worker.registry import Registry
 
 if TYPE_CHECKING:
@@ -49,11 +50,13 @@ class QueryPayload(_StrictPayload):
     """A search, and whether to answer the query from its hits."""
 
     op: Literal["query"] = RagOperation.QUERY
-    query: str = Field(min_length=1, max_length=QUERY_CHARS)
+    query: str = prompt_field("query", min_length=1, max_length=QUERY_CHARS)
     ns: Namespace = DEFAULT_NAMESPACE
     top_k: int = Field(5, ge=1, le=MOST_HITS)
     answer: bool = False
     mode: Literal["auto", "lexical", "vector"] = SearchMode.AUTO.value
+
+    _one_prompt = one_prompt("query")
 
 
 class DocumentPayload(_StrictPayload):
