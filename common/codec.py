@@ -73,6 +73,34 @@ def loads(raw: bytes) -> Any:
         raise ValueError("nested too deep") from None
 
 
+def loads_node(raw: bytes) -> Any:
+    """Parse JSON as Node.js does: unpaired surrogates in strings, written as escapes, are kept.
+
+    Raises ValueError if it is invalid.
+    """
+    try:
+        return loads(raw)
+    except ValueError:
+        if b"\\u" not in raw:
+            raise
+    try:
+        return json.loads(raw.decode(), parse_constant=_reject_constant)
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+
+
+def dumps_node(value: object) -> bytes:
+    """JSON as Node.js writes it: unpaired surrogates in strings are written as escapes."""
+    try:
+        return dumps(value)
+    except (TypeError, ValueError):
+        return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _reject_constant(name: str) -> None:
+    raise ValueError(f"{name} is not valid JSON")
+
+
 def _holds_big_integer(value: object) -> bool:
     if isinstance(value, dict):
         return any(_holds_big_integer(item) for item in value.values())
@@ -105,6 +133,23 @@ def json_fragment(raw: bytes, *, empty: object = None) -> object:
         return {RAW_PAYLOAD: decode_text(raw)}
     # JSON allows line breaks only as white space between tokens. They would break an SSE line.
     return orjson.Fragment(raw.replace(b"\n", b" ").replace(b"\r", b" "))
+
+
+def node_fragment(raw: bytes, *, empty: object = None) -> object:
+    """Like `json_fragment`, for JSON that Node.js may have written.
+
+    Unpaired surrogates are replaced by U+FFFD, because many clients reject JSON with them.
+    """
+    try:
+        orjson.loads(raw or b"null")
+    except ValueError:
+        try:
+            text = json.dumps(loads_node(raw), ensure_ascii=False, separators=(",", ":"))
+        except (ValueError, RecursionError):
+            return json_fragment(raw, empty=empty)
+        valid = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+        return orjson.Fragment(valid.encode())
+    return json_fragment(raw, empty=empty)
 
 
 def parse_int(raw: bytes, default: int = 0) -> int:

@@ -169,3 +169,41 @@ def test_stream_ids(raw: str, pair: tuple[int, int] | None) -> None:
 )
 def test_the_ttl_rule(raw: object, ttl_s: int) -> None:
     assert ttl_or_default(raw, 7) == ttl_s
+
+
+NODE: dict[bytes, Any] = {
+    rb'{"a":"\ud800"}': {"a": "\ud800"},
+    rb'["\udc00x","\ud83d\ude00",1234567890123456789012]': [
+        "\udc00x",
+        "😀",
+        1234567890123456789012,
+    ],
+    '{"\\uD800":"ü"}'.encode(): {"\ud800": "ü"},
+}
+
+
+@pytest.mark.parametrize("raw", NODE)
+def test_json_of_node_is_read_written_and_shown(raw: bytes) -> None:
+    assert codec.loads_node(raw) == NODE[raw]
+    assert json.loads(codec.dumps_node(NODE[raw])) == NODE[raw]
+    shown = codec.dumps(codec.node_fragment(raw))
+    expected = json.dumps(NODE[raw]).replace("\\ud800", "\ufffd").replace("\\udc00", "\ufffd")
+    assert codec.loads(shown) == json.loads(expected)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [b"", b"{", b'"\\ud8"', b'["\\ud800",NaN]', b'"\\ud800\n"', b'"\\ud800\xff"',
+     b'["\\ud800",' + b"[" * 100_000 + b"]" * 100_000 + b"]"],
+)  # fmt: skip
+def test_invalid_json_is_invalid_for_node_too(raw: bytes) -> None:
+    with pytest.raises(ValueError):
+        codec.loads_node(raw)
+    shown = codec.node_fragment(raw, empty="none")
+    assert shown == ("none" if not raw else {"_raw": codec.decode_text(raw)})
+
+
+@pytest.mark.parametrize("value", [object(), {1}, {"a": "\ud800", "b": b""}])
+def test_values_without_json_are_a_type_error_for_node_too(value: object) -> None:
+    with pytest.raises(TypeError):
+        codec.dumps_node(value)

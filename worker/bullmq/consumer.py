@@ -9,6 +9,7 @@ from collections.abc import Coroutine
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+from sluice.common import codec
 from sluice.common.contracts.bullmq import BullKeys
 from sluice.common.contracts.workers import TaskCounter
 from sluice.common.errors import StoreUnavailable
@@ -100,6 +101,7 @@ class BullMQConsumer:
             lambda message_id, delay_s: None,  # BullMQ keeps delayed jobs in the queue itself
             counters=self.counters,
             on_fault=self.backend.record_fault,
+            encode_result=codec.dumps_node,
         )
         self.schedules = ScheduleWriter(client, scripts, settings.bullmq_lock_ms)
         self.stalls = StallChecker(client, scripts, settings.bullmq_stalled_interval_ms)

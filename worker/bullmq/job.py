@@ -108,7 +108,7 @@ class LockedJob:
 def parse_options(opts: bytes) -> BullMQOptions:
     """Parse `opts`. Cached, because most jobs of a queue have the same options."""
     try:
-        given = codec.loads(opts)
+        given = codec.loads_node(opts)
     except ValueError:
         given = None
     given = given if isinstance(given, dict) else {}
@@ -201,6 +201,6 @@ class BullMQHandlers:
         if handler is None:
             raise UnknownTask(f"no handler for job name {attempt.task!r}")
         try:
-            return handler, codec.loads(attempt.payload)
+            return handler, codec.loads_node(attempt.payload)
         except ValueError as error:
             raise InvalidPayload(f"the job's data is not valid JSON: {error}") from None

@@ -217,14 +217,14 @@ class BullMQBackend:
     def _traces(self, job: LockedJob, reason: str) -> dict[str, EncodableT]:
         """The stack traces of a job, one per failed attempt, including this one."""
         try:
-            traces = codec.loads(job.stacktrace) if job.stacktrace else []
+            traces = codec.loads_node(job.stacktrace) if job.stacktrace else []
         except ValueError:
             traces = []
         limit = job.options.stack_limit
         kept = MOST_TRACES if limit is None else limit
         traces = [*(traces if isinstance(traces, list) else ()), job.fault or reason]
         traces = [str(trace)[-MAX_TRACE_CHARS:] for trace in traces[-kept:]] if kept else []
-        return {BullField.STACKTRACE: codec.dumps(traces).decode()}
+        return {BullField.STACKTRACE: codec.dumps_node(traces).decode()}
 
     async def _emit_retry(self, job: LockedJob, delay_ms: int) -> None:
         """Publish Sluice's `retry` event; an error is only logged."""
@@ -317,7 +317,7 @@ class BullMQBackend:
         """The results of the child jobs, by key."""
         pairs = await self._read("HGETALL", self._keys.processed(lease.job_id))
         return {
-            codec.decode_text(key): codec.loads(value)
+            codec.decode_text(key): codec.loads_node(value)
             for key, value in zip(pairs[::2], pairs[1::2])
         }
 

@@ -61,7 +61,7 @@ class ScheduleWriter:
 
     def call(self, job: LockedJob) -> ScriptCall | None:
         """The call that adds the job after this one; None if this is the last."""
-        opts = codec.loads(job.opts)
+        opts = codec.loads_node(job.opts)
         repeat = opts.get(BullOpt.REPEAT) or {}
         count = int(repeat.get(BullRepeat.COUNT) or 0) + 1
         limit, ends_ms = repeat.get(BullRepeat.LIMIT), _to_ms(repeat.get(_DATES[1]))

@@ -83,6 +83,7 @@ class Executor:
         counters: Counters | None = None,
         on_fault: Callable[[Lease, BaseException], None] | None = None,
         running: RunningAttempts | None = None,
+        encode_result: Callable[[object], bytes] = codec.dumps,
     ) -> None:
         self._store = store
         self._queue = store.queue
@@ -97,6 +98,7 @@ class Executor:
         self._counters = Counters() if counters is None else counters
         #: Called with the exception of a handler, while it has its traceback.
         self._on_fault = on_fault
+        self._encode_result = encode_result
         self._outbox = Outbox(store, worker)
         self._running = RunningAttempts() if running is None else running
         self._pending_cancels: dict[str, None] = {}
@@ -205,7 +207,7 @@ class Executor:
             value = await self._call(handler, attempt, argument)
             if attempt.stop_requested:
                 return self._stopped(attempt, value)
-            return finish_done(attempt.context, value)
+            return finish_done(attempt.context, value, self._encode_result)
         except JobError as error:
             self._raise_if_interrupted(attempt, error)
             if attempt.stop_requested:

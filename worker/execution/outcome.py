@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -179,11 +180,13 @@ class Failure(NamedTuple):
         return cls(ErrorKind.TIMEOUT, message, timeout_s=seconds)
 
 
-def finish_done(context: JobContext, value: Any) -> JobOutcome:
-    """The handler returned; its value is the result."""
+def finish_done(
+    context: JobContext, value: Any, dumps: Callable[[object], bytes] = codec.dumps
+) -> JobOutcome:
+    """The handler returned; its value is the result, which `dumps` encodes."""
     ms = value.get(_MS) if isinstance(value, dict) else None
     data = codec.dumps({_MS: ms if isinstance(ms, int) else context.elapsed_ms})
-    return JobOutcome(_DONE, _DONE_STEP, data, result=encode_result(value))
+    return JobOutcome(_DONE, _DONE_STEP, data, result=encode_result(value, dumps))
 
 
 def finish_canceled(context: JobContext, stage: CancelStage, value: Any = None) -> JobOutcome:
@@ -245,10 +248,10 @@ def decide_failure(
     return Retry(delay_ms, codec.dumps(error), codec.dumps(event), failure.free)
 
 
-def encode_result(value: object) -> bytes:
+def encode_result(value: object, dumps: Callable[[object], bytes] = codec.dumps) -> bytes:
     """Encode a handler's result as JSON; raises InvalidResult."""
     try:
-        return codec.dumps(value)
+        return dumps(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidResult(
             f"the handler returned a value that is not valid JSON: {error}"

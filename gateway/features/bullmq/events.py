@@ -33,7 +33,7 @@ def frame(entry: list[Any]) -> Frame:
         EventField.TS: position[0],
         EventField.STEP: EVENTS_STEP,
         EventField.DATA: {
-            codec.decode_text(field): codec.json_fragment(value)
+            codec.decode_text(field): codec.node_fragment(value)
             if field in _JSON
             else codec.decode_text(value)
             for field, value in fields.items()

@@ -55,6 +55,30 @@ async def test_any_json_value_is_accepted_and_returned(bull: Bull) -> None:
     assert (await bull.run(typed, {"n": 1}, name="typed"))["returnvalue"] == "1"
 
 
+async def test_unpaired_surrogates_are_kept(bull: Bull) -> None:
+    """Node's JSON.stringify writes them as escapes."""
+    data = {"a": "\ud800", "\udc00": "ü😀"}
+    got: list[Any] = []
+
+    async def keep(context: JobContext, given: Any) -> Any:
+        got.append(given)
+        return given
+
+    found = await bull.run(keep, data, attempts=1)
+    assert found["data"].isascii()
+    assert got == [data]
+    assert json.loads(found["returnvalue"]) == data
+
+
+async def test_a_traceback_with_a_surrogate_is_stored(bull: Bull) -> None:
+    async def fail(context: JobContext, data: Any) -> None:
+        raise ValueError(data)
+
+    found = await bull.run(fail, "a\ud800b")
+    assert found["failedReason"] == "a?b"
+    assert "a\ud800b" in json.loads(found["stacktrace"])[0]
+
+
 async def test_names_are_mapped_and_tasks_count_as_names(bull: Bull) -> None:
     bull.registry.add_named("plain", echo)
     bull.registry.add("embed", echo)

@@ -363,6 +363,22 @@ async def test_an_invalid_job_hash_is_tolerated(api: QueueApi) -> None:
     assert view["data"] == {"_raw": "{"}
 
 
+async def test_unpaired_surrogates_of_node_are_shown(api: QueueApi) -> None:
+    raw = r'{"a":"x\ud800y","b":[1,"\udc00"]}'
+    odd = {"name": "a", "timestamp": "1", "data": raw, "opts": "{}", "returnvalue": raw}
+    await api.gateway.redis.hset(api.keys.job("odd"), mapping=odd)
+    answer = await api.get("odd")
+    assert answer.status == 200
+    view, expected = answer.json(), {"a": "x\ufffdy", "b": [1, "\ufffd"]}
+    assert (view["data"], view["returnvalue"]) == (expected, expected)
+    assert "\ufffd" in answer.body.decode()
+    stream = await api.watch("odd")
+    await api.emit("completed", "odd", returnvalue=raw)
+    assert (await stream.event("completed")).json()["data"]["returnvalue"] == expected
+    refused = await api.post(b'{"name":"a","data":"\\ud800"}')
+    check_problem(refused, 400, "malformed_json")
+
+
 async def test_keys_of_another_type_are_reported(api: QueueApi) -> None:
     await api.gateway.redis.set(api.keys.key("id"), "no number")
     check_problem(await api.post({"name": "a"}), 503, "store_corrupt")
