@@ -50,7 +50,7 @@ def has_dashboard(settings: GatewaySettings) -> bool:
 #: In the order of the API reference.
 FEATURES: Final[tuple[Feature[Any], ...]] = (
     Feature([jobs.router, jobs.cancel_router, listing.router, jobs.events_router]),
-    openai.FEATURE,
+    Feature([openai.router]),
     Feature([dlq.router, dlq.redrive_router]),
     Feature([rag.router]),
     images.FEATURE,

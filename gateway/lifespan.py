@@ -35,6 +35,7 @@ from sluice.gateway.events.hub import EventHub
 from sluice.gateway.feature import Feature, FeatureContext, background_tasks
 from sluice.gateway.jobs.backpressure import DrainRate, PressureMonitor
 from sluice.gateway.jobs.partitioned_store import build_stores
+from sluice.gateway.observability.workers import LiveWorkers
 from sluice.gateway.state import GatewayState, StreamHubs
 
 #: How long a request is retried while Redis is unavailable, before it gets a 503.
@@ -213,6 +214,7 @@ def build_state(
         access=Access.over(home, store, queue, AccessKeys(settings.keys.tag)),
         pressure=PressureMonitor.over(home, settings),
         pauses=PauseStore(home, settings.keys),
+        workers=LiveWorkers(home, settings.keys),
     )
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from sluice.gateway.auth.access import Access
     from sluice.gateway.events.hub import EventHub
     from sluice.gateway.jobs.backpressure import DrainRate, PressureMonitor
+    from sluice.gateway.observability.workers import LiveWorkers
 
 
 class StreamHub(Protocol):
@@ -92,6 +93,7 @@ class GatewayState:
     access: Access
     pressure: PressureMonitor
     pauses: PauseStore
+    workers: LiveWorkers
 
 
 def state_of(request: Request) -> GatewayState:

@@ -191,6 +191,10 @@ class ImagesReading:
         Field(description="Why there is no detector, and how to get one."),
     ] = ""
     blur: Annotated[Name, Field(description="How detected regions are obscured.")] = ""
+    formats: Annotated[
+        Annotated[Sequence[Name], Field(max_length=64)] | None,
+        Field(description="Formats that are enabled and installed."),
+    ] = None
     places: Annotated[Natural, Field(description="Slots: images processed at once.")] = 0
     busy: Annotated[Natural, Field(description="Images in progress.")] = 0
     waiting: Annotated[Natural, Field(description="Running jobs that are waiting for a slot.")] = 0

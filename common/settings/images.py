@@ -92,7 +92,7 @@ class ImageWorkerSettings(SharedImageSettings):
     image_formats: str = Field(
         "jpeg,png,webp,gif,avif",
         description="Accepted formats, comma-separated; also `tiff`, and `heic` if pillow-heif is "
-        "installed.",
+        "installed. The gateway answers 415 to uploads of types that no live worker accepts.",
     )
     image_timeout_s: float = Field(
         60.0, gt=0, le=3600, description="Seconds the processing of one image may take."

@@ -64,7 +64,7 @@ UPLOAD: dict[str, Any] = {
         _409="The image has been uploaded, or is being uploaded. The body was not read; with "
         "`Expect: 100-continue` it is not sent.",
         _413="The upload is too long; see IMAGE_UPLOAD_HARD_MAX and the image's `max_bytes`.",
-        _415="The Content-Type is not that of an image.",
+        _415="The Content-Type is not that of an image, or of a format that no worker supports.",
         _429="The queue is full, or the key has exceeded its rate or quota; see Retry-After. The "
         "upload can be repeated.",
         _503="Redis or the spool failed, or the host is short of memory or too hot; see "

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from starlette.requests import Request
@@ -12,11 +10,8 @@ from starlette.requests import Request
 from sluice.common.contracts.jobs import Task
 from sluice.common.observability.heartbeats import Heartbeat
 from sluice.gateway.http.problems import FieldProblem, Problem
-from sluice.gateway.observability.workers import live_workers
-from sluice.gateway.state import GatewayState, state_of
+from sluice.gateway.state import state_of
 
-#: Seconds the list of models is cached.
-CACHE_TTL_S = 1.0
 #: Most names that an error message lists.
 MOST_NAMED = 20
 
@@ -32,42 +27,9 @@ class ServedModel:
     since_s: int
 
 
-class ModelCatalog:
-    """The cached list of models; concurrent requests share one refresh."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._refreshed_at = float("-inf")
-        self._known: tuple[ServedModel, ...] = ()
-        self._refreshing: asyncio.Task[None] | None = None
-
-    async def all(self, state: GatewayState) -> tuple[ServedModel, ...]:
-        """All models by name; raises a problem if Redis does not answer."""
-        if self._clock() - self._refreshed_at >= CACHE_TTL_S:
-            if self._refreshing is None:
-                self._refreshing = asyncio.create_task(self._refresh(state))
-                self._refreshing.add_done_callback(_retrieve_exception)
-            await asyncio.shield(self._refreshing)
-        return self._known
-
-    async def _refresh(self, state: GatewayState) -> None:
-        try:
-            self._known = _known(await live_workers(state))
-            self._refreshed_at = self._clock()
-        finally:
-            self._refreshing = None
-
-
-def _retrieve_exception(asking: asyncio.Task[None]) -> None:
-    """Retrieve the exception, since the requests that waited may have ended."""
-    if not asking.cancelled():
-        asking.exception()
-
-
-def models_of(request: Request) -> ModelCatalog:
-    """The model catalog of the gateway."""
-    models: ModelCatalog = request.app.state.openai
-    return models
+async def served_models(request: Request) -> tuple[ServedModel, ...]:
+    """All models by name; raises a problem if Redis does not answer."""
+    return _known(await state_of(request).workers.cached())
 
 
 async def check_model(request: Request, task: Task, name: str | None) -> str:
@@ -75,11 +37,7 @@ async def check_model(request: Request, task: Task, name: str | None) -> str:
 
     If no worker reports its model, any name is accepted.
     """
-    known = [
-        model.name
-        for model in await models_of(request).all(state_of(request))
-        if task in model.tasks
-    ]
+    known = [model.name for model in await served_models(request) if task in model.tasks]
     if name is None:
         return known[0] if known else ""
     if known and name not in known:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Final, Literal
+from typing import Literal
 
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
@@ -11,7 +11,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sluice.common.contracts.jobs import Task
-from sluice.gateway.feature import Feature
 from sluice.gateway.features.openai.chat.request import ChatRequest
 from sluice.gateway.features.openai.chat.response import ChatCompletion, chat_result, completion
 from sluice.gateway.features.openai.chat.stream import ChatStream, ChatStreamResponse
@@ -24,11 +23,10 @@ from sluice.gateway.features.openai.job_runner import (
     wait_for_result,
 )
 from sluice.gateway.features.openai.models import (
-    ModelCatalog,
     ServedModel,
     check_model,
     model_not_found,
-    models_of,
+    served_models,
 )
 from sluice.gateway.features.openai.openapi import (
     CREATE_COMPLETION,
@@ -41,7 +39,6 @@ from sluice.gateway.features.openai.openapi import (
 )
 from sluice.gateway.http.paths import OPENAI_CHAT, OPENAI_EMBEDDINGS, OPENAI_MODEL, OPENAI_MODELS
 from sluice.gateway.http.routing import JsonRoute
-from sluice.gateway.state import state_of
 
 _JSON = "application/json"
 
@@ -132,14 +129,14 @@ class ModelList(BaseModel):
 @router.get(OPENAI_MODELS, response_model=ModelList, summary="List models", **LIST_MODELS)
 async def list_models(request: Request) -> Response:
     """Returns the models that live workers use for chat and embeddings."""
-    known = await models_of(request).all(state_of(request))
+    known = await served_models(request)
     return _answer(ModelList(data=[ModelView.of(model) for model in known]))
 
 
 @router.get(OPENAI_MODEL, response_model=ModelView, summary="Get a model", **READ_MODEL)
 async def get_model(request: Request, model: ModelPath) -> Response:
     """Returns a model that live workers use."""
-    known = await models_of(request).all(state_of(request))
+    known = await served_models(request)
     for served in known:
         if served.name == model:
             return _answer(ModelView.of(served))
@@ -148,6 +145,3 @@ async def get_model(request: Request, model: ModelPath) -> Response:
 
 def _answer(view: BaseModel) -> Response:
     return Response(view.model_dump_json(), 200, {}, _JSON)
-
-
-FEATURE: Final = Feature([router], "openai", build=lambda context: ModelCatalog())

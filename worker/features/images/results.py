@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -103,8 +103,10 @@ def parse_result_entry(result: Any) -> dict[str, str] | None:
 class ImageCounters:
     """Counters for the worker's heartbeat."""
 
-    def __init__(self, slots: int) -> None:
+    def __init__(self, slots: int, formats: Iterable[str] = ()) -> None:
+        """`formats`: those that the worker supports."""
         self._slots = slots
+        self._formats = sorted(formats)
         self._under_way = 0
         self.processed = 0
         self.failed = 0
@@ -131,6 +133,7 @@ class ImageCounters:
             detector=choice.name,
             detector_why=choice.unavailable_reason,
             blur=choice.blur.value,
+            formats=self._formats,
             places=self._slots,
             busy=busy,
             waiting=self._under_way - busy,

@@ -23,7 +23,7 @@ from sluice.worker.execution.process_pool.pool import ProcessPool, available_cor
 from sluice.worker.features.images.cleanup import FileCleaner, OrphanedObjects
 from sluice.worker.features.images.detect.choice import DetectorSelfTest, choose_detector
 from sluice.worker.features.images.job_failure import ImageFailureReporter
-from sluice.worker.features.images.pixels.formats import missing_package
+from sluice.worker.features.images.pixels.formats import installed_formats, missing_package
 from sluice.worker.features.images.pixels.types import ImageLimits
 from sluice.worker.features.images.processor import Processor, ProcessorDependencies
 from sluice.worker.features.images.reconciler import ImageReconciler
@@ -60,11 +60,11 @@ class ImageService(Service):
         self.self_test = DetectorSelfTest(self.pool, choose_detector(settings), settings)
         self.storage = create_storage(settings)
         self.spool = create_spool(settings)
-        self.counters = ImageCounters(self.parallel)
         try:
             self._limits = ImageLimits.of(settings)
         except ValueError as error:
             raise SettingsError(f"IMAGE_FORMATS={settings.image_formats!r}: {error}") from None
+        self.counters = ImageCounters(self.parallel, installed_formats(self._limits.formats))
 
     async def start(self, services: WorkerServices) -> None:
         """Connect to the worker's services.

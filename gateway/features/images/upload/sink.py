@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from typing import Final, NamedTuple, Protocol
 
@@ -12,6 +13,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
 from sluice.common.features.images.storage.spool import Spool, SpoolFile
+from sluice.common.observability.heartbeats import Heartbeat
 from sluice.gateway.http.body import too_large
 from sluice.gateway.http.problems import Problem
 
@@ -19,20 +21,34 @@ OCTETS: Final = "application/octet-stream"
 FORM: Final = "multipart/form-data"
 #: Bytes that a form may have besides the file.
 FORM_BYTES: Final = 64 * 1024
-#: Media types of uploads; the worker decides which formats it supports.
-UPLOAD_TYPES: Final = (
-    "image/jpeg",
-    "image/png",
-    "image/webp",
-    "image/gif",
-    "image/avif",
-    "image/tiff",
-    "image/heic",
-    "image/heif",
-    OCTETS,
-)
+#: Formats of images, as in IMAGE_FORMATS, by media type.
+_FORMATS: Final = {
+    "image/jpeg": "jpeg",
+    "image/png": "png",
+    "image/webp": "webp",
+    "image/gif": "gif",
+    "image/avif": "avif",
+    "image/tiff": "tiff",
+    "image/heic": "heic",
+    "image/heif": "heic",
+}
+#: All media types that uploads may have.
+UPLOAD_TYPES: Final = (*_FORMATS, OCTETS)
 #: Common aliases.
 _ALSO: Final = {"image/jpg": "image/jpeg", "image/pjpeg": "image/jpeg"}
+
+
+def accepted_types(workers: Iterable[Heartbeat]) -> Sequence[str]:
+    """Media types of the formats that live workers support.
+
+    All of them if no worker reports its formats: a third-party pipeline may process the uploads.
+    """
+    reported = [beat.images.formats for beat in workers if beat.images is not None]
+    known = [formats for formats in reported if formats is not None]
+    if not known:
+        return UPLOAD_TYPES
+    supported = set().union(*known)
+    return [name for name in UPLOAD_TYPES if name == OCTETS or _FORMATS[name] in supported]
 
 
 def normalize_type(value: str) -> str:
@@ -108,8 +124,10 @@ class FileSink:
 class FormSink:
     """For a form: writes the file in the field `file`, and ignores other fields."""
 
-    def __init__(self, boundary: bytes, into: FileSink) -> None:
+    def __init__(self, boundary: bytes, into: FileSink, accepted: Sequence[str]) -> None:
+        """`accepted`: media types that the file may have."""
         self._into = into
+        self._accepted = accepted
         self._headers: dict[str, str] = {}
         self._name = self._value = b""
         self._in_file_part = self._file_seen = self._ended = False
@@ -166,7 +184,7 @@ class FormSink:
         if self._file_seen:
             raise _malformed(f"there is more than one field `{FIELD}`")
         self._in_file_part = self._file_seen = True
-        self._into.content_type = check_type(self._headers.get(_TYPE, ""))
+        self._into.content_type = check_type(self._headers.get(_TYPE, ""), self._accepted)
 
     def _on_data(self, data: bytes, start: int, end: int) -> None:
         if self._in_file_part:
@@ -179,19 +197,22 @@ class FormSink:
         self._ended = True
 
 
-def check_type(declared: str) -> str:
-    """The media type of an upload; raises 415 for an unsupported one."""
+def check_type(declared: str, accepted: Sequence[str]) -> str:
+    """The media type of an upload; raises 415 if it is not in `accepted`."""
     found = normalize_type(declared) or OCTETS
-    if found not in UPLOAD_TYPES:
-        raise unsupported_media_type(f"The Content-Type must be one of: {', '.join(UPLOAD_TYPES)}")
-    return found
+    if found in accepted:
+        return found
+    detail = f"The Content-Type must be one of: {', '.join(accepted)}"
+    if found in UPLOAD_TYPES:
+        detail = f"No worker processes {found} (see IMAGE_FORMATS). {detail}"
+    raise unsupported_media_type(detail, accepted)
 
 
-def unsupported_media_type(detail: str) -> Problem:
+def unsupported_media_type(detail: str, accepted: Sequence[str]) -> Problem:
     """The Content-Type of an upload is not supported."""
-    accepted = {"Accept-Post": ", ".join(UPLOAD_TYPES)}
+    headers = {"Accept-Post": ", ".join(accepted)}
     whole = f"{detail}; or send a form with the field `{FIELD}`."
-    return Problem(415, "unsupported_media_type", whole, headers=accepted)
+    return Problem(415, "unsupported_media_type", whole, headers=headers)
 
 
 def _malformed(detail: str) -> Problem:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -36,6 +36,7 @@ from sluice.gateway.features.images.upload.sink import (
     Sink,
     SpooledUpload,
     UploadWriter,
+    accepted_types,
     check_type,
     normalize_type,
     unsupported_media_type,
@@ -68,15 +69,18 @@ class UploadHeaders(NamedTuple):
             headers.get("content-encoding", "").strip().lower(),
         )
 
-    def validate(self, limit: int) -> UploadHeaders:
-        """The headers with a normalised type; raises 413 and 415, in this order."""
+    def validate(self, limit: int, accepted: Sequence[str]) -> UploadHeaders:
+        """The headers with a normalised type; raises 413 and 415, in this order.
+
+        `accepted`: media types that workers process.
+        """
         is_form = normalize_type(self.content_type) == FORM
         if exceeds(self.length, limit + FORM_BYTES if is_form else limit):
             raise too_large(limit)
         if len(self.content_type) > _MOST_TYPE or self.encoding not in ("", "identity"):
-            raise unsupported_media_type("Uploads must not have a Content-Encoding")
+            raise unsupported_media_type("Uploads must not have a Content-Encoding", accepted)
         if not is_form:
-            return self._replace(content_type=check_type(self.content_type))
+            return self._replace(content_type=check_type(self.content_type, accepted))
         _, options = parse_options_header(self.content_type)
         boundary = options.get(b"boundary")
         if not boundary:
@@ -105,6 +109,7 @@ class UploadAttempt:
     record: ImageRecord
     declared: UploadHeaders
     limit: int
+    accepted: Sequence[str]
     upload_id: str
 
     @property
@@ -117,8 +122,11 @@ async def upload(request: Request, record: ImageRecord) -> str:
     state, images = state_of(request), images_of(request)
     hard_max = state.settings.image_upload_hard_max
     limit = min(record.max_bytes or hard_max, hard_max)
-    declared = UploadHeaders.of(request.headers).validate(limit)
-    attempt = UploadAttempt(request, state, images, record, declared, limit, os.urandom(8).hex())
+    accepted = accepted_types(await state.workers.cached())
+    declared = UploadHeaders.of(request.headers).validate(limit, accepted)
+    attempt = UploadAttempt(
+        request, state, images, record, declared, limit, accepted, os.urandom(8).hex()
+    )
     writer = UploadWriter(_sink(attempt), images.spool_threads)
     submitted = False
     try:
@@ -150,7 +158,9 @@ def _sink(attempt: UploadAttempt) -> Sink:
         attempt.limit,
         declared.content_type,
     )
-    return file if declared.boundary is None else FormSink(declared.boundary, file)
+    return (
+        file if declared.boundary is None else FormSink(declared.boundary, file, attempt.accepted)
+    )
 
 
 async def _claim(attempt: UploadAttempt) -> None:

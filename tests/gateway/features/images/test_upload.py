@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from sluice.common.observability.heartbeats import Heartbeat, ImagesReading
 from sluice.gateway.auth import callers as callers_module
 from sluice.gateway.features.images.upload.tokens import UploadClaims, UploadTokens
 from tests.gateway.features.images.conftest import MakeImages
@@ -121,6 +122,43 @@ async def test_length_type_and_state_are_checked_in_this_order(images: Images) -
     check_problem(answer, 415, "unsupported_media_type")
     assert "image/jpeg" in (answer.header("accept-post") or "")
     check_problem(await images.upload(image_id), 409, "already_uploaded")
+
+
+HEIC = {"content-type": "image/heif"}
+
+
+async def test_types_that_no_worker_supports_are_rejected(images: Images) -> None:
+    """Also those of a file in a form. A body without a type is checked by the worker."""
+    image_id, now_ms = await images.create(), int(time.time() * 1000)
+    await images.gateway.heartbeat(
+        Heartbeat("w1", seen_ms=now_ms, images=ImagesReading(formats=["png", "jpeg"])),
+        Heartbeat("w2", seen_ms=now_ms, images=ImagesReading(formats=["gif"])),
+        Heartbeat("w3", seen_ms=now_ms, images=ImagesReading()),  # an older version
+    )
+    for data, headers in ((BYTES, HEIC), (form(kind="image/heic"), FORM)):
+        answer = await images.upload(image_id, data, headers)
+        check_problem(answer, 415, "unsupported_media_type")
+        assert "No worker processes image/hei" in answer.json()["detail"]
+        accepted = "image/jpeg, image/png, image/gif, application/octet-stream"
+        assert answer.header("accept-post") == accepted
+        await images.check_untouched(image_id)
+    await images.check_free(image_id)
+    for headers in ({"content-type": "image/jpg"}, {"content-type": "application/octet-stream"}):
+        assert (await images.upload(await images.create(), BYTES, headers)).status == 202
+
+
+async def test_any_type_is_accepted_if_no_worker_reports_formats(images: Images) -> None:
+    now_ms = int(time.time() * 1000)
+    await images.gateway.heartbeat(Heartbeat("w1", seen_ms=now_ms, images=ImagesReading()))
+    assert (await images.upload(await images.create(), BYTES, HEIC)).status == 202
+
+
+async def test_no_type_is_accepted_if_no_format_is_installed(images: Images) -> None:
+    now_ms = int(time.time() * 1000)
+    beat = Heartbeat("w1", seen_ms=now_ms, images=ImagesReading(formats=[]))
+    await images.gateway.heartbeat(beat)
+    answer = await images.upload(await images.create(), BYTES, PNG)
+    check_problem(answer, 415, "unsupported_media_type")
 
 
 async def test_the_length_is_limited(make_images: MakeImages) -> None:

@@ -14,9 +14,9 @@ from sluice.gateway.features.openai import job_runner
 from sluice.gateway.features.openai.chat.request import EXAMPLE_CHAT, ChatRequest
 from sluice.gateway.features.openai.chat.response import ChatCompletion
 from sluice.gateway.features.openai.embeddings import EXAMPLE_EMBEDDINGS, EmbeddingsRequest
-from sluice.gateway.features.openai.models import ModelCatalog
 from sluice.gateway.http.error_formats import OpenAIErrorView
 from sluice.gateway.http.problems import Problem
+from sluice.gateway.observability.workers import LiveWorkers
 from tests.support.gateway.faults import fail_first
 from tests.support.gateway.harness import Gateway, Make
 from tests.support.gateway.openai import (
@@ -287,14 +287,15 @@ async def test_an_unknown_model_is_rejected(gateway: Gateway) -> None:
 
 async def test_redis_is_read_once_a_second(gateway: Gateway) -> None:
     now = 0.0
-    models = ModelCatalog(lambda: now)
-    assert await models.all(gateway.state) == ()
+    workers = LiveWorkers(gateway.redis, gateway.keys, lambda: now)
+    assert await workers.cached() == []
     await beat(gateway, name="tiny")
     now = 0.9
-    assert await models.all(gateway.state) == ()
+    assert await workers.cached() == []
     now = 1.1
-    [known] = await models.all(gateway.state)
-    assert known.name == "tiny"
+    [known] = await workers.cached()
+    assert known.model is not None
+    assert known.model.name == "tiny"
 
 
 async def test_concurrent_requests_share_one_read_and_its_failure(
@@ -309,8 +310,8 @@ async def test_concurrent_requests_share_one_read_and_its_failure(
         raise ConnectionError("away")
 
     monkeypatch.setattr("sluice.gateway.observability.workers.read_heartbeats", away)
-    models = ModelCatalog()
-    waiting = [asyncio.create_task(models.all(gateway.state)) for _ in range(20)]
+    workers = gateway.state.workers
+    waiting = [asyncio.create_task(workers.cached()) for _ in range(20)]
     waiting[0].cancel()  # a canceled request does not affect the others
     first, *others = await asyncio.gather(*waiting, return_exceptions=True)
     assert isinstance(first, asyncio.CancelledError)

@@ -11,6 +11,7 @@ from sluice.common import codec
 from sluice.common.contracts.images import Detect
 from sluice.common.errors import SettingsError
 from sluice.worker.features.images import job_failure, processor
+from sluice.worker.features.images.pixels import formats
 from sluice.worker.handlers import echo
 from sluice.worker.queue.messages import Message
 from sluice.worker.registry import Registry
@@ -43,6 +44,16 @@ async def test_detections_are_recorded_unless_unwanted(imagers: ImageMaker, tmp_
     [found] = details["detections"]
     assert (found["kind"], found["x"], found["y"], found["width"]) == ("plate", 20, 20, 40)
     assert (await worker.process(detect=Detect.NONE)).detail()["detector"] == "none"
+
+
+@pytest.mark.fakeredis_only
+async def test_the_heartbeat_names_the_formats_that_work(
+    imagers: ImageMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = {"heic": "heic needs the package pillow-heif"}
+    monkeypatch.setattr(formats, "missing_package_for", lambda name: missing.get(name, ""))
+    worker = await imagers(image_formats="png,heic,jpeg")
+    assert worker.telling["images"]().formats == ["jpeg", "png"]
 
 
 @pytest.mark.fakeredis_only

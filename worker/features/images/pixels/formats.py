@@ -23,6 +23,11 @@ def missing_package(formats: Iterable[str]) -> str:
     return next(filter(None, map(missing_package_for, sorted(formats))), "")
 
 
+def installed_formats(formats: Iterable[str]) -> list[str]:
+    """Those of the formats whose packages are installed."""
+    return [name for name in formats if not missing_package_for(name)]
+
+
 #: Bytes needed to detect the format of a file.
 HEAD_BYTES: Final = 64
 #: Content types that mean "unknown".
