@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 from sluice.common import codec
 from sluice.common.contracts.jobs import Task
 from sluice.common.contracts.workers import ModelState
+from sluice.worker.features.model.circuit import CircuitBreaker, TrialOutcome
 from sluice.worker.features.model.endpoint import Endpoint, EndpointLocator
 from sluice.worker.features.model.errors import (
     ModelAnswerInvalid,
@@ -28,53 +29,6 @@ from sluice.worker.features.model.wire.http import (
     check_status,
     read_body,
 )
-
-#: Consecutive failures that open the circuit.
-FAILURE_THRESHOLD = 3
-#: Seconds that the circuit stays open: doubled each time, up to LONGEST_PAUSE_S.
-FIRST_PAUSE_S = 1.0
-LONGEST_PAUSE_S = 30.0
-
-
-class CircuitBreaker:
-    """Closed: requests pass. Open: none pass. After the pause, one trial request decides."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._failures = 0
-        self._pause_s = FIRST_PAUSE_S
-        self._open_until: float | None = None
-        #: Description of the last failure.
-        self.reason = ""
-
-    @property
-    def is_open(self) -> bool:
-        return self._open_until is not None and self._clock() < self._open_until
-
-    @property
-    def on_trial(self) -> bool:
-        """True if the pause is over and a trial request may pass."""
-        return self._open_until is not None and self._clock() >= self._open_until
-
-    @property
-    def opens_in_s(self) -> float:
-        return 0.0 if self._open_until is None else max(0.0, self._open_until - self._clock())
-
-    def record_failure(self, reason: str) -> None:
-        """Count a failed request; not for failures that the request itself caused."""
-        self.reason = reason
-        self._failures += 1
-        if self.on_trial or (self._open_until is None and self._failures >= FAILURE_THRESHOLD):
-            self._open_until = self._clock() + self._pause_s
-            self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
-
-    def record_success(self) -> None:
-        self._failures = 0
-        self._pause_s = FIRST_PAUSE_S
-        self._open_until = None
-        self.reason = ""
-
-    reset = record_success
 
 
 class ResizableSemaphore:
@@ -258,11 +212,15 @@ MODEL_TASKS = frozenset({Task.CHAT.value, Task.PLAN.value, Task.CODE.value})
 #: Seconds between two probes of a server that is ready, and of one that is not.
 READY_PROBE_EVERY_S = 5.0
 DOWN_PROBE_EVERY_S = 0.5
+#: Seconds between two trial requests to a server whose circuit is open.
+TRIAL_EVERY_S = 3.0
 #: Seconds until the retry of a job that had started when the model became unavailable. Short if the
 #: task is then held back; longer if only the next attempt can find out.
 HELD_TASK_RETRY_S = 1.0
-OTHER_TASK_RETRY_S = 5.0
+OTHER_TASK_RETRY_S = 3.0
 
+#: Sends a trial request to a server, for the model of this name.
+SendTrial = Callable[[Endpoint, str], Awaitable[TrialOutcome]]
 #: Called with the number of answers allowed at once (None for no limit), and the reason.
 OnCapacity = Callable[[int | None, str], None]
 
@@ -274,11 +232,17 @@ class ModelMonitor:
         self,
         locator: EndpointLocator,
         prober: Prober,
+        send_trial: SendTrial,
         slots: int = 0,
         on_capacity: OnCapacity = lambda slots, why: None,
     ) -> None:
         self._locator = locator
         self._prober = prober
+        self._send_trial = send_trial
+        #: `time.monotonic()` of the next trial request.
+        self._next_trial = 0.0
+        #: True once a trial request has failed since the circuit was last closed.
+        self._trial_failed = False
         #: Configured number; 0 to use the number that the server reports.
         self._configured_slots = slots
         self._breaker = CircuitBreaker()
@@ -332,7 +296,7 @@ class ModelMonitor:
 
     def record_success(self) -> None:
         if self._breaker.reason:
-            self._breaker.record_success()
+            self._close_circuit()
             if self.state is ModelState.READY:
                 self._set_state(self.state, "")
             self._wakeup.set()
@@ -395,12 +359,12 @@ class ModelMonitor:
         moved = endpoint != self._endpoint
         if moved:
             self._endpoint = endpoint
-            self._breaker.reset()
+            self._close_circuit()
             self.model, self.is_llama_server = "", False
         if endpoint is None:
             self._set_state(ModelState.ABSENT, "")
             return
-        if self._breaker.is_open:
+        if self._breaker.is_open and not await self._has_recovered(endpoint):
             return
         closely = moved or self.state is not ModelState.READY or not self.model
         result = await self._prober.probe(endpoint, closely=closely)
@@ -408,6 +372,27 @@ class ModelMonitor:
             self._apply(endpoint, result)
         else:
             self._wakeup.set()
+
+    async def _has_recovered(self, endpoint: Endpoint) -> bool:
+        """Close the circuit if the server answers a trial request after it has failed one.
+
+        If it never fails any, only the requests of jobs show whether it works: the circuit stays
+        open until its pause is over.
+        """
+        now = time.monotonic()
+        if now < self._next_trial:
+            return False
+        self._next_trial = now + TRIAL_EVERY_S
+        outcome = await self._send_trial(endpoint, self.model)
+        self._trial_failed = self._trial_failed or outcome is TrialOutcome.FAILED
+        if outcome is not TrialOutcome.ANSWERED or not self._trial_failed:
+            return False
+        self._close_circuit()
+        return True
+
+    def _close_circuit(self) -> None:
+        self._breaker.record_success()
+        self._trial_failed = False
 
     def _apply(self, endpoint: Endpoint, result: ProbeResult) -> None:
         if result.state is ModelState.READY and result.model is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from sluice.common.contracts.jobs import Task
@@ -12,6 +12,7 @@ from sluice.common.contracts.workers import ModelState, WorkerField
 from sluice.common.observability.heartbeats import ModelReading
 from sluice.worker.execution.context import JobContext
 from sluice.worker.features.model.availability import MODEL_TASKS, ModelMonitor, Prober
+from sluice.worker.features.model.circuit import request_token, request_vector, send_trial
 from sluice.worker.features.model.endpoint import EndpointLocator
 from sluice.worker.features.model.requests import ModelRequester
 from sluice.worker.features.model.timeouts import ModelTimeouts
@@ -56,7 +57,11 @@ class ModelClient(Service):
         )
         self._http = ModelHttpClient(self._timeouts.connect_s)
         self._monitor = ModelMonitor(
-            self._locator, Prober(self._http), settings.model_slots, self._limit_tasks
+            self._locator,
+            Prober(self._http),
+            partial(send_trial, request_vector if embeddings_only else request_token, self._http),
+            settings.model_slots,
+            self._limit_tasks,
         )
         self._counters = ModelCounters()
         self._tasks = tasks

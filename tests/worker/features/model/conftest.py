@@ -15,7 +15,7 @@ from tests.support.worker.model import MakeModel, ModelHarness, settings_for
 @pytest.fixture(autouse=True)
 def short_delays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sluice.worker.features.model.requests.RETRY_DELAYS_S", (0.01, 0.02))
-    monkeypatch.setattr("sluice.worker.features.model.availability.FIRST_PAUSE_S", 0.3)
+    monkeypatch.setattr("sluice.worker.features.model.circuit.FIRST_PAUSE_S", 0.3)
     monkeypatch.setattr("sluice.worker.features.model.availability.DOWN_PROBE_EVERY_S", 0.05)
     monkeypatch.setattr("sluice.worker.features.model.availability.HELD_TASK_RETRY_S", 0.1)
 

@@ -13,14 +13,17 @@ import pytest
 from sluice.common.aio import cancel
 from sluice.common.contracts.workers import FIRST_TOKEN_BOUNDS, ModelState
 from sluice.worker.features.model import availability as module
+from sluice.worker.features.model import circuit
 from sluice.worker.features.model.availability import (
     DOWN_PROBE_EVERY_S,
-    FAILURE_THRESHOLD,
     HELD_TASK_RETRY_S,
-    LONGEST_PAUSE_S,
-    CircuitBreaker,
     ResizableSemaphore,
     display_name,
+)
+from sluice.worker.features.model.circuit import (
+    FAILURE_THRESHOLD,
+    LONGEST_PAUSE_S,
+    CircuitBreaker,
 )
 from sluice.worker.features.model.client import ModelClient
 from sluice.worker.features.model.errors import ModelUnavailable, NoModel
@@ -299,13 +302,13 @@ def test_a_breaker() -> None:
         breaker.record_failure("oops")
     assert (breaker.is_open, breaker.on_trial, breaker.reason) == (True, False, "oops")
     breaker.record_failure("late")  # was in progress
-    now[0] += module.FIRST_PAUSE_S
+    now[0] += circuit.FIRST_PAUSE_S
     assert (breaker.is_open, breaker.on_trial) == (False, True)
     breaker.record_failure("again")
     assert breaker.is_open
-    now[0] += module.FIRST_PAUSE_S
+    now[0] += circuit.FIRST_PAUSE_S
     assert breaker.is_open, "twice as long"
-    now[0] += module.FIRST_PAUSE_S
+    now[0] += circuit.FIRST_PAUSE_S
     assert breaker.on_trial
     for _ in range(20):  # but never longer than this
         breaker.record_failure("oops")

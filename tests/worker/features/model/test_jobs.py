@@ -17,6 +17,8 @@ from sluice.common.jobs.queue_stats import QueueReading
 from sluice.common.observability.heartbeats import Heartbeat
 from sluice.common.process.usage import LoopLag
 from sluice.worker.execution.context import JobContext
+from sluice.worker.features.model.availability import TRIAL_EVERY_S
+from sluice.worker.features.model.circuit import FAILURE_THRESHOLD
 from sluice.worker.features.model.client import ModelClient
 from sluice.worker.features.model.types import ChatRequest
 from sluice.worker.monitoring.heartbeat import HeartbeatSender
@@ -146,13 +148,40 @@ async def test_down_jobs_wait_and_then_run(start: Open, server: ModelServer) -> 
 
 
 @pytest.mark.fakeredis_only
+async def test_jobs_run_soon_after_a_failing_server_is_back(
+    start: Open, server: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although it has passed its health checks, and the pause of the circuit is much longer."""
+    monkeypatch.setattr("sluice.worker.features.model.circuit.FIRST_PAUSE_S", 3600.0)
+    jobs = await start(max_attempts=1)
+    assert TRIAL_EVERY_S < 4
+
+    async def trial() -> float:
+        server.set_default(error_answer(500, "out of memory"))
+        failed = [await jobs.post() for _ in range(FAILURE_THRESHOLD)]
+        assert await jobs.worker.ended(failed) == {b"error"}
+        await eventually(lambda: jobs.model.state is ModelState.DOWN)
+        before = len(server.requests)
+        await eventually(lambda: len(server.requests) > before)  # a trial request fails
+        waiting = [await jobs.post(payload=b'{"text":"count to 1"}') for _ in range(4)]
+        await server.stop()
+        await server.start()
+        began = time.monotonic()
+        server.set_default(None)
+        assert await jobs.worker.ended(waiting) == {b"done"}
+        return time.monotonic() - began
+
+    await at_best_within(5.0, trial)
+
+
+@pytest.mark.fakeredis_only
 async def test_a_busy_server_costs_no_attempt(
     start: Open, server: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However often it answers 429."""
     monkeypatch.setattr("sluice.worker.features.model.availability.HELD_TASK_RETRY_S", 0.01)
     monkeypatch.setattr("sluice.worker.features.model.requests.RETRY_DELAYS_S", ())
-    monkeypatch.setattr("sluice.worker.features.model.availability.FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr("sluice.worker.features.model.circuit.FIRST_PAUSE_S", 0.01)
     server.set_default(error_answer(429, "slow down"))
     jobs = await start()
     job_id = await jobs.post()

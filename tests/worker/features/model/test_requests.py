@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sluice.common.aio import cancel
 from sluice.common.contracts.workers import ModelState
 from sluice.common.errors import SettingsError
 from sluice.common.settings.base import load_settings
 from sluice.common.settings.worker import WorkerSettings
 from sluice.worker.errors import JobError, NotNow, TransientError
 from sluice.worker.features.http_errors import parse_retry_after
+from sluice.worker.features.model import availability, circuit
+from sluice.worker.features.model.circuit import FAILURE_THRESHOLD
+from sluice.worker.features.model.client import ModelClient
 from sluice.worker.features.model.errors import (
     ModelBroken,
     ModelFailed,
@@ -23,9 +28,16 @@ from sluice.worker.features.model.errors import (
 from sluice.worker.features.model.requests import RETRY_DELAYS_S
 from sluice.worker.features.model.wire.http import MOST_RETRY_AFTER_S
 from tests.support.model.answers import Answer, Cut, body_answer, error_answer, text_answer, tokens
-from tests.support.model.server import BROKEN, LOADING, READY
+from tests.support.model.server import BROKEN, LOADING, READY, ModelServer
+from tests.support.model.wire import ReceivedRequest
 from tests.support.waiting import eventually
-from tests.support.worker.model import MakeModel, ModelHarness, RecordingSink
+from tests.support.worker.model import (
+    MakeModel,
+    ModelHarness,
+    RecordingSink,
+    fake_services,
+    settings_for,
+)
 
 STREAMED_ERROR = b'data: {"error":{"code":500,"message":"oops"}}\n\n'
 
@@ -284,8 +296,80 @@ async def test_a_sink_that_fails_closes_the_stream(model: ModelHarness) -> None:
 FAILURES = [error_answer(500, "oops"), Answer([*tokens("a"), Cut()]), body_answer(b"<html>")]
 
 
+def is_trial(request: ReceivedRequest) -> bool:
+    """True for the request that shows whether the server answers again."""
+    return request.body.get("max_tokens") == 1
+
+
+async def open_circuit(model: ModelHarness, answer: Answer) -> None:
+    """Let requests fail until the circuit opens and a trial request has failed as well."""
+    model.server.set_default(answer)
+    for _ in range(FAILURE_THRESHOLD):
+        with pytest.raises(JobError):
+            await model.ask()
+    await eventually(lambda: any(map(is_trial, model.server.requests)))
+    assert model.limits.slots == 0
+
+
 @pytest.mark.parametrize("answer", FAILURES, ids=["500", "breaks off", "invalid"])
-async def test_repeated_failures_open_the_circuit(model: ModelHarness, answer: Answer) -> None:
+async def test_a_successful_trial_request_closes_the_circuit(
+    model: ModelHarness, answer: Answer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once, with all slots, and long before the end of the pause."""
+    monkeypatch.setattr(circuit, "FIRST_PAUSE_S", 3600.0)
+    monkeypatch.setattr(availability, "TRIAL_EVERY_S", 0.05)
+    model.client._monitor._breaker.record_success()  # for the changed pause
+    await open_circuit(model, answer)
+    model.server.set_default(None)
+    await eventually(lambda: model.limits.slots == 2)
+    assert (await model.ask("count to 1")).text == "1"
+    trials = len([each for each in model.server.requests if is_trial(each)])
+    await model.ask("count to 1")
+    assert len([each for each in model.server.requests if is_trial(each)]) == trials
+
+
+@pytest.mark.parametrize("status", [200, 400], ids=["answered", "refused"])
+async def test_a_trial_that_never_fails_leaves_the_circuit_open(
+    model: ModelHarness, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then only requests of jobs fail, and only they show when that is over."""
+    monkeypatch.setattr(circuit, "FIRST_PAUSE_S", 3600.0)
+    monkeypatch.setattr(availability, "TRIAL_EVERY_S", 0.02)
+    model.client._monitor._breaker.record_success()
+    model.server.add_answers(*[body_answer(b"<html>")] * FAILURE_THRESHOLD)
+    model.server.set_default(error_answer(status, "no") if status != 200 else None)
+    for _ in range(FAILURE_THRESHOLD):
+        with pytest.raises(JobError):
+            await model.ask()
+    await eventually(lambda: sum(map(is_trial, model.server.requests)) > 3)
+    assert (model.state, model.limits.slots) == (ModelState.DOWN, 0)
+
+
+async def test_an_embedding_server_gets_embeddings_as_trials(
+    make_model: MakeModel, server: ModelServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(circuit, "FIRST_PAUSE_S", 3600.0)
+    monkeypatch.setattr(availability, "TRIAL_EVERY_S", 0.05)
+    client = ModelClient(settings_for(server, tmp_path), embeddings_only=True)
+    await client.start(fake_services())
+    watching = asyncio.ensure_future(client.run())
+    server.embeddings = lambda body: error_answer(500, "oops")
+    for _ in range(FAILURE_THRESHOLD):
+        with pytest.raises(JobError):
+            await client.embeddings(["a"])
+    await eventually(lambda: any(each.body["input"] == ["Hi"] for each in server.requests))
+    assert client.state is ModelState.DOWN
+    server.embeddings = None
+    await eventually(lambda: client.state is ModelState.READY)
+    assert {each.path for each in server.requests} == {"/v1/embeddings"}
+    await cancel(watching)
+    await client.close()
+
+
+@pytest.mark.parametrize("answer", FAILURES, ids=["500", "breaks off", "invalid"])
+async def test_repeated_failures_open_the_circuit(
+    model: ModelHarness, answer: Answer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model.server.set_default(answer)
     for _ in range(3):
         with pytest.raises(JobError):
@@ -293,11 +377,12 @@ async def test_repeated_failures_open_the_circuit(model: ModelHarness, answer: A
     assert model.state is ModelState.DOWN
     assert model.limits.slots == 0
     assert "keep failing" in model.limits.reason
-    asked = len(model.server.requests)
+    asked = len([each for each in model.server.requests if not is_trial(each)])
     with pytest.raises(ModelUnavailable):
         await model.ask()
-    assert len(model.server.requests) == asked
-    # Then one trial request passes.
+    assert len([each for each in model.server.requests if not is_trial(each)]) == asked
+    # After the pause the request of one job passes.
+    monkeypatch.setattr(availability, "TRIAL_EVERY_S", 60.0)
     model.server.set_default(None)
     await eventually(lambda: model.limits.slots == 1)
     assert (await model.ask("count to 1")).text == "1"
