@@ -136,6 +136,8 @@ class Prober:
                 self._has_health = False
             return await self._models(endpoint)
         except RetryableFailure as failure:
+            if failure.invalid:  # a request shows whether the server is of any use
+                return ProbeResult(ModelState.READY, str(failure), model="")
             state = ModelState.LOADING if failure.loading else ModelState.DOWN
             return ProbeResult(state, str(failure))
 

@@ -294,7 +294,7 @@ class StreamingRequest:
             return
         if not end_received:
             raise RetryableFailure(
-                "the model server closed the connection in mid-answer", broke=True
+                "the model server closed the connection in mid-answer", broke=True, invalid=True
             )
         if not draft.has_choice:
             raise ModelAnswerInvalid(

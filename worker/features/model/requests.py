@@ -85,6 +85,9 @@ async def _final_error(
         return monitor.unavailable_error(task, message)
     if not last.reached:
         monitor.mark_unreachable(message)
+    if all(failure.invalid for failure in failures) and await monitor.probe() is ModelState.READY:
+        # The server has not crashed: it sends such answers.
+        return ModelAnswerInvalid(f"{message}; is it an OpenAI-compatible server?")
     if any(failure.broke for failure in failures):
         # The server went down while it processed this request. If the request is the cause, it must
         # not be retried for ever: this attempt counts.

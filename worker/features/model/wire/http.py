@@ -29,6 +29,8 @@ MOST_RETRY_AFTER_S = 3600.0
 _RETRYABLE_STATUSES = frozenset({408, 425, 429})
 _BUSY_STATUSES = frozenset({429, 503})
 _NOT_SUPPORTED = 501
+#: The package of httpx2's HTTP parser.
+_HTTP_PARSER = "h11"
 
 
 class RetryableFailure(Exception):
@@ -41,6 +43,7 @@ class RetryableFailure(Exception):
         reached: bool = True,
         broke: bool = False,
         slow: bool = False,
+        invalid: bool = False,
         status: int = 0,
         retry_after_s: float | None = None,
     ) -> None:
@@ -51,6 +54,8 @@ class RetryableFailure(Exception):
         self.broke = broke
         #: True if connecting timed out.
         self.slow = slow
+        #: True if the server sent something, which was not HTTP or incomplete.
+        self.invalid = invalid
         self.status = status
         self.retry_after_s = retry_after_s
 
@@ -121,8 +126,10 @@ class ModelHttpClient:
                 f"cannot send requests to {endpoint.base}; is {endpoint.setting}_URL right?"
             ) from None
         except httpx2.TransportError as error:
-            message = sanitize_text(error, endpoint.secret) or type(error).__name__
-            raise RetryableFailure(f"{endpoint.base}: {message}", broke=True) from None
+            message = (
+                f"{endpoint.base}: {sanitize_text(error, endpoint.secret) or type(error).__name__}"
+            )
+            raise RetryableFailure(message, broke=True, invalid=_violates_http(error)) from None
 
     def open(self) -> httpx2.AsyncClient:
         """The client. The first call is slow because it imports the library."""
@@ -207,6 +214,14 @@ def _encoded(body: dict[str, Any]) -> bytes:
         return codec.dumps(body)
     except TypeError:  # an unpaired surrogate in a model's output
         return json.dumps(body).encode()
+
+
+def _violates_http(error: BaseException) -> bool:
+    """True if the HTTP parser has rejected what a server sent, or misses the end of it."""
+    cause: BaseException | None = error
+    while cause is not None and type(cause).__module__.partition(".")[0] != _HTTP_PARSER:
+        cause = cause.__cause__ or cause.__context__
+    return cause is not None
 
 
 def _cause(error: Exception) -> str:
