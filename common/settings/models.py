@@ -52,7 +52,7 @@ class ModelSettings(SettingsPart):
         "auto",
         description="Source of embeddings: `server` (the model server), `minilm` (the offline "
         "model of `sluice model install`), `off`, or `auto`: `minilm` if installed, else the "
-        "server at EMBED_URL.",
+        "server at EMBED_URL, else the one at MODEL_URL if it computes embeddings.",
     )
     embed_url: str | None = Field(
         None, description="OpenAI-compatible server for embeddings. Unset: MODEL_URL."

@@ -169,6 +169,9 @@ def embedder(machine: Machine) -> Finding:
     if settings.embed_url:
         return _embedding_server(machine)
     fix = f"{_fix_install(machine)}, or set EMBED_URL"
+    if settings.model_url:
+        cause = "embed jobs and vector search need a server at MODEL_URL that computes embeddings"
+        return note(seen, cause, fix)
     return note(seen, "only lexical search is available; embed jobs fail", fix)
 
 

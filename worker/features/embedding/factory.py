@@ -94,6 +94,10 @@ def choose_embedder(
         return _local_embedder(folder)
     if settings.embed_url is not None:
         return _server_embedder(settings, model)
+    if settings.model_url is not None:
+        from sluice.worker.features.embedding.server import ProbedEmbedder
+
+        return ProbedEmbedder(model, settings.embed_name, problem)
     why = f"{problem}, or set EMBED_URL to an embedding server"
     return NullEmbedder(why, missed=True)
 

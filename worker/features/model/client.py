@@ -12,7 +12,12 @@ from sluice.common.contracts.workers import ModelState, WorkerField
 from sluice.common.observability.heartbeats import ModelReading
 from sluice.worker.execution.context import JobContext
 from sluice.worker.features.model.availability import MODEL_TASKS, ModelMonitor, Prober
-from sluice.worker.features.model.circuit import request_token, request_vector, send_trial
+from sluice.worker.features.model.circuit import (
+    TrialOutcome,
+    request_token,
+    request_vector,
+    send_trial,
+)
 from sluice.worker.features.model.endpoint import EndpointLocator
 from sluice.worker.features.model.requests import ModelRequester
 from sluice.worker.features.model.timeouts import ModelTimeouts
@@ -133,6 +138,14 @@ class ModelClient(Service):
         return await self._requester.embeddings(
             texts, model=model, dimensions=dimensions, task=task
         )
+
+    async def try_embedding(self, model: str = "") -> TrialOutcome:
+        """Whether the server computes embeddings. A failure does not count as one of the server.
+
+        Raises NoModel, or ModelUnavailable while the server is down.
+        """
+        endpoint = await self._monitor.endpoint(Task.EMBED.value)
+        return await send_trial(request_vector, self._http, endpoint, model or self._monitor.model)
 
     @cached_property
     def _requester(self) -> ModelRequester:

@@ -16,12 +16,14 @@ from sluice.common.settings.models_dir import MODELS_DIR_VARIABLE
 from sluice.common.settings.worker import WorkerSettings
 from sluice.worker.features.embedding.factory import NullEmbedder, choose_embedder
 from sluice.worker.features.embedding.local import LocalEmbedder
-from sluice.worker.features.embedding.server import BATCH_SIZE, ServerEmbedder
+from sluice.worker.features.embedding.server import BATCH_SIZE, ProbedEmbedder, ServerEmbedder
 from sluice.worker.features.embedding.types import NoEmbedder, WrongDimensions
 from sluice.worker.features.model.client import ModelClient
+from sluice.worker.features.model.errors import ModelUnavailable
 from sluice.worker.registry import WorkerServices
-from tests.support.model.answers import Answer, body_answer, vector_of
+from tests.support.model.answers import Answer, body_answer, error_answer, vector_of
 from tests.support.model.server import ModelServer
+from tests.support.waiting import eventually
 from tests.support.worker.model import fake_services
 
 Opener = Callable[..., Any]
@@ -138,6 +140,74 @@ async def test_a_server_may_shorten_or_not(open_embedder: Opener, embeds: ModelS
     assert (await embedder.embed_all(["a"], 2)).vectors == [[0.6, 0.8]]
 
 
+# -- the model server, if nothing else is configured ---------------------------------------------
+
+
+async def test_a_model_server_with_embeddings_is_used(
+    open_embedder: Opener, chats: ModelServer
+) -> None:
+    embedder, services = await open_embedder(model_url=chats.url)
+    await eventually(lambda: embedder.ready)
+    assert embedder.name == "scripted-1" == services.heartbeat_fields["embedder"]()
+    assert await embedder.embed(["a b"]) == [vector_of("a b")]
+    asked = [request.body["input"] for request in chats.requests]
+    assert asked == [["Hi"], ["a b"]]
+
+
+async def test_the_first_job_waits_for_the_decision(
+    tmp_path: Path, chats: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the service has not begun to run, or asks at the same time."""
+    monkeypatch.setenv(MODELS_DIR_VARIABLE, str(tmp_path / "models"))
+    embedder = chosen(tmp_path, model_url=chats.url, embed_name="small")
+    assert (embedder.ready, embedder.name) == (False, "")
+    found = await asyncio.gather(*(embedder.embed(["a"]) for _ in range(3)))
+    assert found == [[vector_of("a")]] * 3
+    assert embedder.ready
+    assert [each.body["input"] for each in chats.requests].count(["Hi"]) == 1
+    assert {each.body["model"] for each in chats.requests} == {"small"} == {embedder.name}
+    await embedder._client.close()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [error_answer(501, "start it with --embeddings"), error_answer(404), error_answer(500),
+     body_answer(b"<html>"), body_answer({"data": [{"index": 0, "embedding": [[1.0]]}]})],
+    ids=["501", "404", "500", "garbage", "a vector for each token"],
+)  # fmt: skip
+async def test_a_model_server_without_embeddings_is_not_used(
+    open_embedder: Opener, chats: ModelServer, answer: Answer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chats.embeddings = lambda body: answer
+    embedder, services = await open_embedder(model_url=chats.url)
+    for _ in range(5):
+        with pytest.raises(NoEmbedder, match=r"MODEL_URL computes no embeddings; .* EMBED_URL"):
+            await embedder.embed(["a"])
+    assert (embedder.ready, services.heartbeat_fields["embedder"]()) == (False, "")
+    assert len(chats.requests) == 1
+    # Chats do not suffer from it.
+    assert services.heartbeat_fields["model"]().state.value == "ready"
+    assert services.heartbeat_fields["model"]().failures == 0
+    # It is restarted with embeddings, and asked again after a while.
+    chats.embeddings = None
+    monkeypatch.setattr("sluice.worker.features.embedding.server.REFUSED_CHECK_EVERY_S", 0.0)
+    assert await embedder.embed(["a"]) == [vector_of("a")]
+    assert embedder.ready
+
+
+async def test_while_the_model_server_is_down_nothing_is_decided(
+    open_embedder: Opener, chats: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sluice.worker.features.embedding.server.DOWN_CHECK_EVERY_S", 0.05)
+    await chats.stop()
+    embedder, _ = await open_embedder(model_url=chats.url)
+    with pytest.raises(ModelUnavailable):
+        await embedder.embed(["a"])
+    assert not embedder.ready
+    await chats.start()
+    await eventually(lambda: embedder.ready)
+
+
 # -- choice of the embedder ----------------------------------------------------------------------
 
 
@@ -167,7 +237,9 @@ URL = "http://127.0.0.1:1"
         (True, {"embedder": "server", "embed_url": URL}, ServerEmbedder),
         (True, {"embedder": "off", "embed_url": URL}, NullEmbedder),
         (False, {"embed_url": URL}, ServerEmbedder),
-        (False, {"model_url": URL}, NullEmbedder),  # a chat server need not support embeddings
+        (False, {"model_url": URL}, ProbedEmbedder),
+        (False, {"model_url": URL, "embed_url": f"{URL}0"}, ServerEmbedder),
+        (False, {}, NullEmbedder),
     ],
 )
 def test_the_installed_model_has_precedence(
@@ -175,11 +247,11 @@ def test_the_installed_model_has_precedence(
 ) -> None:
     if installed:
         (folder / "model.safetensors").write_bytes(b"\x02\0\0\0\0\0\0\0{}")
-    assert isinstance(chosen(tmp_path, **given), kind)
+    assert type(chosen(tmp_path, **given)) is kind
 
 
 async def test_without_an_installed_model(folder: Path, tmp_path: Path) -> None:
-    unavailable = chosen(tmp_path, model_url=URL)
+    unavailable = chosen(tmp_path)
     assert (unavailable.ready, unavailable.name) == (False, "")
     for asking in (unavailable.embed, unavailable.embed_all):
         with pytest.raises(NoEmbedder, match="run `sluice model install`, or set EMBED_URL"):
