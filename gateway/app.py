@@ -23,6 +23,7 @@ from sluice.gateway.features.images import routes as images
 from sluice.gateway.features.images.upload.tokens import UploadTokens
 from sluice.gateway.features.openai import routes as openai
 from sluice.gateway.features.rag import routes as rag
+from sluice.gateway.features.tools import routes as tools
 from sluice.gateway.features.workflows import routes as workflows
 from sluice.gateway.http import problems, root
 from sluice.gateway.http.connection_limits import ConnectionLimits
@@ -63,6 +64,7 @@ FEATURES: Final[tuple[Feature[Any], ...]] = (
     history.FEATURE,
     Feature([queue_admin.router]),
     Feature([workers.router]),
+    tools.FEATURE,
     workflows.FEATURE,
     Feature([session_routes.router], enabled=has_dashboard),
 )

@@ -357,6 +357,11 @@ class JobKeys:
         """STRING, the heartbeat of a worker (JSON); expires soon after the worker ends."""
         return f"{self.queue}:worker:{consumer}"
 
+    def tools(self, digest: str) -> str:
+        """STRING, a list of tools (JSON) that live workers offer, by the digest in their
+        heartbeats."""
+        return f"{self.queue}:tools:{digest}"
+
     @property
     def index(self) -> str:
         """ZSET, ids of the newest jobs by acceptance time, for listings. It is not authoritative:

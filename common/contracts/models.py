@@ -139,6 +139,16 @@ class AgentFinishReason:
     TOOL_LOOP: Final = "tool_loop"
 
 
+class ToolOrigin(str, Enum):
+    """Where a tool comes from."""
+
+    BUILT_IN = "built_in"
+    #: A module in WORKER_HANDLERS.
+    CUSTOM = "custom"
+    #: A server in MCP_SERVERS.
+    MCP = "mcp"
+
+
 class McpState(str, Enum):
     """Availability of an MCP server."""
 

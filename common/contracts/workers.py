@@ -46,6 +46,7 @@ class WorkerField:
     MODEL: Final = "model"
     EMBEDDER: Final = "embedder"
     MCP: Final = "mcp"
+    TOOLS: Final = "tools"
     WEBHOOKS: Final = "webhooks"
     IMAGES: Final = "images"
     BULLMQ: Final = "bullmq"

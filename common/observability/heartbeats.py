@@ -165,6 +165,14 @@ class McpReading:
     restarts: Annotated[Natural, Field(description="Number of restarts.")] = 0
 
 
+@dataclass(frozen=True)
+class ToolsReading:
+    """The tools that a worker offers."""
+
+    digest: Annotated[Name, Field(description="Digest of the list, which names its key.")]
+    number: Annotated[Natural, Field(description="Number of tools.")] = 0
+
+
 #: Counters of WebhooksReading.
 WEBHOOK_OUTCOMES = ("delivered", "retried", "failed")
 
@@ -334,6 +342,9 @@ class Heartbeat:
         Name, Field(description="Name of the embedding model, if the worker has one.")
     ] = ""
     mcp: Annotated[Sequence[McpReading], Field(max_length=64, description="MCP servers.")] = ()
+    tools: Annotated[
+        ToolsReading | None, Field(description="Its tools; `GET /v1/tools` lists them.")
+    ] = None
     webhooks: Annotated[
         WebhooksReading | None, Field(description="Webhook deliveries, if the worker sends any.")
     ] = None

@@ -80,6 +80,7 @@ PERMISSIONS: dict[tuple[str, str], Permission] = {
     ("POST", paths.OPENAI_EMBEDDINGS): SUBMIT_AND_READ,
     ("GET", paths.OPENAI_MODELS): ANY_KEY,
     ("GET", paths.OPENAI_MODEL): ANY_KEY,
+    ("GET", paths.TOOLS): ANY_KEY,
     ("GET", "/metrics"): METRICS,
     ("GET", "/v1/status"): STATUS,
     ("GET", "/v1/workers"): METRICS,

@@ -77,6 +77,7 @@ def image_content_url(image_id: str) -> str:
 OPENAI_CHAT: Final = "/v1/chat/completions"
 OPENAI_EMBEDDINGS: Final = "/v1/embeddings"
 OPENAI_MODELS: Final = "/v1/models"
+TOOLS: Final = "/v1/tools"
 #: A model's name may contain slashes, such as `org/name`.
 OPENAI_MODEL: Final = OPENAI_MODELS + "/{model:path}"
 _OPENAI_EXACT = frozenset({OPENAI_CHAT, OPENAI_EMBEDDINGS, OPENAI_MODELS})

@@ -15,6 +15,7 @@ from sluice.api.admin import (
     RedriveResult,
     Stats,
     Status,
+    Tool,
     WhoAmI,
     Worker,
 )
@@ -55,6 +56,10 @@ class AsyncAdminClient(AsyncBaseClient):
     async def workers(self) -> list[Worker]:
         """List the live workers with their last heartbeats."""
         return await self.send(api.workers())
+
+    async def tools(self) -> list[Tool]:
+        """List the tools that live workers offer, with the schemas of their arguments."""
+        return await self.send(api.tools())
 
     async def status(self) -> Status:
         """Read the health status, also while the gateway is not ready."""

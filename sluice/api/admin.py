@@ -66,6 +66,23 @@ class Worker:
 
 
 @dataclass(frozen=True)
+class Tool:
+    """A tool that jobs may call; `parameters` is the JSON Schema of its arguments."""
+
+    name: str
+    description: str = ""
+    parameters: Mapping[str, Any] | None = None
+    #: `built_in`, `custom` or `mcp`.
+    origin: str = ""
+    #: Name of the MCP server.
+    server: str | None = None
+    worker_count: int = 0
+    #: Names of the workers that offer it, if the key may read them.
+    workers: Sequence[str] | None = None
+    raw: Mapping[str, Any] = raw_field()
+
+
+@dataclass(frozen=True)
 class Status:
     """Health of the system (`pass`, `warn` or `fail`) and of each component."""
 
@@ -200,6 +217,11 @@ def resume(name: str) -> Request[dict[str, Any]]:
 def workers() -> Request[list[Worker]]:
     """Lists the live workers."""
     return build_request("GET", "/v1/workers", list_reader(Worker, "workers"))
+
+
+def tools() -> Request[list[Tool]]:
+    """Lists the tools of live workers."""
+    return build_request("GET", "/v1/tools", list_reader(Tool, "tools"))
 
 
 def status() -> Request[Status]:

@@ -43,6 +43,7 @@ GROUPS: dict[str, dict[str, Command]] = {
         ),
         "queue": Command("sluice.commands.admin.queue", "show, pause, resume and drain the queue"),
         "worker": Command("sluice.commands.admin.worker", "list workers and the jobs they run"),
+        "tools": Command("sluice.commands.admin.tools", "list the tools that jobs may call"),
         "dlq": Command("sluice.commands.admin.dlq", "list, redrive and purge dead letters"),
         "audit": Command("sluice.commands.admin.audit", "check the integrity of all jobs"),
         "bench": Command("sluice.commands.admin.bench", "run a short test for loss and latency"),

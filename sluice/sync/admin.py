@@ -15,6 +15,7 @@ from sluice.api.admin import (
     RedriveResult,
     Stats,
     Status,
+    Tool,
     WhoAmI,
     Worker,
 )
@@ -56,6 +57,10 @@ class AdminClient(BaseClient):
     def workers(self) -> list[Worker]:
         """List the live workers with their last heartbeats."""
         return self.send(api.workers())
+
+    def tools(self) -> list[Tool]:
+        """List the tools that live workers offer, with the schemas of their arguments."""
+        return self.send(api.tools())
 
     def status(self) -> Status:
         """Read the health status, also while the gateway is not ready."""

@@ -18,6 +18,7 @@ from sluice.worker.features.model.types import ChatRequest
 from sluice.worker.features.tools import builtin
 from sluice.worker.features.tools.builtin.search_documents import search_tool
 from sluice.worker.features.tools.call_log import MOST_OUTPUT_BYTES, CallLog, CallRecord
+from sluice.worker.features.tools.catalog import ToolCatalog
 from sluice.worker.features.tools.errors import (
     CallCanceled,
     OutcomeUnknown,
@@ -66,7 +67,8 @@ def register(registry: Registry, settings: WorkerSettings, shared: SharedService
     toolbox = registry.toolbox
     toolbox.configure(settings.tools, settings.tool_timeout_s, settings.tool_output_bytes)
     builtin.register_tools(toolbox)
-    toolbox.put(search_tool(shared.rag))
+    toolbox.put(search_tool(shared.rag), built_in=True)
+    registry.add_service(ToolCatalog(toolbox))
     add_handler(registry, shared.model, AgentLimits.of(settings))
 
 

@@ -250,3 +250,16 @@ def test_workflow_from_a_file_and_cancel(site: Site, tmp_path: Path) -> None:
     canceled = site.run_json("workflow", "cancel", first["job_id"], "--reason", "enough")
     assert canceled["status"] == "cancelled"
     assert site.run("workflow", "watch", first["job_id"]).code == ExitCode.CANCELED
+
+
+def test_tools_of_workers(site: Site) -> None:
+    wait_until(lambda: site.run_json("tools"), TIMEOUT_S)
+    head, *rows = site.run("tools").out.splitlines()
+    assert head.split() == ["TOOL", "ORIGIN", "WORKERS", "DESCRIPTION"]
+    assert rows[0].split()[:3] == ["calculator", "built_in", "1"]
+    shown = site.run("tools", "calculator").out
+    assert site.run_json("worker", "ls")[0]["consumer"] in shown
+    assert '"expression"' in shown
+    missing = site.run("tools", "hammer")
+    assert missing.code == ExitCode.NOT_FOUND
+    assert "no worker offers the tool hammer" in missing.err

@@ -50,8 +50,8 @@ def test_every_feature_has_the_same_signature() -> None:
 
 def test_shared_services_start_before_the_services_of_features(registry: Registry) -> None:
     assert [type(each).__name__ for each in registry.services] == [
-        *("ModelClient", "Checker", "NullEmbedder", "RagService", "ProposalsStep", "ApplyStep"),
-        *("WorkflowService", "WebhookService", "ImageService"),
+        *("ModelClient", "Checker", "NullEmbedder", "RagService", "ToolCatalog"),
+        *("ProposalsStep", "ApplyStep", "WorkflowService", "WebhookService", "ImageService"),
     ]
 
 
@@ -134,7 +134,10 @@ async def worker(
 ) -> AsyncIterator[WorkerHarness]:
     """A worker with the built-in handlers."""
     registry = Registry()
-    builtin.register(registry, WorkerSettings(model_url=server.url, sluice_data_dir=str(tmp_path)))
+    settings = WorkerSettings(
+        model_url=server.url, sluice_data_dir=str(tmp_path), embedder="server"
+    )
+    builtin.register(registry, settings)
     harness = make_worker(registry=registry)
     for service in registry.services:
         await service.start(harness.services)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from sluice.common.contracts.models import RESERVED_TOOLS
+from sluice.common.contracts.models import RESERVED_TOOLS, ToolOrigin
 from sluice.common.errors import SettingsError
 from sluice.worker.execution.concurrency import Cancelable
 from sluice.worker.features.tools.call import ToolOutput, limit_output, run_tool
@@ -43,6 +43,15 @@ class CallingJob(Cancelable, Protocol):
     tenant: str
 
 
+class OfferedTool(NamedTuple):
+    """An available tool, and where it comes from."""
+
+    tool: Tool
+    origin: ToolOrigin
+    #: Name of its MCP server; empty for other tools.
+    server: str = ""
+
+
 class ToolBox:
     """Tools by name. TOOLS and the caller's key decide which of them a job may use."""
 
@@ -54,6 +63,7 @@ class ToolBox:
     ) -> None:
         self._tools: dict[str, Tool] = {}
         self._sources: dict[str, ToolSource] = {}
+        self._built_in: set[str] = set()
         self.configure(selection, timeout_s, output_bytes)
 
     def configure(self, selection: str, timeout_s: float, output_bytes: int) -> None:
@@ -108,10 +118,11 @@ class ToolBox:
 
         return register
 
-    def put(self, tool: Tool) -> None:
+    def put(self, tool: Tool, *, built_in: bool = False) -> None:
         """Register a tool that was built elsewhere."""
         self._check_name(tool.name)
         self._tools[tool.name] = tool
+        (self._built_in.add if built_in else self._built_in.discard)(tool.name)
 
     def _check_name(self, name: str) -> None:
         if name.startswith(RESERVED_TOOLS):
@@ -136,6 +147,19 @@ class ToolBox:
     def names(self, allowed: Collection[str] | None = None) -> list[str]:
         """Tools for a caller restricted to `allowed`; None for no restriction."""
         return sorted(name for name in self._all_names() if self._is_allowed(name, allowed))
+
+    def offered(self) -> list[OfferedTool]:
+        """The available tools by name, and where they come from."""
+        found = []
+        for name in dict.fromkeys(self.names()):
+            source = self._source_of(name)
+            if name in self._tools:
+                origin = ToolOrigin.BUILT_IN if name in self._built_in else ToolOrigin.CUSTOM
+                found.append(OfferedTool(self._tools[name], origin))
+            elif source is not None:
+                server = name.partition(".")[0]
+                found.append(OfferedTool(source.tools[name], ToolOrigin.MCP, server))
+        return found
 
     def find(self, name: str, allowed: Collection[str] | None = None) -> Tool:
         """Find a tool. Raises UnknownTool if it does not exist or is not allowed."""

@@ -9,6 +9,7 @@ from sluice.worker.features.tools.builtin.dates import date_math, now
 from sluice.worker.features.tools.builtin.json_pick import json_pick
 from sluice.worker.features.tools.builtin.text_stats import text_stats
 from sluice.worker.features.tools.builtin.units import convert_units
+from sluice.worker.features.tools.tool import make_tool
 
 if TYPE_CHECKING:
     from sluice.worker.features.tools.toolbox import ToolBox
@@ -19,4 +20,4 @@ _FUNCTIONS: Final = (calculator, now, date_math, convert_units, text_stats, json
 
 def register_tools(toolbox: ToolBox) -> None:
     for function in _FUNCTIONS:
-        toolbox.add(function, repeatable=True)
+        toolbox.put(make_tool(function, repeatable=True), built_in=True)

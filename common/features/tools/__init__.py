@@ -1,0 +1,1 @@
+"""Tools: the lists that workers publish."""

@@ -1,0 +1,1 @@
+"""`/v1/tools`: the tools of live workers."""
