@@ -116,7 +116,7 @@ def test_whoami_workers_and_status(sluice: Any) -> None:
     worker = next(each for each in sluice.workers() if each.consumer == "w0")
     assert worker.pid
     assert worker.max_inflight > 0
-    tools = wait_until(lambda: {tool.name: tool for tool in sluice.tools()}, TIMEOUT_S)
+    tools = wait_until(lambda: {tool.name: tool for tool in sluice.tools()}, 60)
     assert "w0" in tools["calculator"].workers
     assert (tools["now"].origin, tools["now"].server) == ("built_in", None)
     assert tools["now"].parameters["type"] == "object"
