@@ -57,6 +57,23 @@ def test_a_paused_queue_runs_no_jobs(site: Site, queue: str) -> None:
     node.finished(queue, job_id)
 
 
+def test_unpaired_surrogates_of_node_arrive_and_return(site: Site, queue: str) -> None:
+    """Only names lose them, in BullMQ itself."""
+    data = {"text": "a\ud800b", "\udc00": "ü"}
+    job_id = site.node.add(queue, "echo", data)
+    assert site.node.finished(queue, job_id) == data
+    shown = {"text": "a\ufffdb", "\ufffd": "ü"}
+    view = site.view(queue, job_id)
+    assert (view["data"], view["returnvalue"]) == (shown, shown)
+    with site.stream(f"{queue}/jobs/{job_id}/events") as blocks:
+        [returned] = [block.json()["data"] for block in blocks if block.event == "completed"]
+    assert returned["returnvalue"] == shown
+    named = site.node.add(queue, "odd\ud800name")
+    with pytest.raises(NodeError, match="no handler for job name"):
+        site.node.finished(queue, named)
+    assert site.view(queue, named)["name"].strip("\ufffd").startswith("odd\ufffd")
+
+
 def test_a_transient_error_is_retried_with_the_jobs_backoff(site: Site, queue: str) -> None:
     node = site.node
     job_id = node.add(queue, "transient", {"failures": 2}, attempts=3, backoff=EXPONENTIAL)
