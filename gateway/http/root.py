@@ -1,4 +1,4 @@
-"""`GET /`: leads a browser to the dashboard, and tells other clients where the endpoints are."""
+"""`GET /`: redirects a browser to the dashboard, and lists the main paths for other clients."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class StartView(BaseModel):
     responses={302: {"description": "To the dashboard or `/docs`, for `Accept: text/html`."}},
 )
 @router.head("/", include_in_schema=False)
-async def root(request: Request) -> Response:
+async def list_paths(request: Request) -> Response:
     """Redirects a browser to the dashboard; without dashboard to `/docs`, if that needs no key."""
     has_dashboard = state_of(request).settings.dashboard != "off"
     if _HTML in request.headers.get("accept", "").lower():

@@ -10,6 +10,7 @@ TAGS: Final = {
     "events": "Watch a job live.",
     "openai": "Chat completions and embeddings for OpenAI SDKs.",
     "dead-letters": "Inspect, redrive and purge messages of jobs that failed for good.",
+    "tools": "Tools that live workers offer.",
     "documents": "Add and search documents.",
     "images": "Upload, watch and download images.",
     "bullmq": "Jobs in BullMQ queues that are shared with Node.",

@@ -34,7 +34,7 @@ _BLOCK = re.compile(
 _REAL = "tested: real worker"
 _ADDRESS = "localhost:8080"
 RUNS_EXAMPLES = pytest.mark.slow("runs the examples of the documentation")
-#: Errors end a block. Every answer is on a line of its own.
+#: Errors end a block. Every answer is on a separate line.
 _SHELL = """set -eo pipefail
 curl() { command curl -sS --fail-with-body "$@" && echo; }
 """
