@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import logging
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -70,7 +71,12 @@ async def test_unpaired_surrogates_are_kept(bull: Bull) -> None:
     assert json.loads(found["returnvalue"]) == data
 
 
-async def test_a_traceback_with_a_surrogate_is_stored(bull: Bull) -> None:
+async def test_a_traceback_with_a_surrogate_is_stored(
+    bull: Bull, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Captured log lines are part of the report, which xdist sends to another process as UTF-8.
+    caplog.set_level(logging.CRITICAL, logger="sluice.worker")
+
     async def fail(context: JobContext, data: Any) -> None:
         raise ValueError(data)
 
