@@ -11,7 +11,7 @@ PYTHONS ?= python3.10 python3.13
 # Bytecode is kept: without it, pytest rewrites the assertions of every module in each run.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup run model model-install test test-all coverage test-system test-topologies test-browser test-aarch64 test-pythons newer-servers screenshots recording lint docs docs-site sync-client bench bench-peers chaos mutants clean lock check-python wheelhouse
+.PHONY: setup run model model-install test test-all coverage test-system test-topologies test-browser test-aarch64 test-pythons newer-servers screenshots recording lint docs docs-site sync-client bench bench-peers chaos mutants clean lock check-python wheelhouse dist sbom
 
 setup: $(STAMP)
 
@@ -150,6 +150,15 @@ wheelhouse: setup
 	  $(if $(PLATFORM),--machine $(PLATFORM)) \
 	  $(if $(MODEL),--with-model) \
 	  $(if $(PYTHON_VERSION),--python-version $(PYTHON_VERSION))
+
+# Wheel, source distribution and SBOM in dist/, from the files that git tracks. Equal commits give
+# identical files. Without network access.
+dist: setup
+	@$(PY) -m tools.distribution dist
+
+# The packages of deploy/requirements.lock with versions, hashes and licences, in CycloneDX JSON.
+sbom: setup
+	@$(PY) -m tools.sbom dist
 
 lock:
 	@$(PY) -m pip install --quiet uv
