@@ -10,9 +10,13 @@ import pytest
 from tools import distribution
 
 
+#: Time of the commit in seconds.
+COMMITTED = 1_000_000_000
+
+
 @pytest.fixture
 def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A clone with one commit of a file and a link, made 100 s after the epoch."""
+    """A clone with one commit of a file and a link, made at COMMITTED."""
     monkeypatch.setattr(distribution, "ROOT", tmp_path)
     monkeypatch.delenv(distribution.EPOCH, raising=False)
     (tmp_path / "directory").mkdir()
@@ -21,7 +25,7 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("AUTHOR", "COMMITTER"):
         monkeypatch.setenv(f"GIT_{name}_NAME", "name")
         monkeypatch.setenv(f"GIT_{name}_EMAIL", "name@example.org")
-        monkeypatch.setenv(f"GIT_{name}_DATE", "100 +0000")
+        monkeypatch.setenv(f"GIT_{name}_DATE", f"{COMMITTED} +0000")
     for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "Add files"]):
         subprocess.run(["git", *words], cwd=tmp_path, check=True)
     return tmp_path
@@ -51,7 +55,7 @@ def test_changes_of_tracked_files_are_detected(clone: Path) -> None:
 
 @pytest.mark.usefixtures("clone")
 def test_the_time_is_that_of_the_last_commit() -> None:
-    assert distribution.build_time() == 100
+    assert distribution.build_time() == COMMITTED
 
 
 @pytest.mark.usefixtures("clone")
@@ -75,4 +79,4 @@ def test_outside_a_clone_the_error_names_the_cause(
 def test_a_failed_build_is_reported(clone: Path) -> None:
     (clone / "pyproject.toml").write_text("[project]\n")
     with pytest.raises(distribution.BuildError, match="hatchling failed"):
-        distribution.hatchling(clone, "wheel", clone, 100)
+        distribution.hatchling(clone, "wheel", clone, COMMITTED)
