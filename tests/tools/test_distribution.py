@@ -9,7 +9,6 @@ import pytest
 
 from tools import distribution
 
-
 #: Time of the commit in seconds.
 COMMITTED = 1_000_000_000
 
