@@ -11,7 +11,7 @@ PYTHONS ?= python3.10 python3.13
 # Bytecode is kept: without it, pytest rewrites the assertions of every module in each run.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup run model model-install test test-all coverage test-system test-topologies test-browser test-aarch64 test-pythons newer-servers screenshots recording lint docs docs-site sync-client bench bench-peers chaos mutants clean lock check-python wheelhouse dist sbom
+.PHONY: setup run model model-install test test-all coverage test-system test-topologies test-browser test-aarch64 test-pythons newer-servers screenshots recording lint docs docs-site sync-client bench bench-peers chaos mutants clean lock check-python wheelhouse
 
 setup: $(STAMP)
 
@@ -110,6 +110,19 @@ docs-site: .docs-venv/.installed
 	@.docs-venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
 	@touch $@
 
+.PHONY: dist sbom
+# Wheel, source distribution and SBOM in dist/, from the files that git tracks. Equal commits give
+# identical files. Without network access.
+dist: setup
+	@$(PY) -m tools.distribution dist
+
+# The packages of deploy/requirements.lock with versions, hashes and licences, in CycloneDX JSON.
+sbom: setup
+	@$(PY) -m tools.sbom dist
+
+# The metadata of the editable package has the version.
+$(STAMP) $(RUN_STAMP): common/version.py
+
 # Generates sluice/sync from sluice/aio.
 sync-client: setup
 	@$(PY) tools/generate_sync_client.py
@@ -150,15 +163,6 @@ wheelhouse: setup
 	  $(if $(PLATFORM),--machine $(PLATFORM)) \
 	  $(if $(MODEL),--with-model) \
 	  $(if $(PYTHON_VERSION),--python-version $(PYTHON_VERSION))
-
-# Wheel, source distribution and SBOM in dist/, from the files that git tracks. Equal commits give
-# identical files. Without network access.
-dist: setup
-	@$(PY) -m tools.distribution dist
-
-# The packages of deploy/requirements.lock with versions, hashes and licences, in CycloneDX JSON.
-sbom: setup
-	@$(PY) -m tools.sbom dist
 
 lock:
 	@$(PY) -m pip install --quiet uv
