@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib import metadata
 from typing import Any
 
@@ -28,6 +29,11 @@ def valkey(*numbers: int) -> ServerVersion:
 
 def test_package_and_installer_have_the_version_of_the_code() -> None:
     assert metadata.version("sluice") == VERSION == Sources().version
+
+
+def test_file_names_in_the_documentation_have_the_version() -> None:
+    text = (Sources().checkout / "docs" / "installation.md").read_text()
+    assert set(re.findall(r"sluice-(\d+\.\d+\.\d+)", text)) == {VERSION}
 
 
 @pytest.mark.parametrize(
