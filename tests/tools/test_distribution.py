@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -79,3 +80,10 @@ def test_a_failed_build_is_reported(clone: Path) -> None:
     (clone / "pyproject.toml").write_text("[project]\n")
     with pytest.raises(distribution.BuildError, match="hatchling failed"):
         distribution.hatchling(clone, "wheel", clone, COMMITTED)
+
+
+def test_every_extra_is_documented() -> None:
+    extras = set(metadata.metadata("sluice").get_all("Provides-Extra") or []) - {"dev"}
+    assert len(extras) > 5
+    text = (distribution.ROOT / "docs" / "installation.md").read_text()
+    assert {extra for extra in extras if f"`{extra}`" not in text} == set()

@@ -103,6 +103,7 @@ def test_the_source_distribution_builds_the_same_wheel(
     built: tuple[Path, Path], tmp_path: Path
 ) -> None:
     with tarfile.open(built[1]) as archive:
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)
         archive.extractall(tmp_path)
     [project] = tmp_path.iterdir()
     wheel = distribution.hatchling(project, "wheel", tmp_path, 1_700_000_000)
