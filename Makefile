@@ -125,6 +125,19 @@ docs-site: .docs-venv/.installed
 	@.docs-venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
 	@touch $@
 
+.PHONY: dist sbom
+# Wheel, source distribution and SBOM in dist/, from the files that git tracks. Equal commits give
+# identical files. Without network access.
+dist: setup
+	@$(PY) -m tools.distribution dist
+
+# The packages of deploy/requirements.lock with versions, hashes and licences, in CycloneDX JSON.
+sbom: setup
+	@$(PY) -m tools.sbom dist
+
+# The metadata of the editable package has the version.
+$(RUN_STAMP): common/version.py
+
 # Generates sluice/sync from sluice/aio.
 sync-client: setup
 	@$(PY) tools/generate_sync_client.py

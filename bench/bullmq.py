@@ -119,7 +119,7 @@ def _start_sluice(redis: BenchRedis) -> AbstractContextManager[Program]:
         "REDIS_URL": redis.url, "LOG_LEVEL": "error", "BULLMQ_QUEUES": _KEYS.queue,
         "BULLMQ_CONCURRENCY": str(CONCURRENCY), "WORKER_HANDLERS": bullmq_noop.__name__,
     }  # fmt: skip
-    return program("worker.bullmq", env=settings)
+    return program("sluice.worker.bullmq", env=settings)
 
 
 @contextmanager

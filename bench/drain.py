@@ -55,7 +55,7 @@ def worker_env(redis: BenchRedis) -> dict[str, str]:
 
 def start_sluice(redis: BenchRedis) -> AbstractContextManager[Program]:
     """`python -m worker.echo_worker` with default settings."""
-    return program("worker.echo_worker", env=worker_env(redis))
+    return program("sluice.worker.echo_worker", env=worker_env(redis))
 
 
 def start_naive(redis: BenchRedis) -> AbstractContextManager[Program]:

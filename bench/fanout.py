@@ -92,7 +92,7 @@ def run(
 
 def _serve(redis: BenchRedis, port: int, *, ours: bool) -> AbstractContextManager[Program]:
     if ours:
-        return program("gateway", env=gateway_env(redis, port))
+        return program("sluice.gateway", env=gateway_env(redis, port))
     return program("bench.naive_sse", redis.url, str(port))
 
 

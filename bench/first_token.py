@@ -43,8 +43,8 @@ def run(redis: BenchRedis, scale: Scale, progress: Callable[[str], None]) -> dic
     direct: list[list[float]] = []
     with (
         program("bench.token_server", str(model_port)) as model,
-        program("gateway", env=gateway_env(redis, port)) as gateway,
-        program("worker", env={**worker_env, "LOG_LEVEL": "warning"}) as worker,
+        program("sluice.gateway", env=gateway_env(redis, port)) as gateway,
+        program("sluice.worker", env={**worker_env, "LOG_LEVEL": "warning"}) as worker,
     ):
         wait_until("the model server", lambda: is_listening(model_port), while_alive=model)
         wait_until("the gateway", lambda: is_listening(port), while_alive=gateway)

@@ -74,7 +74,7 @@ def _received(node: Node) -> int:
 def _gateway(redis: BenchRedis, packed: bytes) -> float:
     redis.clear()
     port = free_port()
-    with program("gateway", env=gateway_env(redis, port)) as gateway:
+    with program("sluice.gateway", env=gateway_env(redis, port)) as gateway:
         wait_until("the gateway", lambda: is_listening(port), while_alive=gateway)
         wait_until(
             "the gateway to subscribe", lambda: bool(redis.pipe.one("PUBLISH", _CHANNEL, _MESSAGE))

@@ -148,8 +148,8 @@ def _site(redis: BenchRedis, directory: Path) -> Iterator[_Site]:
         "IMAGE_DETECTOR": "none", **shared,
     }  # fmt: skip
     with (
-        program("gateway", env={**gateway_env(redis, port), **shared}) as gateway,
-        program("worker", env=worker_env) as worker,
+        program("sluice.gateway", env={**gateway_env(redis, port), **shared}) as gateway,
+        program("sluice.worker", env=worker_env) as worker,
     ):
         wait_until("the gateway", lambda: is_listening(port), while_alive=gateway)
         yield _Site(redis, port, worker)

@@ -50,7 +50,7 @@ def run(redis: BenchRedis, scale: Scale, progress: Callable[[str], None]) -> dic
     rounds: dict[str, list[Posts]] = {"ours": [], "empty": []}
     ours_port, empty_port = free_port(), free_port()
     with ExitStack() as stack:
-        ours = stack.enter_context(program("gateway", env=gateway_env(redis, ours_port)))
+        ours = stack.enter_context(program("sluice.gateway", env=gateway_env(redis, ours_port)))
         empty = stack.enter_context(program("bench.empty_app", str(empty_port)))
         loads = {}
         for name, server, port in (("ours", ours, ours_port), ("empty", empty, empty_port)):

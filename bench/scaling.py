@@ -87,7 +87,9 @@ def measure(count: int, jobs: int, warmup: int, slots_per_partition: int = SLOTS
             create_group(partition.pipe, partition.keys)
         workers = [
             stack.enter_context(
-                program("worker.echo_worker", env=_env(url, count, number, slots_per_partition))
+                program(
+                    "sluice.worker.echo_worker", env=_env(url, count, number, slots_per_partition)
+                )
             )
             for number in range(count)
         ]

@@ -62,8 +62,8 @@ def run(redis: BenchRedis, scale: Scale, progress: Callable[[str], None]) -> Wor
         "AUDIT_EVERY_S": "0", "EMBEDDER": "off",
     }  # fmt: skip
     with (
-        program("gateway", env=gateway_env(redis, port)) as gateway,
-        program("worker", env=worker_env) as worker,
+        program("sluice.gateway", env=gateway_env(redis, port)) as gateway,
+        program("sluice.worker", env=worker_env) as worker,
     ):
         wait_until("the gateway", lambda: is_listening(port), while_alive=gateway)
         client = _Client(port)

@@ -194,9 +194,9 @@ class Cluster:
         environment |= self.redis.settings
         if name in GATEWAYS:
             port = str(self.gateway_ports[GATEWAYS.index(name)])
-            return Member(name, "gateway", log, {**environment, **_GATEWAY, "PORT": port})
+            return Member(name, "sluice.gateway", log, {**environment, **_GATEWAY, "PORT": port})
         own = {"CONSUMER": name, DIRECTORY_VARIABLE: str(self.run_logs)}
-        return Member(name, "worker", log, {**environment, **_WORKER, **own})
+        return Member(name, "sluice.worker", log, {**environment, **_WORKER, **own})
 
     def proxies_of(self, target: str) -> Iterator[Proxy]:
         """Proxies between Redis and a member, or all of them."""

@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-VERSION: Final = "0.1.0"
+#: The only place of the version; pyproject.toml and the installer read it here.
+VERSION: Final = "0.2.0"
 #: The oldest Redis release with every command that Sluice uses (XAUTOCLAIM).
 OLDEST_REDIS: Final = (6, 2)
 REDIS: Final = "Redis"

@@ -1,4 +1,4 @@
-"""Custom handlers: `PYTHONPATH=examples WORKER_HANDLERS=handlers python -m worker`.
+"""Custom handlers: `PYTHONPATH=examples WORKER_HANDLERS=handlers python -m sluice.worker`.
 
 `chat` streams words from an async handler, `code` counts in a plain one, and `tool` fails with an
 error kind that clients can rely on. Other tasks keep the built-in handler (echo).

@@ -1,4 +1,4 @@
-"""Custom tools: `PYTHONPATH=examples WORKER_HANDLERS=tools python -m worker`.
+"""Custom tools: `PYTHONPATH=examples WORKER_HANDLERS=tools python -m sluice.worker`.
 
 Then call one directly, or let the model call it:
 

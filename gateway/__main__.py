@@ -1,4 +1,4 @@
-"""`python -m gateway`."""
+"""`python -m sluice.gateway`."""
 
 from sluice.gateway.main import main
 

@@ -1,4 +1,4 @@
-"""The process: `python -m gateway`, or `uvicorn gateway.main:app`."""
+"""The process: `python -m sluice.gateway`, or `uvicorn sluice.gateway.main:app`."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def run(settings: GatewaySettings) -> int:
 
 
 def main() -> None:
-    """Entry point of `python -m gateway`."""
+    """Entry point of `python -m sluice.gateway`."""
     runtime.run_process(lambda: load_settings(GatewaySettings), run)
 
 

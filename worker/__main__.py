@@ -1,4 +1,4 @@
-"""`python -m worker`."""
+"""`python -m sluice.worker`."""
 
 from sluice.worker.main import main
 

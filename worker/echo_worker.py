@@ -1,4 +1,4 @@
-"""`python -m worker.echo_worker`: the contract's echo worker, which echoes every payload."""
+"""`python -m sluice.worker.echo_worker`: the contract's echo worker, which echoes every payload."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def run(settings: WorkerSettings) -> int:
 
 
 def main() -> None:
-    """Entry point of `python -m worker.echo_worker`."""
+    """Entry point of `python -m sluice.worker.echo_worker`."""
     runtime.run_process(lambda: load_settings(WorkerSettings), run)
 
 

@@ -1,4 +1,4 @@
-"""`python -m worker`: builds a worker from its settings, runs it, and stops it gracefully."""
+"""`python -m sluice.worker`: builds a worker from its settings, runs it, stops it gracefully."""
 
 from __future__ import annotations
 
@@ -285,5 +285,5 @@ def run_with(registry: Registry, settings: WorkerSettings) -> int:
 
 
 def main() -> None:
-    """Entry point of `python -m worker`."""
+    """Entry point of `python -m sluice.worker`."""
     runtime.run_process(lambda: load_settings(WorkerSettings), run)

@@ -113,13 +113,13 @@ _CELERY_KEYS = ("celery", "unacked", "unacked_index")
 
 FIELD: tuple[System, ...] = (
     System(
-        SLUICE, "Sluice", _ours("worker"), _ours(f"{_SYSTEMS}.sluice"),
+        SLUICE, "Sluice", _ours("sluice.worker"), _ours(f"{_SYSTEMS}.sluice"),
         _stream(KEYS.queue, "workers"), share=1.0, env=_SLUICE_ENV,
         note="`python -m worker` with all features; the client connects directly to Redis, as the "
         "others do",
     ),
     System(
-        SLUICE_HTTP, "Sluice over HTTP", _ours("worker"), _ours(f"{_SYSTEMS}.sluice_http"),
+        SLUICE_HTTP, "Sluice over HTTP", _ours("sluice.worker"), _ours(f"{_SYSTEMS}.sluice_http"),
         _stream(KEYS.queue, "workers"), share=0.08, env=_SLUICE_ENV, gateway=True,
         note="the same worker; the Python client, HTTP and the gateway in between, which no other "
         "system has",

@@ -216,7 +216,7 @@ def _system(redis: BenchRedis, system: System, output: IO[str]) -> Iterator[Proc
         if system.gateway:
             port = free_port()
             env["PEER_GATEWAY_URL"] = f"http://127.0.0.1:{port}"
-            gateway = stack.enter_context(program("gateway", env=gateway_env(redis, port)))
+            gateway = stack.enter_context(program("sluice.gateway", env=gateway_env(redis, port)))
             wait_until("the gateway", lambda: is_listening(port), while_alive=gateway)
         worker = stack.enter_context(
             child(system.worker, f"{system.title}'s worker", env, output, talks=False)

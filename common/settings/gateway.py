@@ -25,7 +25,7 @@ class GatewaySettings(
     TenantSettings,
     CommonSettings,
 ):
-    """Settings of `python -m gateway`."""
+    """Settings of `python -m sluice.gateway`."""
 
     service: ClassVar[str] = "sluice-gateway"
 

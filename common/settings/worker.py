@@ -25,7 +25,7 @@ class WorkerSettings(
     WorkflowWorkerSettings,
     CommonSettings,
 ):
-    """Settings of `python -m worker`."""
+    """Settings of `python -m sluice.worker`."""
 
     service: ClassVar[str] = "sluice-worker"
 

@@ -10,8 +10,10 @@ from pathlib import Path
 from deploy.installer.errors import Missing, Unsuitable
 from deploy.installer.layout import CHECKOUT
 
-#: Packages in the sluice wheel, as listed in pyproject.toml.
+#: The files of the sluice wheel: in a checkout the links in `sluice` lead to the other folders, in
+#: an unpacked source distribution there is only `sluice`.
 PACKAGES = ("common", "gateway", "worker", "sluice", "ops")
+VERSION_FILE = Path("sluice", "common", "version.py")
 DISTRIBUTION = "sluice"
 
 
@@ -29,13 +31,12 @@ class Sources:
 
     @property
     def version(self) -> str:
-        """Version from pyproject.toml, read with a regex because tomllib needs Python 3.11."""
-        text = (self.checkout / "pyproject.toml").read_text()
-        match = re.search(r'^version = "([^"]+)"', text, re.MULTILINE)
+        """Version of the checkout, which may differ from that of the running installer."""
+        path = self.checkout / VERSION_FILE
+        text = path.read_text() if path.is_file() else ""
+        match = re.search(r'^VERSION: Final = "([^"]+)"', text, re.MULTILINE)
         if match is None:
-            raise Unsuitable(
-                f"{self.checkout}/pyproject.toml has no version", "Use a complete checkout."
-            )
+            raise Unsuitable(f"{path} has no version", "Use a complete checkout.")
         return match[1]
 
     @property

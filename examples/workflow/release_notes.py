@@ -1,6 +1,6 @@
 """A custom workflow: from a list of commits to release notes that a person has reviewed.
 
-    PYTHONPATH=examples/workflow WORKER_HANDLERS=release_notes python -m worker
+    PYTHONPATH=examples/workflow WORKER_HANDLERS=release_notes python -m sluice.worker
 
 Then, with the gateway running:
 

@@ -4,7 +4,8 @@ uvicorn does not limit the size and duration of a request's head, the number of 
 how long a response may wait for its reader. This protocol does, and answers with problems. A
 request that arrives in one piece costs nothing extra.
 
-`uvicorn gateway.main:app`, started by hand, uses uvicorn's own protocol, without these limits.
+`uvicorn sluice.gateway.main:app`, started by hand, uses uvicorn's own protocol, without these
+limits.
 """
 
 from __future__ import annotations

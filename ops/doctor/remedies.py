@@ -22,19 +22,19 @@ class Remedies:
         if self.installed:
             unit = "redis-worker@ai" if self.with_model else "redis-echo-worker"
             return f"sudo systemctl start {unit}"
-        return "python -m worker.echo_worker (or `sluice up` for everything)"
+        return "python -m sluice.worker.echo_worker (or `sluice up` for everything)"
 
     @property
     def one_more_worker(self) -> str:
         if self.installed:
             return "sudo systemctl enable --now redis-worker@2"
-        return "python -m worker.echo_worker"
+        return "python -m sluice.worker.echo_worker"
 
     @property
     def start_gateway(self) -> str:
         if self.installed:
             return "sudo systemctl start redis-gateway.socket redis-gateway"
-        return "python -m gateway (or `sluice up` for everything)"
+        return "python -m sluice.gateway (or `sluice up` for everything)"
 
     def start_redis(self, target: RedisTarget) -> str:
         if self.installed:

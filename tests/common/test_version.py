@@ -1,12 +1,22 @@
-"""Versions of Redis and Valkey: what they report, and whose files they can read."""
+"""The version of Sluice; versions of Redis and Valkey, and whose files they can read."""
 
 from __future__ import annotations
 
+import re
+from importlib import metadata
 from typing import Any
 
 import pytest
 
-from sluice.common.version import REDIS, VALKEY, ServerVersion, parse_banner, reported_version
+from deploy.installer.sources import Sources
+from sluice.common.version import (
+    REDIS,
+    VALKEY,
+    VERSION,
+    ServerVersion,
+    parse_banner,
+    reported_version,
+)
 
 
 def redis(*numbers: int) -> ServerVersion:
@@ -15,6 +25,15 @@ def redis(*numbers: int) -> ServerVersion:
 
 def valkey(*numbers: int) -> ServerVersion:
     return ServerVersion(VALKEY, numbers)
+
+
+def test_package_and_installer_have_the_version_of_the_code() -> None:
+    assert metadata.version("sluice") == VERSION == Sources().version
+
+
+def test_file_names_in_the_documentation_have_the_version() -> None:
+    text = (Sources().checkout / "docs" / "installation.md").read_text()
+    assert set(re.findall(r"sluice-(\d+\.\d+\.\d+)", text)) == {VERSION}
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from sluice.common.version import VERSION
 from tests.system.listing import Listing, listing
 from tests.system.machine import Machine
 from tests.system.sluice import (
@@ -35,10 +36,8 @@ def upgrade(host: Machine, directory: Path, version: str, *, is_broken: bool = F
     """Upgrades to another release while customers post jobs; returns the exit code."""
 
     def change(project: Path) -> None:
-        pyproject = project / "pyproject.toml"
-        pyproject.write_text(
-            pyproject.read_text().replace('version = "0.1.0"', f'version = "{version}"')
-        )
+        file = project / "common" / "version.py"
+        file.write_text(file.read_text().replace(f'"{VERSION}"', f'"{version}"'))
         if is_broken:
             main = project / "gateway" / "main.py"
             main.write_text(main.read_text() + '\nraise RuntimeError("a release gone wrong")\n')

@@ -1,4 +1,4 @@
-"""`python -m worker.bullmq`."""
+"""`python -m sluice.worker.bullmq`."""
 
 from sluice.worker.bullmq.main import main
 

@@ -234,7 +234,7 @@ class BullMQWorker:
         return f"locks of {', '.join(queues)} are not renewed" if queues else ""
 
     def readings(self) -> list[BullmqReading]:
-        """State and counters for the heartbeat. (`python -m worker.bullmq` sends none.)"""
+        """State and counters for the heartbeat. (`python -m sluice.worker.bullmq` sends none.)"""
         from sluice.common.observability.heartbeats import BullmqReading
 
         names = {each.name for each in fields(BullmqReading)}

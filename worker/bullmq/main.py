@@ -1,4 +1,4 @@
-"""`python -m worker.bullmq`: a worker for BullMQ queues only.
+"""`python -m sluice.worker.bullmq`: a worker for BullMQ queues only.
 
 With WORKER_HANDLERS it has only these handlers and loads only what they need. Without, it has the
 built-in handlers and the services that they need.
@@ -93,5 +93,5 @@ def run(settings: WorkerSettings) -> int:
 
 
 def main() -> None:
-    """Entry point of `python -m worker.bullmq`."""
+    """Entry point of `python -m sluice.worker.bullmq`."""
     runtime.run_process(lambda: load_settings(WorkerSettings), run)

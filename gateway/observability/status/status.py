@@ -176,7 +176,7 @@ class StatusView(BaseModel):
 
     status: Level = Field(description="The worst status of all checks.")
     version: str = Field(description="Version of the API.", examples=["1"])
-    release_id: str = Field(alias="releaseId", examples=["0.1.0"])
+    release_id: str = Field(alias="releaseId", examples=["0.2.0"])
     description: str = "Sluice gateway"
     output: str | None = Field(None, description="Problems found; absent if there are none.")
     uptime_s: float = Field(description="Seconds since this gateway started.")

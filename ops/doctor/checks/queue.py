@@ -108,7 +108,7 @@ def group(machine: Machine) -> Finding:
 @check(
     "queue.workers",
     "at least one worker is connected, and workers accept jobs",
-    "`sudo systemctl start redis-echo-worker`, or `python -m worker`",
+    "`sudo systemctl start redis-echo-worker`, or `python -m sluice.worker`",
 )
 def workers(machine: Machine) -> Finding:
     alive = machine.queue.workers

@@ -11,6 +11,7 @@ import pytest
 
 from sluice.common.observability.heartbeats import Heartbeat
 from sluice.common.settings.worker import WorkerSettings
+from sluice.common.version import VERSION
 from sluice.ops.doctor.finding import Check, CheckSkipped, Finding, Health
 from sluice.ops.doctor.machine import NOT_FOUND, Disk, Machine, Output, Runner
 from sluice.ops.doctor.redis_server import RedisServer
@@ -141,7 +142,7 @@ class Queue:
 
     def beat(self, name: str = "w1", **values: Any) -> None:
         now_ms = int(time.time() * 1000)
-        values = {"version": "0.1.0", "max_inflight": 4, "seen_ms": now_ms, **values}
+        values = {"version": VERSION, "max_inflight": 4, "seen_ms": now_ms, **values}
         heartbeat = Heartbeat(consumer=name, **values).to_json()
         self.client.set(self.keys[0].worker(name), heartbeat, ex=60)
         self.client.zadd(self.keys[0].workers, {name: now_ms})

@@ -110,7 +110,7 @@ def test_problems_are_reported_by_name(installation: Installation) -> None:
         client.xgroup_delconsumer("jobs:stream", "workers", "w1")  # as if that were long ago
     found = wrong(installation.examine())
     assert set(found) == {"queue.workers"}
-    assert "python -m worker.echo_worker" in found["queue.workers"]["fix"]
+    assert "python -m sluice.worker.echo_worker" in found["queue.workers"]["fix"]
     installation.worker = installation.start_worker()
     installation.wait_for_worker()
 
@@ -118,7 +118,7 @@ def test_problems_are_reported_by_name(installation: Installation) -> None:
     installation.gateway.stop()
     found = wrong(installation.examine())
     assert set(found) == {"gateway.answers"}
-    assert "python -m gateway" in found["gateway.answers"]["fix"]
+    assert "python -m sluice.gateway" in found["gateway.answers"]["fix"]
 
 
 @SLOW

@@ -17,15 +17,21 @@ ROOT = Path(__file__).parents[3]
 
 
 class Process:
-    """`python -m module` with nothing but the given environment."""
+    """`python -m module` with nothing but the given environment.
 
-    def __init__(self, module: str, log: Path, **environment: object) -> None:
+    Another Python than that of the tests has its own Sluice; this one uses the source tree.
+    """
+
+    def __init__(
+        self, module: str, log: Path, python: str = sys.executable, **environment: object
+    ) -> None:
         self._log = log
         own = {name.upper(): str(value) for name, value in environment.items()}
-        path = os.pathsep.join([own.pop("PYTHONPATH", ""), str(ROOT)]).strip(os.pathsep)
+        tree = [str(ROOT)] if python == sys.executable else []
+        path = os.pathsep.join([own.pop("PYTHONPATH", ""), *tree]).strip(os.pathsep)
         with log.open("wb") as output:
             self.popen = subprocess.Popen(
-                [sys.executable, "-m", module],
+                [python, "-m", module],
                 env={"PATH": os.environ["PATH"], "PYTHONPATH": path, **own},
                 cwd=log.parent,
                 stdin=subprocess.DEVNULL,

@@ -80,12 +80,12 @@ UPLOAD_MISSING: Final = ProcessingFailure(
 JOB_LOST: Final = ProcessingFailure(
     ErrorCode.INTERNAL_ERROR,
     "its core job ended without a result or is gone: Redis lost it, it expired while waiting, "
-    "or a worker without image support took it. Run every worker with `python -m worker`, then "
-    "upload it again",
+    "or a worker without image support took it. Run every worker with `python -m sluice.worker`, "
+    "then upload it again",
 )
 ECHO_WORKER: Final = ProcessingFailure(
     ErrorCode.INTERNAL_ERROR,
-    "an echo worker cannot process images; run `python -m worker` instead "
+    "an echo worker cannot process images; run `python -m sluice.worker` instead "
     '(`make run ARGS="--worker real"`), then upload it again',
 )
 

@@ -78,7 +78,7 @@ def parse_job_error(raw: bytes) -> dict[str, str]:
 
 
 _ECHO_WORKER: Final = (
-    "an echo worker cannot run workflow steps; run `python -m worker` instead "
+    "an echo worker cannot run workflow steps; run `python -m sluice.worker` instead "
     '(`make run ARGS="--worker real"`), then execute the step again'
 )
 

@@ -47,7 +47,7 @@ _STEP_LOST: Final = error_entry(
     WorkflowError.STEP_LOST.value,
     "the step's core job ended without a result or is gone: Redis lost it, it expired while "
     "waiting (DEFAULT_TTL_S), or a worker without workflow support took it. Run every worker with "
-    "`python -m worker`, then execute the step again",
+    "`python -m sluice.worker`, then execute the step again",
 )
 
 

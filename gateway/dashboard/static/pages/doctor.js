@@ -17,7 +17,7 @@ const FIXES = {
   ],
   workers: [
     [/takes no jobs/, "sluice worker ls", "The worker continues when memory and temperature allow it, or when the queue is resumed.", "/ui/queues"],
-    [/./, "systemctl start redis-echo-worker", "Without systemd: python -m worker."],
+    [/./, "systemctl start redis-echo-worker", "Without systemd: python -m sluice.worker."],
   ],
   queue: [[/./, "sluice top", "Start more workers, or raise MAX_INFLIGHT.", "/ui/queues"]],
   dead_letters: [[/./, "sluice dlq ls", "Fix the cause, then redrive.", "/ui/dead"]],

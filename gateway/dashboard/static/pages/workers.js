@@ -46,7 +46,7 @@ export default async function page() {
 
 function workerCards(workers) {
   if (!workers.length) {
-    return h("p", { class: "card empty" }, "No workers connected. Jobs are accepted and wait. Start a worker with ", h("code", null, "python -m worker"), ".");
+    return h("p", { class: "card empty" }, "No workers connected. Jobs are accepted and wait. Start a worker with ", h("code", null, "python -m sluice.worker"), ".");
   }
   return h("div", { class: "grid workers" }, workers.map(workerCard));
 }

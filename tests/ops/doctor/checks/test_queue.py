@@ -12,6 +12,7 @@ from sluice.common.jobs.audit.report import AuditReport, Violation, store_report
 from sluice.common.jobs.audit.rules import Rule
 from sluice.common.redis.connection import async_client
 from sluice.common.settings.worker import WorkerSettings
+from sluice.common.version import VERSION
 from sluice.ops.doctor.checks import queue as checks
 from sluice.ops.doctor.finding import CheckSkipped, Health
 from tests.ops.doctor.machines import Queue, expect, expect_skipped, finding_of
@@ -70,7 +71,7 @@ def test_jobs_without_workers(queue: Queue) -> None:
     queue.expect(checks.group, Health.FAIL)
     queue.expect(checks.waiting, Health.FAIL)
     found = queue.expect(checks.workers, Health.FAIL, seen="1 job waiting")
-    assert found.fix.startswith("python -m worker.echo_worker")
+    assert found.fix.startswith("python -m sluice.worker.echo_worker")
 
 
 @pytest.mark.parametrize(
@@ -186,7 +187,7 @@ def test_worker_versions(queue: Queue) -> None:
     queue.beat()
     queue.expect(checks.versions, Health.OK)
     queue.beat("w2", version="0.0.9")
-    queue.expect(checks.versions, Health.WARN, seen="0.0.9, 0.1.0")
+    queue.expect(checks.versions, Health.WARN, seen=f"0.0.9, {VERSION}")
 
 
 def test_lanes_belong_to_the_queue(server: RealServer) -> None:

@@ -64,7 +64,7 @@ async def test_an_echo_worker_fails_images_at_once(imagers: ImageMaker, tmp_path
     worker = await imagers(registry=registry)
     image_id = await worker.upload()
     record = await worker.failed(image_id, "INTERNAL_ERROR")
-    for words in ("echo worker", "python -m worker"):
+    for words in ("echo worker", "python -m sluice.worker"):
         assert words in record.failure.error_message
     assert (await worker.error(record.job_id))["kind"] == "image_failed"
     await worker.run_job(task="chat")

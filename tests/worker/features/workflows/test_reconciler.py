@@ -65,7 +65,7 @@ async def test_a_step_whose_core_job_ended_without_it_fails(flows: FlowMaker) ->
         record = await worker.step(job_id, "gather")
         assert record.status.value == "failed"
         assert record.errors[0]["code"] == "step_lost"
-        assert "python -m worker" in record.errors[0]["message"]
+        assert "python -m sluice.worker" in record.errors[0]["message"]
         assert (await worker.snapshot(job_id)).status.value == "failed"
     assert list((await worker.step(failed, "gather")).errors) == [
         {"code": "step_failed", "message": "given up", "kind": "attempts_exhausted"}
@@ -256,7 +256,7 @@ UNDO: dict[str, Any] = {"workflow_job_id": "wf_20260214_001", "undo_token": "und
 
 @pytest.mark.fakeredis_only
 async def test_an_echo_worker_fails_a_step_with_a_remedy(flows: FlowMaker) -> None:
-    registry = Registry()  # as in `python -m worker.echo_worker`
+    registry = Registry()  # as in `python -m sluice.worker.echo_worker`
     echo.register(registry)
     job_failure.register(registry)
     worker = await flows(registry=registry)
@@ -265,7 +265,7 @@ async def test_an_echo_worker_fails_a_step_with_a_remedy(flows: FlowMaker) -> No
     assert ended.status.value == "failed"
     [error] = ended.errors
     assert error["code"] == "step_failed"
-    assert "`python -m worker`" in error["message"]
+    assert "`python -m sluice.worker`" in error["message"]
     [other] = await worker.post(task="tool", payload=b'{"tool":"roll"}')
     assert await worker.settled(other) == b"done"
     core_job = await worker.run_tool("undo", UNDO, b"error")
