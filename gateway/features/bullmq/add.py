@@ -8,7 +8,9 @@ from typing import Any, Final, NamedTuple
 from starlette.requests import Request
 
 from sluice.common import codec
-from sluice.common.contracts.bullmq import BullAnswer
+from sluice.common.contracts.bullmq import BullAnswer, BullOpt
+from sluice.common.contracts.jobs import Option
+from sluice.common.features.bullmq.job import has_tenant_mark
 from sluice.common.features.bullmq.queue import AddResult, BullQueue, NewBullJob
 from sluice.common.observability import logs
 from sluice.common.text import plural
@@ -96,6 +98,10 @@ def _new_job(
         opts["jobId"] = job_id
     if caller.tail and "deduplication" in opts:
         opts["deduplication"]["id"] += "-" + caller.tail
+    rights = _rights(caller)
+    if rights or has_tenant_mark(job_id):
+        # Without it a worker would treat a job with such an id as that of an unknown tenant.
+        opts[BullOpt.SLUICE] = rights
     return NewBullJob(
         wanted.name, data, opts, job_id, fingerprint, settings.idempotency_ttl_s * 1000
     )
@@ -108,13 +114,23 @@ def _check_caller(caller: Caller, name: str) -> None:
         allowed = ", ".join(sorted(caller.tasks))
         detail = f"This API key is not allowed to add this job; allowed: {allowed}."
         raise Problem(403, "task_not_allowed", detail)
-    if caller.limits is not None or caller.tools is not None:
+    if caller.limits is not None:
         raise Problem(
             403,
             "key_limited",
-            "This API key has a rate, a quota or a list of tools, which cannot be enforced in "
-            "BullMQ queues. Use a key without them.",
+            "This API key has a rate or a quota, which cannot be enforced in BullMQ queues. Use a "
+            "key without them.",
         )
+
+
+def _rights(caller: Caller) -> dict[str, Any]:
+    """The tenant of the job and the tools that it may use, for Sluice workers."""
+    rights: dict[str, Any] = {}
+    if caller.tenant:
+        rights[Option.TENANT] = caller.tenant
+    if caller.tools is not None:
+        rights[Option.TOOLS] = sorted(caller.tools)
+    return rights
 
 
 def _job_id(caller: Caller, wanted: str | None, key: str | None, queues: BullQueues) -> str:

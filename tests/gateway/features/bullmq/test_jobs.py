@@ -10,6 +10,7 @@ import pytest
 
 from sluice.common.contracts.access import Scope
 from sluice.common.contracts.bullmq import BullKeys
+from sluice.worker.bullmq.job import LockedJob
 from tests.support.gateway.access import bearer, key_for
 from tests.support.gateway.asgi import Answer, Client
 from tests.support.gateway.bullmq import QUEUES, QueueApi
@@ -273,8 +274,43 @@ async def test_a_queue_stream_has_only_jobs_of_the_tenant(api: QueueApi) -> None
     assert {json.loads(block.data)["data"]["jobId"] for block in blocks if block} == {job_id}
 
 
+async def permissions_of(api: QueueApi, job_id: str) -> tuple[str | None, tuple[str, ...] | None]:
+    """Tenant and tools with which a Sluice worker runs a stored job."""
+    pairs = await api.gateway.redis.hgetall(api.keys.job(job_id))
+    flat = [part for pair in pairs.items() for part in pair]
+    options = LockedJob.from_hash(flat, job_id, "token").options.request.options
+    return options.tenant, options.tools
+
+
+async def test_a_job_carries_the_tenant_and_the_tools_of_its_key(api: QueueApi) -> None:
+    two = ("calculator", "files.read")
+    cases: tuple[tuple[dict[str, Any], str | None, tuple[str, ...] | None], ...] = (
+        ({"tenant": "own"}, "own", None),
+        ({"tenant": "other", "tools": two[::-1]}, "other", two),
+        ({"tools": ()}, None, ()),
+        ({}, None, None),
+    )
+    for number, (spec, tenant, tools) in enumerate(cases):
+        key = await key_for(api.gateway, **spec)
+        for opts in ({}, {"jobId": f"mine{number}"}, {"deduplication": {"id": f"d{number}"}}):
+            answer = await api.post({"name": "chat", "opts": opts}, bearer(key))
+            assert await permissions_of(api, answer.json()["id"]) == (tenant, tools), (spec, opts)
+    plain = json.loads((await api.fields(await api.add({"jobId": "plain"})))["opts"])
+    assert "sluice" not in plain, "a job without permissions is as BullMQ's own"
+
+
+async def test_an_operators_job_may_have_an_id_that_looks_like_a_tenants(api: QueueApi) -> None:
+    job_id = "0b51e4a8-6f0e-4b4c-9d5e-3413caa70e29"
+    assert await api.add({"jobId": job_id}) == job_id
+    assert await permissions_of(api, job_id) == (None, None)
+    fields = await api.fields(job_id)
+    assert json.loads(fields["opts"])["sluice"] == {}
+    await api.gateway.redis.hset(api.keys.job(job_id), "opts", "{}")  # as by an older gateway
+    assert await permissions_of(api, job_id) == ("?", ())
+
+
 async def test_limits_of_keys_are_enforced_or_the_key_is_rejected(api: QueueApi) -> None:
-    for spec in ({"rate_per_min": 60}, {"max_jobs": 5}, {"tools": ("calculator",)}):
+    for spec in ({"rate_per_min": 60}, {"max_jobs": 5}):
         key = await key_for(api.gateway, **spec)
         check_problem(await api.post({"name": "a"}, bearer(key)), 403, "key_limited")
     key = await key_for(api.gateway, tasks=("chat",))
@@ -298,6 +334,7 @@ INVALID_OPTIONS: dict[str, tuple[Any, ...]] = {
     "deduplication": ({}, {"id": "", "ttl": 1}, {"id": "d", "ttl": -1}),
     "repeat": ({"every": 1000},),
     "parent": ({"id": "1", "queue": "bull:other"},),
+    "sluice": ({}, {"tenant": "other"}, {"tools": ["calculator"]}),
 }
 NO_JOBS: list[Any] = [
     *([], {}, {"data": {}}, {"name": ""}, {"name": "x" * 257}, {"name": 7}, {"name": "a\0"}),
