@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from types import NoneType
 from typing import Any, Final, NamedTuple
 
 from starlette.requests import Request
@@ -15,7 +16,12 @@ from sluice.common.features.bullmq.queue import AddResult, BullQueue, NewBullJob
 from sluice.common.observability import logs
 from sluice.common.text import plural
 from sluice.gateway.auth.callers import Caller, caller_of
-from sluice.gateway.features.bullmq.models import AddOutcome, AddRequest, is_job_id
+from sluice.gateway.features.bullmq.models import (
+    AddOutcome,
+    AddRequest,
+    BullJobOptions,
+    is_job_id,
+)
 from sluice.gateway.features.bullmq.queues import BullQueues, bullmq_of
 from sluice.gateway.http.headers import checked_idempotency_key
 from sluice.gateway.http.problems import FieldProblem, Problem, retry_headers
@@ -73,6 +79,8 @@ def _new_job(
     """Check everything that can be checked without Redis."""
     settings = state.settings
     _check_caller(caller, wanted.name)
+    if not caller.sees_all:
+        _check_tenant_options(wanted.opts)
     if isinstance(wanted.data, dict):
         check_reserved_tools(wanted.data)
     data = codec.dumps(wanted.data)
@@ -120,6 +128,31 @@ def _check_caller(caller: Caller, name: str) -> None:
             "key_limited",
             "This API key has a rate or a quota, which cannot be enforced in BullMQ queues. Use a "
             "key without them.",
+        )
+
+
+def _check_tenant_options(opts: BullJobOptions) -> None:
+    """Raise a problem if a tenant's job would affect jobs of other tenants: BullMQ removes finished
+    jobs of the whole queue, and runs jobs of all tenants in one order."""
+    faults = [
+        FieldProblem(
+            pointer=f"/opts/{name}", detail="Input should be true or false, for this job only"
+        )
+        for name in ("removeOnComplete", "removeOnFail")
+        if not isinstance(getattr(opts, name), (bool, NoneType))
+    ]
+    faults += [
+        FieldProblem(pointer=f"/opts/{name}", detail="Input should be absent: it orders all jobs")
+        for name in ("priority", "lifo")
+        if getattr(opts, name)
+    ]
+    if faults:
+        raise Problem(
+            403,
+            "option_not_allowed",
+            "This API key belongs to a tenant, whose jobs must not affect those of other tenants. "
+            f"{faults[0].pointer}: {faults[0].detail}.",
+            faults,
         )
 
 

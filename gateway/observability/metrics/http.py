@@ -32,6 +32,7 @@ REJECTION_REASONS: Final[Mapping[str, str]] = {
     "insufficient_scope": "auth",
     "task_not_allowed": "auth",
     "key_limited": "auth",
+    "option_not_allowed": "auth",
     "upload_token_required": "auth",
     "invalid_upload_token": "auth",
     "upload_token_expired": "auth",

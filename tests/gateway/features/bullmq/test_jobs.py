@@ -261,6 +261,36 @@ async def test_tenants_do_not_see_jobs_of_other_tenants(api: QueueApi) -> None:
     check_problem(await api.get(numbered, own_key), 404, "job_not_found")
 
 
+FORBIDDEN_OPTIONS: dict[str, tuple[Any, ...]] = {
+    "removeOnComplete": (0, 5, {"count": 1}, {"age": 1}, {}),
+    "removeOnFail": (1, {"count": 1, "age": 60, "limit": 9}),
+    "priority": (1, 2_097_151),
+    "lifo": (True,),
+}
+
+
+async def test_a_tenants_job_cannot_affect_other_jobs(api: QueueApi) -> None:
+    own_key = await key_for(api.gateway, tenant="own")
+    for name, values in FORBIDDEN_OPTIONS.items():
+        for value in values:
+            answer = await api.post({"name": "a", "opts": {name: value}}, bearer(own_key))
+            problem = check_problem(answer, 403, "option_not_allowed")
+            assert [fault["pointer"] for fault in problem["errors"]] == [f"/opts/{name}"]
+            assert f"/opts/{name}" in problem["detail"]
+    assert await api.gateway.redis.keys("bull:*") == []
+    harmless = {"removeOnComplete": True, "removeOnFail": False, "priority": 0, "lifo": False}
+    answer = await api.post({"name": "a", "opts": harmless}, bearer(own_key))
+    assert answer.status == 202
+    operators = (
+        await key_for(api.gateway),
+        await key_for(api.gateway, tenant="own", scopes=(Scope.ADMIN.value,)),
+    )
+    for key in operators:
+        for name, values in FORBIDDEN_OPTIONS.items():
+            opts = {name: values[-1]}
+            assert (await api.post({"name": "a", "opts": opts}, bearer(key))).status == 202
+
+
 async def test_a_queue_stream_has_only_jobs_of_the_tenant(api: QueueApi) -> None:
     own_key = await key_for(api.gateway, tenant="own")
     other_key = await key_for(api.gateway, tenant="other")
