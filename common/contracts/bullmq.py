@@ -108,6 +108,9 @@ class BullOpt:
     REPEAT_KEY: Final = "repeatJobKey"
     JOB_ID: Final = "jobId"
     TIMESTAMP: Final = "timestamp"
+    #: Added by Sluice's gateway: tenant and tools of the caller, with the members of `Option`.
+    #: BullMQ passes it on unchanged. Clients of the gateway cannot set it.
+    SLUICE: Final = "sluice"
 
 
 class BullCallOpt:

@@ -86,9 +86,10 @@ class JobOptions:
             options = codec.loads(raw)
         except ValueError:
             options = None
+        tenant, tools = parse_permissions(options)
         if not isinstance(options, dict):
-            return cls(tenant=UNKNOWN_TENANT, tools=())
-        tenant, tools, lane = _tenant(options), _tools(options), _lane(options)
+            return cls(tenant=tenant, tools=tools)
+        lane = _lane(options)
         try:
             timeout_s = options.get(Option.TIMEOUT_S)
             backoff = options.get(Option.BACKOFF)
@@ -115,6 +116,13 @@ def _backoff(options: object) -> Backoff:
             if field in options
         }
     )
+
+
+def parse_permissions(options: object) -> tuple[str | None, tuple[str, ...] | None]:
+    """Tenant and tools in stored options; invalid options grant no permissions."""
+    if not isinstance(options, dict):
+        return UNKNOWN_TENANT, ()
+    return _tenant(options), _tools(options)
 
 
 def _tenant(options: dict[str, Any]) -> str | None:

@@ -12,15 +12,15 @@ from urllib.parse import quote
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sluice.common.observability import logs
+from sluice.gateway.events.slots import STREAM_SLOT
 from sluice.gateway.features.images.upload.sink import FORM_BYTES
-from sluice.gateway.http import paths as workflow
 from sluice.gateway.http.body import TOO_LARGE, Body, DiscardLimits
-from sluice.gateway.http.paths import is_image_upload
-from sluice.gateway.http.problems import Problem, store_unavailable
+from sluice.gateway.http.paths import DASHBOARD_SESSION, is_image_upload, may_have_document
+from sluice.gateway.http.problems import Problem, gateway_stopping
 from sluice.gateway.http.security import (
-    DOCUMENTS_PREFIX,
     HostPolicy,
     OriginPolicy,
+    check_path,
     effective_method,
     missing_security_headers,
     require_single_header,
@@ -32,8 +32,9 @@ log = logging.getLogger("sluice.gateway.access")
 
 #: Statuses of requests that were not authenticated or not authorised.
 AUTH_REFUSALS = (401, 403)
-#: Paths below which a body may be as long as a document.
-LONG_BODY_PREFIXES = (DOCUMENTS_PREFIX, workflow.WORKFLOW_PREFIX)
+#: Most bytes of a request to sign in to the dashboard, and seconds for them to arrive.
+SIGN_IN_BYTES = 1024
+SIGN_IN_TIMEOUT_S = 2.0
 #: Seconds for which the rest of a refused upload is read, so that the client receives the error.
 UPLOAD_DISCARD_S = 30.0
 _CLOSE = (b"connection", b"close")
@@ -81,7 +82,7 @@ class RequestMiddleware:
         answered = 0.0
         status = 0
         upload = is_image_upload(scope["method"], scope["path"])
-        body = self._body(scope["path"], receive, upload=upload)
+        body = self._body(scope, receive, upload=upload)
         by_origin = self._origins.default_headers
 
         async def send_with_id(message: Message) -> None:
@@ -116,6 +117,7 @@ class RequestMiddleware:
                 require_single_header(scope, b"host")
                 require_single_header(scope, b"origin")
             self._hosts.check(scope, headers.get(b"host"))
+            check_path(scope["path"])
             app = self._app
             if b"origin" in headers or b"sec-fetch-site" in headers:
                 by_origin = self._origins.check(effective_method(scope), headers)
@@ -125,12 +127,10 @@ class RequestMiddleware:
         except Problem as problem:
             await self._answer(problem, scope, receive, send_with_id, status)
         except asyncio.CancelledError:
-            # The server cancels requests that delay its shutdown; the client should retry.
             if status:
                 raise
             body.give_up()
-            stopping = store_unavailable("this gateway is stopping")
-            await self._answer(stopping, scope, receive, send_with_id, status)
+            await self._answer(gateway_stopping(), scope, receive, send_with_id, status)
         except Exception:
             log.exception("%s %s failed", scope["method"], quote(scope["path"]))
             internal_error = Problem(
@@ -140,17 +140,21 @@ class RequestMiddleware:
             )
             await self._answer(internal_error, scope, receive, send_with_id, status)
         finally:
+            if STREAM_SLOT in scope:
+                scope[STREAM_SLOT].release()
             numbers.record_response(scope, status, (answered or time.perf_counter()) - started)
         if log.isEnabledFor(logging.INFO):
             ms = (time.perf_counter() - started) * 1000
             source = _remote_address(scope) if status in AUTH_REFUSALS else ""
             log.info("%s %s %d %.1fms%s", scope["method"], quote(scope["path"]), status, ms, source)
 
-    def _body(self, path: str, receive: Receive, *, upload: bool) -> Body:
+    def _body(self, scope: Scope, receive: Receive, *, upload: bool) -> Body:
         if upload:
             bounds = self._max_upload_bytes, self._upload_timeout_s
             return Body(receive, *bounds, self._upload_discard)
-        is_long = path.startswith(LONG_BODY_PREFIXES)
+        if scope["path"] == DASHBOARD_SESSION:  # read before it is known whose request it is
+            return Body(receive, SIGN_IN_BYTES, min(SIGN_IN_TIMEOUT_S, self._body_timeout_s))
+        is_long = may_have_document(scope["method"], scope["path"])
         most = self._max_document_bytes if is_long else self._max_body_bytes
         return Body(receive, most, self._body_timeout_s)
 
@@ -159,7 +163,7 @@ class RequestMiddleware:
         problem: Problem, scope: Scope, receive: Receive, send: Send, status: int
     ) -> None:
         if not status:  # no response was sent yet
-            await problem.response(scope["path"])(scope, receive, send)
+            await problem.response(scope)(scope, receive, send)
 
 
 def _remote_address(scope: Scope) -> str:

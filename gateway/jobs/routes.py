@@ -84,7 +84,7 @@ async def _cancel(request: Request, job_id: str, wanted: CancelRequest, wait_s: 
     settings = state.settings
     data = codec.dumps(wanted.model_dump(exclude_none=True))
     caller = caller_of(request)
-    if caller.key_id and not caller.owns(job_id):
+    if not caller.owns(job_id):
         await state.access.record(request, AuditAction.JOB_CANCEL, job_id)
     crashpoints.reach(CrashPoint.BEFORE_CANCEL)
     reply = await state.store.cancel(job_id, settings.worker_group, data, settings.job_ttl_s)
@@ -128,7 +128,7 @@ async def watch_job(request: Request) -> Response:
             return Response(None, 204)
         # An id from before a FLUSHALL or a restored backup may lie beyond the stream's end.
         after = min(after, last.position if last is not None else (0, 0))
-    check_streams(state)
+    check_streams(request)
     facts = {JobField.JOB_ID: job.job_id, JobField.STATUS: job.status}
     if after is not None:
         state.hub.metrics.resumes += 1

@@ -14,6 +14,7 @@ VIDEO = {
     "script": {"title": "My Video", "scenes": [{"sceneNumber": 1, "voiceover": "Welcome"}]},
     "userImageUrls": ["https://example.com/img1.jpg"],
 }
+UUID = "550e8400-e29b-41d4-a716-446655440000"
 EXPONENTIAL = {"type": "exponential", "delay": 100}
 
 
@@ -40,7 +41,8 @@ def test_the_job_of_the_seed_completes(site: Site, queue: str) -> None:
 
 
 def test_node_runs_a_job_submitted_over_http(site: Site, node_queue: str) -> None:
-    job_id = site.post(node_queue, "progress", {"ä": "🎬", "long": "x" * 190_000}, priority=1)
+    data, given = {"ä": "🎬", "long": "x" * 190_000}, {"jobId": UUID, "priority": 1}
+    job_id = site.post(node_queue, "progress", data, **given)
     with site.stream(f"{node_queue}/jobs/{job_id}/events") as blocks:
         events = [block.event for block in blocks]
     assert events == ["hello", "added", "waiting", "active", *["progress"] * 4, "completed"]
@@ -50,3 +52,11 @@ def test_node_runs_a_job_submitted_over_http(site: Site, node_queue: str) -> Non
     theirs = site.node.job(node_queue, job_id)
     for field in ("returnvalue", "data", "attemptsMade", "processedOn", "finishedOn", "priority"):
         assert job[field] == theirs[field], field
+    assert theirs["opts"]["sluice"] == {}, "added by the gateway, because the id is a UUID"
+
+
+def test_node_keeps_the_permissions_of_a_job(site: Site, queue: str) -> None:
+    node, permissions = site.node, {"tenant": "shop", "tools": ["calculator"]}
+    job_id = node.add(queue, "echo", jobId=UUID, sluice=permissions)
+    node.finished(queue, job_id)
+    assert node.job(queue, job_id)["opts"]["sluice"] == permissions

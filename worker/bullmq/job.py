@@ -10,7 +10,8 @@ from typing import Any, Final
 from sluice.common import codec
 from sluice.common.contracts.bullmq import BullCallOpt, BullField, BullOpt
 from sluice.common.contracts.jobs import TTL_MAX_S
-from sluice.common.jobs.options import Backoff, JobOptions
+from sluice.common.features.bullmq.job import has_tenant_mark
+from sluice.common.jobs.options import Backoff, JobOptions, parse_permissions
 from sluice.common.jobs.store import Lease
 from sluice.worker.errors import InvalidPayload, JobError, UnknownTask
 from sluice.worker.execution.outcome import RequestOptions
@@ -80,7 +81,7 @@ class LockedJob:
         """Parse a reply of HGETALL. Invalid fields become neutral values."""
         fields = dict(zip(pairs[::2], pairs[1::2]))
         opts = fields.get(_OPTS, b"{}")
-        options = parse_options(opts)
+        options = parse_options(opts, has_tenant_mark(job_id))
         number, text = codec.parse_int, codec.decode_text
         return cls(
             job_id,
@@ -105,17 +106,25 @@ class LockedJob:
 
 
 @lru_cache(maxsize=512)
-def parse_options(opts: bytes) -> BullMQOptions:
-    """Parse `opts`. Cached, because most jobs of a queue have the same options."""
+def parse_options(opts: bytes, is_marked: bool = False) -> BullMQOptions:
+    """Parse `opts`. Cached, because most jobs of a queue have the same options.
+
+    `is_marked`: the job's id has the mark of a tenant. The gateway names the tenant of each such
+    job; without that, the job is treated as that of an unknown tenant.
+    """
     try:
         given = codec.loads_node(opts)
     except ValueError:
         given = None
     given = given if isinstance(given, dict) else {}
+    rights = given.get(BullOpt.SLUICE, None if is_marked else {})
     attempts = _non_negative(given.get(BullOpt.ATTEMPTS)) or 0
     lines = _non_negative(given.get(BullOpt.KEEP_LOGS))
     traceparent = _traceparent(given.get(BullOpt.TELEMETRY))
-    options = JobOptions(backoff=parse_backoff(given), traceparent=traceparent)
+    tenant, tools = parse_permissions(rights)
+    options = JobOptions(
+        backoff=parse_backoff(given), traceparent=traceparent, tenant=tenant, tools=tools
+    )
     return BullMQOptions(
         attempts,
         _non_negative(given.get(BullOpt.DELAY)) or 0,

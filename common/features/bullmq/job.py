@@ -7,8 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sluice.common import codec
+from sluice.common.contracts.access import TAIL_DIGITS
 from sluice.common.contracts.bullmq import BullField, BullState
 
+#: The end of a tenant's job id. Any UUID has it, too: only the gateway knows the tenants.
+_TENANT_MARK = re.compile(rf"-[0-9a-f]{{{TAIL_DIGITS}}}\Z")
 _ENDED = frozenset((BullState.COMPLETED, BullState.FAILED))
 
 
@@ -86,6 +89,11 @@ class BullJob:
             processed_by=text_if_any(BullField.PROCESSED_BY),
             parent_key=text_if_any(BullField.PARENT_KEY),
         )
+
+
+def has_tenant_mark(job_id: str) -> bool:
+    """True if the job may be that of a tenant, by its id."""
+    return _TENANT_MARK.search(job_id) is not None
 
 
 _QUEUE = re.compile(r"\A[^:\s,]{1,128}\Z")

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import hashlib
+from types import NoneType
 from typing import Any, Final, NamedTuple
 
 from starlette.requests import Request
 
 from sluice.common import codec
-from sluice.common.contracts.bullmq import BullAnswer
+from sluice.common.contracts.bullmq import BullAnswer, BullOpt
+from sluice.common.contracts.jobs import Option
+from sluice.common.features.bullmq.job import has_tenant_mark
 from sluice.common.features.bullmq.queue import AddResult, BullQueue, NewBullJob
 from sluice.common.observability import logs
 from sluice.common.text import plural
 from sluice.gateway.auth.callers import Caller, caller_of
-from sluice.gateway.features.bullmq.models import AddOutcome, AddRequest, is_job_id
+from sluice.gateway.features.bullmq.models import (
+    AddOutcome,
+    AddRequest,
+    BullJobOptions,
+    is_job_id,
+)
 from sluice.gateway.features.bullmq.queues import BullQueues, bullmq_of
 from sluice.gateway.http.headers import checked_idempotency_key
 from sluice.gateway.http.problems import FieldProblem, Problem, retry_headers
@@ -71,6 +79,8 @@ def _new_job(
     """Check everything that can be checked without Redis."""
     settings = state.settings
     _check_caller(caller, wanted.name)
+    if not caller.sees_all:
+        _check_tenant_options(wanted.opts)
     if isinstance(wanted.data, dict):
         check_reserved_tools(wanted.data)
     data = codec.dumps(wanted.data)
@@ -96,6 +106,10 @@ def _new_job(
         opts["jobId"] = job_id
     if caller.tail and "deduplication" in opts:
         opts["deduplication"]["id"] += "-" + caller.tail
+    rights = _rights(caller)
+    if rights or has_tenant_mark(job_id):
+        # Without it a worker would treat a job with such an id as that of an unknown tenant.
+        opts[BullOpt.SLUICE] = rights
     return NewBullJob(
         wanted.name, data, opts, job_id, fingerprint, settings.idempotency_ttl_s * 1000
     )
@@ -108,13 +122,48 @@ def _check_caller(caller: Caller, name: str) -> None:
         allowed = ", ".join(sorted(caller.tasks))
         detail = f"This API key is not allowed to add this job; allowed: {allowed}."
         raise Problem(403, "task_not_allowed", detail)
-    if caller.limits is not None or caller.tools is not None:
+    if caller.limits is not None:
         raise Problem(
             403,
             "key_limited",
-            "This API key has a rate, a quota or a list of tools, which cannot be enforced in "
-            "BullMQ queues. Use a key without them.",
+            "This API key has a rate or a quota, which cannot be enforced in BullMQ queues. Use a "
+            "key without them.",
         )
+
+
+def _check_tenant_options(opts: BullJobOptions) -> None:
+    """Raise a problem if a tenant's job would affect jobs of other tenants: BullMQ removes finished
+    jobs of the whole queue, and runs jobs of all tenants in one order."""
+    faults = [
+        FieldProblem(
+            pointer=f"/opts/{name}", detail="Input should be true or false, for this job only"
+        )
+        for name in ("removeOnComplete", "removeOnFail")
+        if not isinstance(getattr(opts, name), (bool, NoneType))
+    ]
+    faults += [
+        FieldProblem(pointer=f"/opts/{name}", detail="Input should be absent: it orders all jobs")
+        for name in ("priority", "lifo")
+        if getattr(opts, name)
+    ]
+    if faults:
+        raise Problem(
+            403,
+            "option_not_allowed",
+            "This API key belongs to a tenant, whose jobs must not affect those of other tenants. "
+            f"{faults[0].pointer}: {faults[0].detail}.",
+            faults,
+        )
+
+
+def _rights(caller: Caller) -> dict[str, Any]:
+    """The tenant of the job and the tools that it may use, for Sluice workers."""
+    rights: dict[str, Any] = {}
+    if caller.tenant:
+        rights[Option.TENANT] = caller.tenant
+    if caller.tools is not None:
+        rights[Option.TOOLS] = sorted(caller.tools)
+    return rights
 
 
 def _job_id(caller: Caller, wanted: str | None, key: str | None, queues: BullQueues) -> str:

@@ -24,8 +24,8 @@ _EXAMPLE_EVENT = (
 ADD: dict[str, Any] = {
     "responses": problem_responses(
         _400="The body is not JSON or nested too deeply, or the Idempotency-Key is invalid.",
-        _403="The key is not allowed to add jobs of this name, or has limits that cannot be "
-        "enforced in BullMQ queues.",
+        _403="The key is not allowed to add jobs of this name, has limits that cannot be "
+        "enforced in BullMQ queues, or belongs to a tenant whose job would affect other jobs.",
         _404="No such queue.",
         _413="The body or the data is too long.",
         _422="The body does not match the schema, or the Idempotency-Key was used with "

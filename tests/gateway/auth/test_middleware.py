@@ -16,6 +16,7 @@ from sluice.common.access.record import AccessRecord, KeySpec
 from sluice.common.access.store import KeyStore
 from sluice.common.contracts.access import Scope
 from sluice.common.errors import SettingsError, StoreUnavailable
+from sluice.common.observability.logs import TextFormatter
 from sluice.common.process.host import is_loopback
 from sluice.common.settings.gateway import GatewaySettings
 from sluice.gateway.app import create_app
@@ -40,7 +41,8 @@ from sluice.gateway.auth.permissions import (
 from sluice.gateway.http.paths import is_openai, is_workflow
 from tests.gateway.http.test_routing import WithoutFastPath
 from tests.support.gateway.access import bearer, call, client_at, id_of, key_for, post
-from tests.support.gateway.asgi import Client
+from tests.support.gateway.asgi import JSON, Client
+from tests.support.gateway.dashboard import PAGE, SESSION
 from tests.support.gateway.faults import raising
 from tests.support.gateway.harness import CHAT, Gateway, Make, check_problem
 from tests.support.gateway.workflows import check_envelope
@@ -108,6 +110,44 @@ async def test_local_end_of_the_connection_decides(make: Make, auth: str) -> Non
         else:
             assert answer.status == 202, server
         assert (await client.get("/healthz")).status == 200
+
+
+PROXY_HEADERS = (
+    *("forwarded", "via", "x-real-ip", "x-forwarded-for", "x-forwarded-host"),
+    *("x-forwarded-proto", "x-forwarded-anything"),
+)
+
+
+async def test_a_forwarded_request_without_a_key_is_not_the_operators(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FORWARDED_ALLOW_IPS", raising=False)
+    gateway = make()
+    send, key = gateway.client.send, await key_for(gateway)
+    for name in PROXY_HEADERS:
+        headers = {name: "203.0.113.9"}
+        for method, path in (("GET", "/v1/keys"), ("POST", "/v1/jobs"), ("GET", "/v1/models")):
+            answer = await send(method, path, headers, CHAT if method == "POST" else None)
+            assert answer.status == 401, (name, path)
+            assert name.title() in answer.body.decode()
+        assert (await send("GET", "/v1/whoami", {**headers, **bearer(key)})).status == 200
+        for path in ("/healthz", "/readyz", "/ui"):
+            assert (await send("GET", path, headers)).status == 200
+        assert (await send("GET", SESSION, headers)).json()["scopes"] == []
+    placeholder = {"x-forwarded-for": "203.0.113.9", "authorization": "Bearer sk-none"}
+    assert (await send("GET", "/v1/models", placeholder)).status == 401
+    for name in ("viaduct", "x-forward", "forwarded-by", "x-request-id", "from", "x-real-ipv6"):
+        assert (await send("GET", "/v1/keys", {name: "x"})).status == 200
+    assert await gateway.redis.xlen("jobs:stream") == 0
+
+
+async def test_settings_may_announce_a_proxy(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    forwarded = {"x-forwarded-for": "203.0.113.9"}
+    monkeypatch.delenv("FORWARDED_ALLOW_IPS", raising=False)
+    assert (await make(auth="off").client.get("/v1/keys", forwarded)).status == 200
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "127.0.0.1")
+    assert (await make().client.get("/v1/keys", forwarded)).status == 200
+    assert (await make(auth="required").client.get("/v1/keys", forwarded)).status == 401
 
 
 # -- keys ------------------------------------------------------------------------------------------
@@ -432,6 +472,45 @@ async def test_response_is_503_without_redis(
     await strict.redis.delete("access:keys")
     await strict.redis.set("access:keys", "a key of another type")
     check_problem(await post(strict, key), 503)
+
+
+ADDRESS = "10.9.8.7:6379"
+
+
+async def test_only_operators_see_the_address_of_redis(
+    strict: Gateway, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(callers_module, "CACHE_TTL_S", 600.0)
+    operator, tenant = await key_for(strict), await key_for(strict, tenant="shop")
+    for key in (operator, tenant):
+        assert (await call(strict, "GET", "/v1/whoami", key)).status == 200
+    job_id = (await post(strict, tenant)).json()["job_id"]
+    away = raising(StoreUnavailable(f"Error 111 connecting to {ADDRESS}. Connection refused."))
+    store, access = strict.state.store, strict.state.access
+    for owner, method in ((store, "check_writable"), (store, "get"), (access.keys, "find")):
+        monkeypatch.setattr(owner, method, away)
+    caplog.set_level(logging.WARNING, "sluice.gateway.http.problems")
+    caplog.handler.setFormatter(TextFormatter("%(message)s"))
+    unknown = generate_key("aaaaaaaa")
+    known_id = {"x-request-id": "r-7"}
+    send, job = strict.client.send, f"/v1/jobs/{job_id}"
+    answers = [
+        await send("GET", "/readyz", known_id),
+        await send("POST", SESSION, {**PAGE, **JSON, **known_id}, {"key": unknown}),
+        await send("GET", job, bearer(unknown, **known_id)),
+        await send("GET", job, bearer(tenant, **known_id)),
+        await send("GET", job, bearer(operator, **known_id)),
+    ]
+    shown = []
+    for answer in answers:
+        problem = check_problem(answer, 503, "store_unavailable")
+        assert problem["request_id"] == "r-7"
+        shown.append(ADDRESS in answer.body.decode())
+        assert shown[-1] or "under this request id" in problem["detail"]
+    assert shown == [False, False, False, False, True]
+    lines = caplog.text.splitlines()
+    assert len(lines) == len(answers)
+    assert all(ADDRESS in line and "request_id=r-7" in line for line in lines)
 
 
 async def test_keys_are_never_logged(strict: Gateway, caplog: pytest.LogCaptureFixture) -> None:

@@ -48,6 +48,19 @@ async def test_a_job_completes(bull: Bull) -> None:
     assert await bull.event_types(job_id) == ["added", "waiting", "active", "completed"]
 
 
+async def test_the_handler_gets_the_tenant_and_the_tools_of_the_job(bull: Bull) -> None:
+    async def who(context: JobContext, data: Any) -> Any:
+        return [context.tenant, None if context.tools is None else sorted(context.tools)]
+
+    rights = {"tenant": "shop", "tools": ["calculator"]}
+    for opts, expected in (
+        ({"sluice": rights}, ["shop", ["calculator"]]),
+        ({"jobId": "0b51e4a8-6f0e-4b4c-9d5e-3413caa70e29"}, ["?", []]),
+        ({}, ["", None]),
+    ):
+        assert json.loads((await bull.run(who, **opts))["returnvalue"]) == expected
+
+
 async def test_any_json_value_is_accepted_and_returned(bull: Bull) -> None:
     for data in ([1, 2], "text", 7, {"ü": "💡 \u2028"}, {"long": "x" * 200_000}):
         assert json.loads((await bull.run(echo, data))["returnvalue"]) == data

@@ -75,6 +75,33 @@ def test_the_trace_of_the_producer_is_continued() -> None:
     assert options(tm="odd").request.options.traceparent is None
 
 
+UUID = "0b51e4a8-6f0e-4b4c-9d5e-3413caa70e29"
+
+
+@pytest.mark.parametrize(
+    ("job_id", "sluice", "tenant", "tools"),
+    [
+        ("7", None, None, None),
+        ("7", {"tenant": "shop"}, "shop", None),
+        (UUID, {"tenant": "shop", "tools": ["calculator"]}, "shop", ("calculator",)),
+        (UUID, {}, None, None),
+        (UUID, None, "?", ()),
+        ("mine-3413caa70e29", None, "?", ()),
+        ("mine-3413CAA70E29", None, None, None),
+        # Lua's JSON encoder writes an empty array as an object.
+        (UUID, {"tenant": "shop", "tools": {}}, "shop", ()),
+        (UUID, {"tenant": "Not A Tenant"}, "?", None),
+        ("7", "odd", "?", ()),
+        ("7", {"tenant": 7}, "?", None),
+    ],
+)
+def test_permissions(job_id: str, sluice: Any, tenant: str | None, tools: Any) -> None:
+    opts = json.dumps({} if sluice is None else {"sluice": sluice}).encode()
+    job = LockedJob.from_hash([b"name", b"a", b"opts", opts], job_id, "t")
+    found = job.claimed_job.request.options
+    assert (found.tenant, found.tools) == (tenant, tools)
+
+
 def test_a_corrupt_hash_is_parsed_nevertheless() -> None:
     job = LockedJob.from_hash([b"atm", b"x", b"timestamp", b"", b"name", b"\xff"], "1", "t")
     assert (job.attempts_made, job.due_ms, job.data) == (0, 0, b"null")
