@@ -28,6 +28,11 @@ class Sources:
         return self.checkout / "deploy" / "requirements.lock"
 
     @property
+    def build_lock(self) -> Path:
+        """What builds the sluice wheel, with hashes."""
+        return self.checkout / "deploy" / "build.lock"
+
+    @property
     def version(self) -> str:
         """Version from pyproject.toml, read with a regex because tomllib needs Python 3.11."""
         text = (self.checkout / "pyproject.toml").read_text()
