@@ -2,6 +2,7 @@
 
 All processes with the same data directory share one server: the first one starts it, the last one
 stops it. Each process holds a shared lock on a file, so a killed process stops counting at once.
+Payloads and results are in its files, so only their owner may read them.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ START_TIMEOUT_S = 20.0
 STOP_TIMEOUT_S = 20.0
 #: sun_path holds 108 bytes on Linux, 104 on macOS, with the closing NUL.
 LONGEST_SOCKET_PATH = 100
+_DIRECTORY_MODE = 0o700
+_FILE_MODE = 0o600
 
 
 class EmbeddedRedis:
@@ -49,7 +52,9 @@ class EmbeddedRedis:
     def acquire(self) -> str:
         """Start the server, or use the running one; returns its URL."""
         try:
-            self._dir.mkdir(parents=True, exist_ok=True)
+            self._dir.mkdir(parents=True, exist_ok=True, mode=_DIRECTORY_MODE)
+            if self._dir.stat().st_uid == os.geteuid():
+                self._dir.chmod(_DIRECTORY_MODE)
             start_lock = open(self._dir / "start.lock", "w")  # noqa: SIM115
         except OSError as error:
             raise NoRedisServer(f"SLUICE_DATA_DIR cannot be used: {error}") from error
@@ -79,6 +84,7 @@ class EmbeddedRedis:
 
     def _start(self) -> subprocess.Popen[bytes]:
         binary = find_server()
+        self._make_files_private()
         # A separate session: Ctrl-C in a terminal must not reach Redis before this process.
         process = subprocess.Popen(
             [str(binary), *self._options()],
@@ -86,9 +92,17 @@ class EmbeddedRedis:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
+            umask=0o077,
         )
         log.info("starting a private redis: %s on %s", binary, self.socket_path)
         return process
+
+    def _make_files_private(self) -> None:
+        """Those of an earlier release, which every user could read. No server writes them now."""
+        for path in self._dir.rglob("*"):
+            found = path.lstat()
+            if found.st_mode & 0o077 and found.st_uid == os.geteuid() and not path.is_symlink():
+                path.chmod(_DIRECTORY_MODE if path.is_dir() else _FILE_MODE)
 
     def _wait_until_ready(self, server: subprocess.Popen[bytes] | None) -> None:
         """Wait for the first answer, however long it takes to load the append-only file."""

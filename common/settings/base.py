@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 
 from sluice.common.contracts.jobs import (
     DEAD_LETTER_STREAM,
@@ -25,6 +25,21 @@ from sluice.common.redis.partitions import Partitions, validate_queue_name
 
 #: Masks the password in a URL, even an invalid one: everything before its last `@`.
 _PASSWORD = re.compile(r"^([\w+]+:/*)?.*(?=@)|(password=)[^&]*", re.DOTALL | re.IGNORECASE)
+
+
+#: Least characters of a signing key. With one signature, a receiver can try keys offline.
+SIGNING_KEY_MIN_CHARS = 24
+
+
+def checked_signing_key(value: SecretStr) -> SecretStr:
+    """An empty key disables the feature; raises ValueError for a short one."""
+    length = len(value.get_secret_value())
+    if 0 < length < SIGNING_KEY_MIN_CHARS:
+        raise ValueError(
+            f"it has {length} characters, {SIGNING_KEY_MIN_CHARS} are the least; create one with "
+            "`openssl rand -hex 32`"
+        )
+    return value
 
 
 class SettingsPart(BaseModel):
@@ -200,7 +215,9 @@ def load_settings(kind: type[Settings], **overrides: Any) -> Settings:
     try:
         return kind(**values)
     except ValidationError as error:
-        lines = [_explain(problem["loc"], problem["msg"]) for problem in error.errors()]
+        fields = kind.model_fields
+        secret = {name for name, field in fields.items() if field.annotation is SecretStr}
+        lines = [_explain(problem["loc"], problem["msg"], secret) for problem in error.errors()]
         raise SettingsError("; ".join(lines)) from None
 
 
@@ -219,10 +236,11 @@ def _read_credentials(kind: type[CommonSettings]) -> dict[str, str]:
     return {name: files[name].read_text().strip() for name in kind.model_fields if name in files}
 
 
-def _explain(location: tuple[int | str, ...], message: str) -> str:
+def _explain(location: tuple[int | str, ...], message: str, secret: set[str]) -> str:
+    """The problem of a variable, with its value unless it is one of the secret ones."""
     name = str(location[0]).upper() if location else ""
     value, shown = os.environ.get(name), ""
-    if value:
+    if value and name.lower() not in secret:
         masked = _PASSWORD.sub(lambda found: f"{found[1] or found[2] or ''}***", value)
         shown = f"{name}={masked!r}: "
     elif name:

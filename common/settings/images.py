@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
-from sluice.common.settings.base import SettingsPart
+from sluice.common.settings.base import SettingsPart, checked_signing_key
 
 _DAY_S = 24 * 3600
 _MIB = 1 << 20
@@ -60,9 +60,9 @@ class ImageGatewaySettings(SharedImageSettings):
     )
     image_upload_secret: SecretStr = Field(
         SecretStr(""),
-        description="Key that signs upload tokens; prefer a systemd credential "
-        "`image_upload_secret`. If set, an upload needs only the token from the response that "
-        "created it. Empty disables tokens.",
+        description="Key that signs upload tokens, at least 24 characters; prefer a systemd "
+        "credential `image_upload_secret`. If set, an upload needs only the token from the "
+        "response that created it. Empty disables tokens.",
     )
     image_upload_token_ttl_s: int = Field(
         900, ge=10, le=3600, description="Seconds until an upload token expires."
@@ -78,6 +78,11 @@ class ImageGatewaySettings(SharedImageSettings):
         le=365 * _DAY_S,
         description="Seconds an image is kept after its last change.",
     )
+
+    @field_validator("image_upload_secret")
+    @classmethod
+    def _long_upload_key(cls, value: SecretStr) -> SecretStr:
+        return checked_signing_key(value)
 
 
 class ImageWorkerSettings(SharedImageSettings):

@@ -6,7 +6,7 @@ from pydantic import Field, SecretStr, field_validator
 
 from sluice.common.contracts.jobs import TTL_MAX_S
 from sluice.common.features.workflows.webhooks.hosts import AllowedHosts
-from sluice.common.settings.base import SettingsPart
+from sluice.common.settings.base import SettingsPart, checked_signing_key
 
 _DAY_S = 24 * 3600
 
@@ -68,8 +68,8 @@ class WorkflowWorkerSettings(SharedWorkflowSettings):
     )
     workflow_webhook_secret: SecretStr = Field(
         SecretStr(""),
-        description="Key that signs webhooks (HMAC-SHA256); prefer a systemd credential "
-        "`workflow_webhook_secret`. Empty: webhooks are not signed.",
+        description="Key that signs webhooks (HMAC-SHA256), at least 24 characters; prefer a "
+        "systemd credential `workflow_webhook_secret`. Empty: webhooks are not signed.",
     )
     workflow_webhook_enable_retries: bool = Field(
         True, description="Whether failed webhook deliveries are retried."
@@ -103,3 +103,8 @@ class WorkflowWorkerSettings(SharedWorkflowSettings):
         "logs/workflow_webhook_dlq.jsonl",
         description="File to which each failed webhook delivery is appended as a line of JSON.",
     )
+
+    @field_validator("workflow_webhook_secret")
+    @classmethod
+    def _long_webhook_key(cls, value: SecretStr) -> SecretStr:
+        return checked_signing_key(value)

@@ -10,6 +10,7 @@ import tarfile
 import tempfile
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
 from deploy.installer.errors import Unsuitable
 from sluice.common.version import REDIS, ServerVersion
@@ -41,9 +42,9 @@ class Contents:
         return ServerVersion(self.redis_product, tuple(map(int, self.redis_version.split("."))))
 
 
-def write(target: Path, contents: Contents, members: dict[str, Path]) -> None:
+def write(target: Path, contents: Contents, members: dict[str, BinaryIO]) -> None:
     """Writes the archive atomically with mode 0600: it contains passwords."""
-    sums = {name: digest(path) for name, path in members.items()}
+    sums = {name: digest(file) for name, file in members.items()}
     description = json.dumps({**asdict(contents), "files": sums}, indent=2).encode()
     handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     temporary = Path(name)  # created with mode 0600
@@ -53,8 +54,9 @@ def write(target: Path, contents: Contents, members: dict[str, Path]) -> None:
                 first = tarfile.TarInfo(CONTENTS)
                 first.size, first.mode = len(description), 0o600
                 tar.addfile(first, io.BytesIO(description))
-                for member, path in members.items():
-                    tar.add(path, member, recursive=False)
+                for member, content in members.items():
+                    content.seek(0)
+                    tar.addfile(tar.gettarinfo(arcname=member, fileobj=content), content)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(target)
@@ -102,13 +104,13 @@ def _extract(tar: tarfile.TarFile, member: str, expected: str, directory: Path) 
     with open(os.open(target, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600), "wb") as output:
         while chunk := file.read(_CHUNK):
             output.write(chunk)
-    if digest(target) != expected:
-        raise ValueError(f"the checksum of {member} does not match")
+    with target.open("rb") as written:
+        if digest(written) != expected:
+            raise ValueError(f"the checksum of {member} does not match")
 
 
-def digest(path: Path) -> str:
+def digest(file: BinaryIO) -> str:
     hasher = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            hasher.update(chunk)
+    while chunk := file.read(_CHUNK):
+        hasher.update(chunk)
     return hasher.hexdigest()

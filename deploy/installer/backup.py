@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import time
+from contextlib import ExitStack
 from datetime import datetime, timezone
 from pathlib import Path
 
-from deploy.installer import archive
+from deploy.installer import archive, nofollow
 from deploy.installer.credentials import Credentials
 from deploy.installer.errors import InstallError, Unsuitable
 from deploy.installer.install import Context
@@ -52,16 +52,24 @@ def backup(ctx: Context, options: Options) -> None:
         with ctx.output.reminders("writing the snapshot"):
             snapshot(redis)
         name = _setting(redis, "dbfilename")
-    with tempfile.TemporaryDirectory(prefix=".backup-", dir=ctx.layout.redis_data) as directory:
-        # Redis may replace its snapshot at any time; a hard link keeps this one.
-        kept = Path(directory) / name
-        os.link(ctx.layout.redis_data / name, kept)
-        members = {archive.SNAPSHOT: kept, **_config_files(ctx)}
+    if Path(name).name != name:
+        raise InstallError(
+            f"Redis reports {name!r} as the name of its snapshot, which is not a file name",
+            f"Set dbfilename in {ctx.layout.redis_local_conf} to dump.rdb.",
+        )
+    members = {archive.SNAPSHOT: ctx.layout.redis_data / name, **_config_files(ctx)}
+    with ExitStack() as stack:
+        # Redis may replace its snapshot at any time; the open file stays this one.
+        files = {
+            member: stack.enter_context(nofollow.open_file(path))
+            for member, path in members.items()
+        }
         created = datetime.now(timezone.utc).isoformat(timespec="seconds")
         contents = archive.Contents(created, manifest.release, version, keys, redis_product=product)
-        ctx.output.step(f"pack {kept.stat().st_size / 1e6:.1f} MB of data and the settings")
+        packed = os.fstat(files[archive.SNAPSHOT].fileno()).st_size
+        ctx.output.step(f"pack {packed / 1e6:.1f} MB of data and the settings")
         with ctx.output.reminders("packing"):
-            archive.write(target, contents, members)
+            archive.write(target, contents, files)
     size = target.stat().st_size / 1e6
     ctx.output.line(f"saved {keys} keys and all settings to {target} ({size:.1f} MB)")
     ctx.output.hint("The file contains passwords. It is readable by root only; keep it that way.")

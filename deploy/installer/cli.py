@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from deploy.installer import nofollow
 from deploy.installer.backup import backup
 from deploy.installer.errors import InstallError, NotAllowed, Unsuitable
 from deploy.installer.host import Host
@@ -42,7 +43,7 @@ exit codes:
   78  an invalid option, or a conflict on this host
   130 interrupted; the changes were rolled back
 """
-_LOCK = "/run/lock/sluice-install.lock"
+_LOCK = "/run/sluice-install.lock"
 INTERRUPTED = 130
 
 
@@ -151,6 +152,8 @@ def _run(options: Options, ctx: Context) -> int:
     if options.root == Path("/") and os.geteuid() != 0 and not options.dry_run:
         raise NotAllowed("root permissions are required", "Run it with sudo, or try --dry-run.")
     with _exclusive(ctx, options):
+        for directory in ctx.layout.directories:
+            nofollow.refuse_link(directory)
         if options.command in ("install", "upgrade"):
             install(ctx, options)
         elif options.command == "uninstall":

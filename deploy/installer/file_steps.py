@@ -1,22 +1,28 @@
-"""Steps for directories, files and links. Files and links are replaced atomically."""
+"""Steps for directories, files and links. Files and links are replaced atomically.
+
+No step follows a link: see `nofollow`. A link in the place of a file is replaced.
+"""
 
 from __future__ import annotations
 
 import difflib
 import os
-import shutil
 import stat
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from deploy.installer import nofollow
+from deploy.installer.errors import Unsuitable
 from deploy.installer.host import Host, user_exists
 from deploy.installer.steps import Step
 
 
 @dataclass
 class MakeDirectory(Step):
-    """Creates a directory with mode and owner; a change of owner includes its contents."""
+    """Creates a directory with mode and owner; a change of owner includes its contents.
+
+    A link in its place is refused.
+    """
 
     host: Host
     path: Path
@@ -26,28 +32,32 @@ class MakeDirectory(Step):
     _created: bool = field(default=False, init=False)
 
     def pending(self) -> str | None:
-        if not self.path.is_dir():
+        nofollow.refuse_link(self.path)
+        found = nofollow.status(self.path)
+        if found is None:
             return f"create {self.path} ({self.mode:04o} {self.user}:{self.group})"
-        if stat.S_IMODE(self.path.stat().st_mode) != self.mode or self.host.owner_differs(
-            self.path, self.user, self.group
-        ):
+        if not stat.S_ISDIR(found.st_mode):
+            raise Unsuitable(f"{self.path} is not a directory", "Move it away, then try again.")
+        if stat.S_IMODE(found.st_mode) != self.mode or self._other_owner(found):
             return f"set {self.path} to {self.mode:04o} {self.user}:{self.group}"
         return None
 
     def apply(self) -> None:
-        self._created = not self.path.exists()
-        self.path.mkdir(parents=True, exist_ok=True)
-        self.path.chmod(self.mode)
-        if self.host.owner_differs(self.path, self.user, self.group):
-            self.host.chown(self.path, self.user, self.group)
-            if self.user != "root":  # data of an earlier installation, owned by the old user ids
-                for child in self.path.rglob("*"):
-                    self.host.chown(child, self.user, self.group)
+        self._created = nofollow.status(self.path) is None
+        with nofollow.open_directory(self.path, create=True) as directory:
+            if self._other_owner(os.fstat(directory)):
+                self.host.give(directory, self.user, self.group)
+                if self.user != "root":  # data of an earlier installation, of the old user ids
+                    self.host.give_contents(self.path, directory, self.user, self.group)
+            os.fchmod(directory, self.mode)
 
     def undo(self) -> None:
         """Removes the directory if this step created it and it is empty."""
-        if self._created and not any(self.path.iterdir()):
-            self.path.rmdir()
+        if self._created:
+            nofollow.remove_if_empty(self.path)
+
+    def _other_owner(self, found: os.stat_result) -> bool:
+        return self.host.owner_differs(found, self.user, self.group)
 
 
 @dataclass
@@ -68,11 +78,14 @@ class WriteFile(Step):
     _before: _Saved | None = field(default=None, init=False)
 
     def pending(self) -> str | None:
-        if not self.path.is_file() or self.path.is_symlink():
+        found = nofollow.status(self.path)
+        if self.once:
+            nofollow.refuse_link(self.path)
+        if found is None or not stat.S_ISREG(found.st_mode):
             return f"write {self.path} ({self.mode:04o} {self.user}:{self.group})"
-        if self._new_content() != self.path.read_text():
+        if self._new_content() != nofollow.read_text(self.path):
             return f"change {self.path}"
-        if stat.S_IMODE(self.path.stat().st_mode) != self.mode or self._other_owner():
+        if stat.S_IMODE(found.st_mode) != self.mode or self._other_owner(found):
             return f"set {self.path} to {self.mode:04o} {self.user}:{self.group}"
         return None
 
@@ -80,8 +93,9 @@ class WriteFile(Step):
         """Unified diff; the content of secrets is not shown."""
         if self.secret:
             return "  (secret, not shown)"
-        before = self.path.read_text() if self.path.is_file() else ""
-        source = str(self.path) if self.path.is_file() else "/dev/null"
+        exists = nofollow.is_file(self.path)
+        before = nofollow.read_text(self.path) if exists else ""
+        source = str(self.path) if exists else "/dev/null"
         return "".join(
             difflib.unified_diff(
                 before.splitlines(keepends=True),
@@ -94,21 +108,22 @@ class WriteFile(Step):
     def apply(self) -> None:
         self._before = _Saved.of(self.path)
         content = self._new_content()
-        write_atomically(self.path, content.encode(), self.mode, self)
+        nofollow.write(self.path, content.encode(), self.mode, self._set_owner)
 
     def undo(self) -> None:
         if self._before is not None:
             self._before.restore()
 
-    def set_owner(self, path: Path) -> None:
-        self.host.chown(path, self.user, self.group)
+    def _set_owner(self, descriptor: int) -> None:
+        self.host.give(descriptor, self.user, self.group)
 
     def _new_content(self) -> str:
-        return self.path.read_text() if self.once and self.path.is_file() else self.content
+        kept = self.once and nofollow.is_file(self.path)
+        return nofollow.read_text(self.path) if kept else self.content
 
-    def _other_owner(self) -> bool:
+    def _other_owner(self, found: os.stat_result) -> bool:
         known = self.user == "root" or user_exists(self.user)
-        return known and self.host.owner_differs(self.path, self.user, self.group)
+        return known and self.host.owner_differs(found, self.user, self.group)
 
 
 @dataclass
@@ -121,13 +136,13 @@ class Symlink(Step):
     _before: _Saved | None = field(default=None, init=False)
 
     def pending(self) -> str | None:
-        if self.path.is_symlink() and os.readlink(self.path) == self.target:
+        if nofollow.is_link(self.path) and nofollow.read_link(self.path) == self.target:
             return None
         return f"point {self.path} to {self.target}"
 
     def apply(self) -> None:
         self._before = _Saved.of(self.path)
-        link_atomically(self.path, self.target)
+        nofollow.link(self.path, self.target)
 
     def undo(self) -> None:
         if self._before is not None:
@@ -136,7 +151,7 @@ class Symlink(Step):
 
 @dataclass
 class Remove(Step):
-    """Removes a file or a directory. Removing a directory cannot be undone."""
+    """Removes a file, a link or a directory. Removing a directory cannot be undone."""
 
     path: Path
     what: str = ""
@@ -144,15 +159,17 @@ class Remove(Step):
     _before: _Saved | None = field(default=None, init=False)
 
     def pending(self) -> str | None:
-        present = self.path.exists() or self.path.is_symlink()
-        return f"remove {self.path}{f' ({self.what})' if self.what else ''}" if present else None
+        if nofollow.status(self.path) is None:
+            return None
+        return f"remove {self.path}{f' ({self.what})' if self.what else ''}"
 
     def apply(self) -> None:
-        if self.path.is_dir() and not self.path.is_symlink():
-            shutil.rmtree(self.path)
-        else:
+        found = nofollow.status(self.path)
+        is_directory = found is not None and stat.S_ISDIR(found.st_mode)
+        if not is_directory:
             self._before = _Saved.of(self.path)
-            self.path.unlink()
+        nofollow.remove(self.path)
+        if not is_directory:
             _remove_empty_drop_ins(self.path.parent)
 
     def undo(self) -> None:
@@ -173,56 +190,30 @@ class _Saved:
 
     @classmethod
     def of(cls, path: Path) -> _Saved:
-        if path.is_symlink():
-            return cls(path, os.readlink(path), None, 0, (0, 0))
-        if not path.is_file():
+        if nofollow.is_link(path):
+            return cls(path, nofollow.read_link(path), None, 0, (0, 0))
+        if not nofollow.is_file(path):
             return cls(path, None, None, 0, (0, 0))
-        found = path.stat()
-        mode, owner = stat.S_IMODE(found.st_mode), (found.st_uid, found.st_gid)
-        return cls(path, None, path.read_bytes(), mode, owner)
+        with nofollow.open_file(path) as file:
+            found = os.fstat(file.fileno())
+            mode, owner = stat.S_IMODE(found.st_mode), (found.st_uid, found.st_gid)
+            return cls(path, None, file.read(), mode, owner)
 
     def restore(self) -> None:
         if self.target is not None:
-            link_atomically(self.path, self.target)
+            nofollow.link(self.path, self.target)
         elif self.content is not None:
-            write_atomically(self.path, self.content, self.mode, self)
-        else:
-            self.path.unlink(missing_ok=True)
+            nofollow.write(self.path, self.content, self.mode, self._set_owner)
+        elif nofollow.status(self.path) is not None:
+            nofollow.remove(self.path)
             _remove_empty_drop_ins(self.path.parent)
 
-    def set_owner(self, path: Path) -> None:
+    def _set_owner(self, descriptor: int) -> None:
         if os.geteuid() == 0:
-            os.chown(path, *self.owner)
+            os.fchown(descriptor, *self.owner)
 
 
 def _remove_empty_drop_ins(directory: Path) -> None:
     """Removes an empty drop-in directory (*.d)."""
-    if directory.suffix == ".d" and directory.is_dir() and not any(directory.iterdir()):
-        directory.rmdir()
-
-
-def write_atomically(path: Path, content: bytes, mode: int, owner: WriteFile | _Saved) -> None:
-    """Writes a temporary file with the right owner and mode, then renames it over `path`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        owner.set_owner(temporary)
-        temporary.chmod(mode)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def link_atomically(path: Path, target: str) -> None:
-    """Creates a temporary link, then renames it over `path`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.new")
-    temporary.unlink(missing_ok=True)
-    temporary.symlink_to(target)
-    temporary.replace(path)
+    if directory.suffix == ".d" and nofollow.status(directory) is not None:
+        nofollow.remove_if_empty(directory)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import grp
 import os
 import pwd
-import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from deploy.installer import nofollow
 from deploy.installer.errors import InstallError
 from deploy.installer.layout import Layout
 
@@ -65,16 +65,20 @@ class Host:
             return ""
         return done.stdout.strip()
 
-    def owner_differs(self, path: Path, user: str, group: str) -> bool:
+    def owner_differs(self, found: os.stat_result, user: str, group: str) -> bool:
         if not self.is_live:
             return False
-        found = path.lstat()
         return (found.st_uid, found.st_gid) != (_uid(user), _gid(group))
 
-    def chown(self, path: Path, user: str, group: str) -> None:
-        """Sets the owner of a file; does nothing below `--root`."""
+    def give(self, descriptor: int, user: str, group: str) -> None:
+        """Sets the owner of an open file or directory; does nothing below `--root`."""
         if self.is_live:
-            shutil.chown(path, user, group)
+            os.fchown(descriptor, *_ids(user, group))
+
+    def give_contents(self, path: Path, directory: int, user: str, group: str) -> None:
+        """Sets the owner of everything in an open directory; does nothing below `--root`."""
+        if self.is_live:
+            nofollow.give_contents(path, directory, *_ids(user, group))
 
 
 def user_exists(name: str) -> bool:
@@ -91,6 +95,14 @@ def members(group: str) -> list[str]:
         return grp.getgrnam(group).gr_mem
     except KeyError:
         return []
+
+
+def _ids(user: str, group: str) -> tuple[int, int]:
+    user_id, group_id = _uid(user), _gid(group)
+    if user_id is None or group_id is None:
+        missing = f"user {user}" if user_id is None else f"group {group}"
+        raise InstallError(f"there is no {missing}", "Run `install.sh install`, which creates it.")
+    return user_id, group_id
 
 
 def _uid(name: str) -> int | None:

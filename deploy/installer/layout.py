@@ -106,8 +106,18 @@ class Layout:
 
     @property
     def images(self) -> Path:
-        """Pending uploads and processed images; the gateway and the workers write to both."""
+        """Directory of the two below. It is root's; services may only read it."""
         return self.at("/var/lib/sluice-images")
+
+    @property
+    def image_spool(self) -> Path:
+        """Pending uploads; the gateway and the workers write to it."""
+        return self.images / "spool"
+
+    @property
+    def image_store(self) -> Path:
+        """Processed images; the gateway and the workers write to it."""
+        return self.images / "store"
 
     @property
     def logs(self) -> Path:
@@ -143,6 +153,18 @@ class Layout:
     def units(self) -> Path:
         """Takes precedence over /usr/lib/systemd and the aliases of packages."""
         return self.at("/etc/systemd/system")
+
+    @property
+    def directories(self) -> tuple[Path, ...]:
+        """Directories of Sluice, each after the one that it is in. None of them may be a link."""
+        homes = (self.gateway_home, self.worker_home, self.model_home)
+        return (
+            *(self.config, self.credentials, self.state, self.redis_data),
+            *(self.images, self.image_spool, self.image_store, self.logs, self.socket.parent),
+            *homes,
+            *(home / "releases" for home in homes),
+            self.handlers,
+        )
 
     @property
     def command(self) -> Path:

@@ -15,6 +15,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from deploy.installer import nofollow
 from deploy.installer.errors import InstallError
 from deploy.installer.host import Host
 from deploy.installer.layout import GROUP, REDIS_USER
@@ -37,7 +38,8 @@ class Loaded:
 def load(host: Host, server: Path, data: Path) -> Loaded:
     """Loads `data`/dump.rdb and writes the append-only file next to it; raises InstallError."""
     socket_home = Path(tempfile.mkdtemp(prefix="sluice-load-"))
-    host.chown(socket_home, REDIS_USER, GROUP)
+    with nofollow.open_directory(socket_home) as directory:
+        host.give(directory, REDIS_USER, GROUP)
     log = socket_home / "log"
     process = _start(host, server, data, socket_home / "s", log)
     try:
@@ -102,7 +104,8 @@ def _connected(process: subprocess.Popen[bytes], socket: Path, log: Path) -> Res
         except (RedisCommandError, RedisUnavailable):  # still loading
             redis.close()
             time.sleep(POLL_S)
-    last = log.read_text(errors="replace").splitlines()[-3:] if log.exists() else []
+    exists = nofollow.is_file(log)  # in a directory of the server
+    last = nofollow.read_text(log, errors="replace").splitlines()[-3:] if exists else []
     raise InstallError(
         f"Redis cannot read the snapshot: {' | '.join(last)}",
         "Use a Redis at least as new as the one that wrote it, or use another backup.",

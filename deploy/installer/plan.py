@@ -82,7 +82,9 @@ class Installation:
         yield MakeDirectory(self.host, layout.credentials, 0o700)
         yield MakeDirectory(self.host, layout.state)
         yield MakeDirectory(self.host, layout.redis_data, 0o700, REDIS_USER, GROUP)
-        for shared in (layout.images, layout.images / "spool", layout.images / "store"):
+        # Services may replace what is in their directories, so a directory above these is root's.
+        yield MakeDirectory(self.host, layout.images, 0o750, "root", GROUP)
+        for shared in (layout.image_spool, layout.image_store):
             yield MakeDirectory(self.host, shared, 0o770, WORKER_USER, GROUP)
         yield MakeDirectory(self.host, layout.gateway_home)
         yield MakeDirectory(self.host, layout.worker_home)

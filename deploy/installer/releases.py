@@ -41,15 +41,15 @@ class PipBuilder:
     output: Output
     sources: Sources
     python: Path
-    _wheels: Path | None = field(default=None, init=False)
+    _scratch: Path | None = field(default=None, init=False)
 
     def build(self, venv: Path) -> None:
         with self.output.reminders(f"creating {venv}"):
             self._create(venv)
         with self.output.reminders("installing the packages of deploy/requirements.lock"):
-            self._pip(venv, "install", "--require-hashes", "-r", str(self.sources.lock))
+            self._install(venv, self.sources.lock)
         with self.output.reminders("installing the sluice package"):
-            self._pip(venv, "install", "--no-deps", "--no-index", str(self._own_wheel(venv)))
+            self._pip(venv, "install", "--no-deps", "--no-index", str(self._own_wheel()))
 
     def _create(self, venv: Path) -> None:
         try:
@@ -60,17 +60,25 @@ class PipBuilder:
                 "Install the package: apt-get install python3-venv",
             ) from error
 
-    def _own_wheel(self, venv: Path) -> Path:
+    def _install(self, venv: Path, lock: Path) -> None:
+        """Installs exactly the wheels of a lock file. A source package would run code that has no
+        hash, to build it."""
+        self._pip(venv, "install", "--require-hashes", "--only-binary", ":all:", "-r", str(lock))
+
+    def _own_wheel(self) -> Path:
+        """The sluice wheel, built in a virtual environment with the packages of build.lock."""
         wheel = self.sources.wheel
         if wheel is not None:
             return wheel
-        if self._wheels is None:
-            self._wheels = Path(tempfile.mkdtemp(prefix="sluice-wheel-"))
+        if self._scratch is None:
+            self._scratch = Path(tempfile.mkdtemp(prefix="sluice-wheel-"))
+            builder = self._scratch / "venv"
+            self._create(builder)
+            self._install(builder, self.sources.build_lock)
             # Only reads the checkout, which may belong to another user.
-            self._pip(
-                *(venv, "wheel", "--no-deps", "-w", str(self._wheels)), str(self.sources.checkout)
-            )
-        return next(self._wheels.glob(f"{DISTRIBUTION}-*.whl"))
+            options = ("--no-build-isolation", "--no-deps", "--no-index", "-w", str(self._scratch))
+            self._pip(builder, "wheel", *options, str(self.sources.checkout))
+        return next(self._scratch.glob(f"{DISTRIBUTION}-*.whl"))
 
     def _pip(self, venv: Path, command: str, *words: str) -> None:
         if self.sources.wheelhouse is None:
@@ -87,9 +95,9 @@ class PipBuilder:
         self.host.run([python, "-m", "pip", command, *options, *words], fix)
 
     def close(self) -> None:
-        """Removes the temporary wheel."""
-        if self._wheels is not None:
-            shutil.rmtree(self._wheels, ignore_errors=True)
+        """Removes the temporary wheel and what built it."""
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
 
 
 @dataclass

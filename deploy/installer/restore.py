@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from deploy.installer import archive, distro_redis, loading, redis_server
+from deploy.installer import archive, distro_redis, loading, nofollow, redis_server
 from deploy.installer.archive import Contents
 from deploy.installer.backup import admin, installed
 from deploy.installer.consent import confirm
@@ -116,8 +116,10 @@ class _Restore:
         data.mkdir(mode=0o700)
         snapshot = data / loading.SNAPSHOT
         shutil.move(self.unpacked / archive.SNAPSHOT, snapshot)
-        for path in (data, snapshot):
-            host.chown(path, REDIS_USER, GROUP)
+        with nofollow.open_file(snapshot) as file:
+            host.give(file.fileno(), REDIS_USER, GROUP)
+        with nofollow.open_directory(data) as directory:  # last: from now on it is the server's
+            host.give(directory, REDIS_USER, GROUP)
         self.ctx.output.step("load the snapshot and write the append-only file")
         with self.ctx.output.reminders("reading the snapshot"):
             loaded = loading.load(host, self.server.path, data)

@@ -30,6 +30,11 @@ class Sources:
         return self.checkout / "deploy" / "requirements.lock"
 
     @property
+    def build_lock(self) -> Path:
+        """What builds the sluice wheel, with hashes."""
+        return self.checkout / "deploy" / "build.lock"
+
+    @property
     def version(self) -> str:
         """Version of the checkout, which may differ from that of the running installer."""
         path = self.checkout / VERSION_FILE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from deploy.installer import distro_redis, units, user_steps
+from deploy.installer import distro_redis, nofollow, units, user_steps
 from deploy.installer.consent import confirm
 from deploy.installer.errors import Unsuitable
 from deploy.installer.file_steps import Remove
@@ -99,7 +99,7 @@ def uninstall(ctx: Context, options: Options) -> None:
 
 
 def _logs(ctx: Context, options: Options) -> list[Step]:
-    """Undelivered webhooks are kept if installed are any: installed may be no other copy."""
+    """Undelivered webhooks are kept if there are any: there may be no other copy."""
     logs = ctx.layout.logs
     if options.purge or (logs.is_dir() and not any(logs.iterdir())):
         return [Remove(logs, "undelivered webhooks")]
@@ -107,11 +107,11 @@ def _logs(ctx: Context, options: Options) -> list[Step]:
 
 
 def _images(ctx: Context, options: Options) -> list[Step]:
-    """Images are kept if installed are any; their records are in the Redis data."""
+    """Images are kept if there are any; their records are in the Redis data."""
     images = ctx.layout.images
-    files = (path for path in images.rglob("*") if path.is_file())
+    names = nofollow.file_names(images)
     # Hidden files are the id of the image store, which is useless without images.
-    if options.purge or all(path.name.startswith(".") for path in files):
+    if options.purge or all(name.startswith(".") for name in names):
         return [Remove(images, "all images")]
     ctx.output.hint(f"images in {images} are kept (use --purge to remove them)")
     return []

@@ -33,7 +33,8 @@ def download(directory: Path, machine: str, python_version: str) -> None:
         stale.unlink()
     lock = for_target(Sources().lock.read_text(), machine, python_version)
     _fetch(directory, lock, machine, python_version)
-    pip("wheel", "--no-deps", str(CHECKOUT), w=directory)
+    # `make setup` has installed what builds it, pinned; an isolated build would take the newest.
+    pip("wheel", "--no-build-isolation", "--no-deps", str(CHECKOUT), w=directory)
 
 
 def download_model(directory: Path, machine: str, python_version: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import os
 import socket
 import sys
 import urllib.error
@@ -13,7 +14,8 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from sluice.common.process.host import is_loopback
-from sluice.ops.doctor.finding import CheckSkipped, Finding, check, fail, note, ok
+from sluice.ops.doctor.checks.systemd import GATEWAY, REDIS, services
+from sluice.ops.doctor.finding import CheckSkipped, Finding, check, fail, note, ok, warn
 from sluice.ops.doctor.machine import REQUEST_S, Machine
 from sluice.ops.http import Response
 
@@ -52,6 +54,9 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     return mapped or address
 
 
+#: Ids of users who are persons, and the ends of shells that refuse a login.
+FIRST_UID, NOBODY_UID = 1000, 65534
+NO_LOGIN = ("nologin", "false")
 #: A job that does not exist: 404 for an authorised caller, 401 if a key is required.
 UNKNOWN_JOB = "/v1/jobs/00000000-0000-4000-8000-000000000000"
 OK, UNAUTHORIZED, FORBIDDEN = 200, 401, 403
@@ -142,6 +147,56 @@ def exposure(machine: Machine) -> Finding:
 
 
 @check(
+    "gateway.local_access",
+    "workers and other local users need an API key, too",
+    "`AUTH=required` in /etc/sluice/gateway.env, `sudo sluice key create --scope admin --name "
+    "NAME`, then `sudo systemctl restart redis-gateway`",
+)
+def local_access(machine: Machine) -> Finding:
+    """Without keys, a compromised handler or another user of this machine is an administrator."""
+    if not is_loopback(urlsplit(machine.url).hostname or ""):
+        raise CheckSkipped("the gateway is on another machine")
+    if _ask(machine, UNKNOWN_JOB).status in (UNAUTHORIZED, FORBIDDEN):
+        return ok("requires API keys on loopback, too")
+    found = [*_units_on_loopback(machine), *_other_users(machine)]
+    if not found:
+        return ok("requires no API keys; no worker unit and no other login user can reach it")
+    return warn(
+        f"requires no API keys, and can be reached by {', '.join(found)}",
+        "each of them may read, submit and cancel jobs of all tenants, and create an admin key",
+        "set AUTH=required in /etc/sluice/gateway.env, create a key with `sudo sluice key create "
+        f"--scope admin --name NAME`, then {machine.remedies.restart('redis-gateway')}",
+    )
+
+
+def _units_on_loopback(machine: Machine) -> list[str]:
+    """Running units of workers and of the model server that may connect to the gateway."""
+    try:
+        units = list(services(machine))
+    except CheckSkipped:  # no systemd, or nothing installed
+        return []
+    others = (REDIS, GATEWAY)
+    return [
+        unit.name
+        for unit in units
+        if unit.name not in others and unit.active == "active" and unit.reaches_loopback
+    ]
+
+
+def _other_users(machine: Machine) -> list[str]:
+    """Users who can log in, except root and the one who runs this command."""
+    own = {str(os.getuid()), machine.environ.get("SUDO_UID", "")}
+    found = []
+    for line in (machine.read("/etc/passwd") or "").splitlines():
+        name, _, uid, *rest = [*line.split(":"), "", "", ""]
+        is_person = uid.isdecimal() and FIRST_UID <= int(uid) < NOBODY_UID
+        shell = rest[3] if len(rest) > 3 else ""
+        if is_person and uid not in own and not shell.endswith(NO_LOGIN):
+            found.append(f"the user {name}")
+    return found
+
+
+@check(
     "gateway.version",
     "gateway and command line have the same version",
     "`sudo deploy/install.sh upgrade`, then `sudo systemctl restart redis-gateway`",
@@ -185,4 +240,4 @@ def _port(url: str) -> int:
     return parts.port or (443 if parts.scheme == "https" else 80)
 
 
-CHECKS = (answers, ready, exposure, version)
+CHECKS = (answers, ready, exposure, local_access, version)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ UNITS = (REDIS, GATEWAY_SOCKET, GATEWAY, ECHO_WORKER)
 MODEL = "sluice-model.service"
 #: The unit of Debian and Ubuntu; it has the alias redis.service, the name of Sluice's unit.
 DISTRIBUTION = "redis-server.service"
+_LOOPBACK = ipaddress.IPv4Address("127.0.0.1")
 #: Wildcard addresses.
 _ANY_ADDRESS = ("", "0.0.0.0", "[::]", "*")
 _PROPERTIES = (
@@ -34,6 +36,9 @@ _PROPERTIES = (
     "DropInPaths",
     "FragmentPath",
     "NeedDaemonReload",
+    "PrivateNetwork",
+    "IPAddressDeny",
+    "IPAddressAllow",
 )
 
 
@@ -59,6 +64,14 @@ class Unit:
     @property
     def active(self) -> str:
         return self["ActiveState"]
+
+    @property
+    def reaches_loopback(self) -> bool:
+        """True unless it has a network of its own, or may not connect to 127.0.0.1."""
+        if self["PrivateNetwork"] == "yes":
+            return False
+        allowed = (ipaddress.ip_network(text, False) for text in self["IPAddressAllow"].split())
+        return not self["IPAddressDeny"] or any(_LOOPBACK in network for network in allowed)
 
     @property
     def restarts(self) -> int:

@@ -124,6 +124,23 @@ def test_all_invalid_variables_are_named_at_once(monkeypatch: pytest.MonkeyPatch
     assert "BLOCK_MS" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [(GatewaySettings, "IMAGE_UPLOAD_SECRET"), (WorkerSettings, "WORKFLOW_WEBHOOK_SECRET")],
+)
+def test_a_short_signing_key_is_refused_without_showing_it(
+    kind: type[CommonSettings], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, "hunter2" * 3)
+    with pytest.raises(SettingsError) as caught:
+        load_settings(kind)
+    assert str(caught.value).startswith(f"{name}: it has 21 characters, 24 are the least")
+    assert "hunter2" not in str(caught.value)
+    for key in ("", "k" * 24):
+        monkeypatch.setenv(name, key)
+        assert getattr(load_settings(kind), name.lower()).get_secret_value() == key
+
+
 def test_reads_must_be_shorter_than_the_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEASE_MS", "1000")
     monkeypatch.setenv("BLOCK_MS", "1000")

@@ -65,6 +65,36 @@ def only(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     return binary
 
 
+def modes(directory: Path) -> dict[str, int]:
+    found = {path.name: path.stat().st_mode for path in (directory, *directory.rglob("*"))}
+    return {name: mode & 0o777 for name, mode in found.items()}
+
+
+@pytest.mark.usefixtures("only")
+def test_other_users_cannot_read_its_files(data_dir: Path) -> None:
+    """Nor those of an earlier release, which were readable."""
+    directory = data_dir / "redis"
+    before = os.umask(0o022)
+    try:
+        directory.mkdir(mode=0o755)
+        for name in ("start.lock", "redis.log"):
+            (directory / name).touch(mode=0o644)
+        for _ in range(2):
+            server = EmbeddedRedis(data_dir)
+            server.acquire()
+            with client(server) as connection:
+                connection.set("payload", "secret")
+            found = modes(directory)
+            assert [name for name in found if name.startswith("appendonly")]
+            assert found[directory.name] == 0o700
+            assert {name: mode for name, mode in found.items() if mode & 0o077} == {}
+            server.release()
+            for path in (directory, *directory.rglob("*")):
+                path.chmod(0o755 if path.is_dir() else 0o644)
+    finally:
+        os.umask(before)
+
+
 @pytest.mark.usefixtures("only")
 def test_the_first_user_starts_and_the_last_stops_it(data_dir: Path) -> None:
     first, second = EmbeddedRedis(data_dir), EmbeddedRedis(data_dir)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import os
 import threading
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from sluice.worker.execution.process_pool.child import note
+from sluice.common.contracts.images import Stage
+from sluice.worker.execution.process_pool import child
+from sluice.worker.execution.process_pool.child import LENGTH, note
 
 
 def double(number: int) -> int:
@@ -35,11 +39,11 @@ def fails(what: str) -> None:
         raise StepError("no_photos", "there are none")
     if what == "transient":
         raise TransientError("later")
-    raise NotUnpicklable("one", "two")
+    raise Unusual("one", "two")
 
 
-class NotUnpicklable(Exception):
-    """Can be pickled but not unpickled."""
+class Unusual(Exception):
+    """Is created in another way than its arguments say."""
 
     def __init__(self, one: str, two: str) -> None:
         super().__init__(f"{one} and {two}")
@@ -99,3 +103,50 @@ def waits_for_the_late_note() -> int:
             thread.join()
     note("in time")
     return threading.active_count()
+
+
+class Shape(NamedTuple):
+    name: str
+    sides: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Drawing:
+    stage: Stage
+    shapes: list[Shape]
+    data: bytes
+    scale: float | None = None
+
+
+def doubled(drawing: Drawing) -> Drawing:
+    """The same drawing with each shape twice."""
+    return dataclasses.replace(drawing, shapes=[*drawing.shapes, *drawing.shapes])
+
+
+def undeclared(drawing: Drawing) -> Any:
+    """Its annotation does not mention the class of its result."""
+    return drawing
+
+
+def writes(reply: bytes) -> Drawing:
+    """Writes its own bytes into the pipe to the worker, like a parser that was broken into."""
+    pipe = child._RESPONSES._pipe
+    assert pipe is not None
+    pipe.write(reply)
+    pipe.flush()
+    threading.Event().wait()
+    raise AssertionError
+
+
+def writes_and_dies(reply: bytes) -> Drawing:
+    """Ends in the middle of a reply."""
+    pipe = child._RESPONSES._pipe
+    assert pipe is not None
+    pipe.write(reply)
+    pipe.flush()
+    os._exit(3)
+
+
+def writes_message(message: bytes) -> Drawing:
+    """The same, with a correct length."""
+    return writes(LENGTH.pack(len(message)) + message)

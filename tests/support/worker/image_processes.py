@@ -20,8 +20,8 @@ def _signal_file(order: ProcessingRequest, name: str) -> Path:
 
 
 def _decode() -> None:
-    note(Stage.VALIDATING)
-    note(Stage.DECODING)
+    note(Stage.VALIDATING.value)
+    note(Stage.DECODING.value)
 
 
 def crash(order: ProcessingRequest) -> NoReturn:
@@ -54,7 +54,7 @@ def take_all_memory(order: ProcessingRequest) -> None:
 
 
 def _wait_for_signal(order: ProcessingRequest) -> None:
-    note(Stage.VALIDATING)
+    note(Stage.VALIDATING.value)
     _signal_file(order, f"began-{Path(order.path).name}").touch()
     while not _signal_file(order, "go").exists():
         time.sleep(0.01)
@@ -69,7 +69,7 @@ def wait_for_go(order: ProcessingRequest) -> ProcessingResult:
 def hang_after_go(order: ProcessingRequest) -> None:
     """Report the next stage when the test gives the signal, and never end."""
     _wait_for_signal(order)
-    note(Stage.DECODING)
+    note(Stage.DECODING.value)
     time.sleep(600)
 
 

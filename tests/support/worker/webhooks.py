@@ -33,7 +33,7 @@ from tests.support.servers import Backend
 from tests.support.waiting import eventually
 from tests.support.webhook_receiver import Answer, Receiver
 
-SECRET = "s3cret"
+SECRET = "a secret of some length for webhooks"
 LEASE_MS = 60_000
 
 

@@ -1,24 +1,29 @@
 """The main function of a pool process: runs one call after the other until its parent is gone.
 
-A call is eight bytes of length and a pickle of `(function, arguments)`. The replies are pickles of
-`(kind, value)` in the same form: notes while the function runs, then its result.
+A call is eight bytes of length and `[function, arguments]` in the form of `plain`. The replies are
+`[kind, value]` in the same form: notes while the function runs, then its result or its error.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 import queue
 import struct
 import sys
 import threading
+from enum import Enum
 from pathlib import Path
 from typing import IO, Any, Final
+
+from sluice.worker.execution.process_pool import plain
 
 LENGTH: Final = struct.Struct(">Q")
 #: Kinds of replies. All except a note end the call.
 NOTE, RETURNED, RAISED, MEMORY, BROKEN = "note", "returned", "raised", "memory", "broken"
+KINDS: Final = (NOTE, RETURNED, RAISED, MEMORY, BROKEN)
+#: The attribute of a `TransientError` that is not one of its arguments.
+RETRY_AFTER_S: Final = "retry_after_s"
 #: The worker has more urgent work: renewing leases, writing events.
 NICENESS: Final = 5
 #: If memory runs out, the kernel should kill this process and not the worker.
@@ -42,7 +47,7 @@ class _ResponseWriter:
             self._in_call = True
 
     def note(self, value: Any) -> None:
-        reply = pickle.dumps((NOTE, value))
+        reply = plain.dumps([NOTE, value])
         with self._lock:
             if self._in_call:  # otherwise the note would be attributed to the next call
                 self._write(reply)
@@ -62,7 +67,8 @@ _RESPONSES: Final = _ResponseWriter()
 
 
 def note(value: Any) -> None:
-    """Send a picklable value to the caller's `on_note` while a function runs in the pool.
+    """Send a value to the caller's `on_note` while a function runs in the pool. It is made of None,
+    bool, int, float, str, bytes, list, tuple, set and dict.
 
     Does nothing outside of a pool process.
     """
@@ -107,30 +113,41 @@ def _read_calls(requests: IO[bytes], calls: queue.SimpleQueue[bytes]) -> None:
 
 def _run_call(call: bytes) -> bytes:
     try:
-        function, arguments = pickle.loads(call)
+        name, arguments = plain.loads(call, plain.find)
+        function = plain.find(name)
     except Exception as error:
         return _broken_response(
-            f"the function or its arguments cannot be unpickled: {_error_text(error)}"
+            f"the function or its arguments are not available in the process: {_error_text(error)}"
         )
     try:
-        return pickle.dumps((RETURNED, function(*arguments)))
+        result = function(*arguments)
     except MemoryError:
-        return pickle.dumps((MEMORY, None))
+        return plain.dumps([MEMORY, None])
     except Exception as error:
         return _raised_response(error)
+    try:
+        return plain.dumps([RETURNED, result])
+    except MemoryError:
+        return plain.dumps([MEMORY, None])
+    except Exception as error:
+        return _broken_response(f"the result of {name} cannot be returned: {_error_text(error)}")
 
 
 def _raised_response(error: Exception) -> bytes:
+    """The class of an exception and the arguments that create it again."""
     try:
-        raised = pickle.dumps((RAISED, error))
-        pickle.loads(raised)  # some exceptions can be pickled but not unpickled
+        reduced = error.__reduce__()
+        arguments = reduced[1] if isinstance(reduced, tuple) else ()
+        values = [each.value if isinstance(each, Enum) else each for each in arguments]
+        wait_s = getattr(error, RETRY_AFTER_S, None)
+        name = plain.name_of(type(error))
+        return plain.dumps([RAISED, [name, values, wait_s, _error_text(error)]])
     except Exception:
         return _broken_response(_error_text(error))
-    return raised
 
 
 def _broken_response(message: str) -> bytes:
-    return pickle.dumps((BROKEN, message))
+    return plain.dumps([BROKEN, message])
 
 
 def _error_text(error: Any) -> str:

@@ -5,6 +5,11 @@ from __future__ import annotations
 from sluice.worker.errors import JobError, TransientError
 
 
+class ReportedError(Exception):
+    """Base of exceptions, other than `JobError`, that a function in the pool may raise to its
+    caller. Their constructors check their arguments, because the process may be compromised."""
+
+
 class ComputeCrashed(TransientError):
     """The process ended during the call."""
 
@@ -15,7 +20,7 @@ class ComputeCrashed(TransientError):
 
 
 class ComputeError(JobError):
-    """The call, its result or its exception could not be pickled."""
+    """The call, its result or its exception has no plain form, or the reply is invalid."""
 
     kind = "compute_error"
 
@@ -29,9 +34,6 @@ class ComputeTimeout(JobError):
         super().__init__(f"the call takes longer than {timeout_s:g} s")
         self.timeout_s = timeout_s
 
-    def __reduce__(self) -> tuple[type[ComputeTimeout], tuple[float]]:
-        return ComputeTimeout, (self.timeout_s,)
-
 
 class OutOfMemory(JobError):
     """The call needs more memory than its process may use."""
@@ -43,6 +45,3 @@ class OutOfMemory(JobError):
             f"the call needs more than {memory_bytes >> 20} MB of memory; use smaller input"
         )
         self.memory_bytes = memory_bytes
-
-    def __reduce__(self) -> tuple[type[OutOfMemory], tuple[int]]:
-        return OutOfMemory, (self.memory_bytes,)

@@ -40,12 +40,14 @@ class ProcessPool:
         idle_s: float = IDLE_S,
         memory_bytes: int = MEMORY_BYTES,
         most_calls: int | None = None,
+        most_reply_bytes: int | None = None,
     ) -> None:
         self._semaphore = asyncio.Semaphore(most or available_cores())
         self._idle_s = idle_s
         self._memory_bytes = memory_bytes
         #: Calls after which a process is replaced, to free the memory that libraries leak.
         self._most_calls = most_calls
+        self._most_reply_bytes = most_reply_bytes
         self._free: dict[PoolProcess, asyncio.TimerHandle] = {}
         self._all: set[PoolProcess] = set()
 
@@ -63,8 +65,13 @@ class ProcessPool:
         """Run `function` in a process; returns its result or raises its exception. If this call is
         canceled, the process is killed.
 
-        The function must be a top-level function of a module; arguments and result must be
-        picklable. It does not see the worker's environment variables.
+        The function must be a top-level function of a module. It does not see the worker's
+        environment variables. Arguments and result are made of None, bool, int, float, str, bytes,
+        list, tuple, set, dict, enums, dataclasses and named tuples. The result must have the type
+        of the function's return annotation, which must mention its classes.
+
+        Exceptions of Python, `JobError`, `ReportedError` and their subclasses are raised as they
+        are, others as ComputeError.
 
         `on_note` is called in the event loop with each value that the function passes to
         `sluice.worker.execution.process_pool.child.note`, in order, and never after this call has
@@ -118,9 +125,9 @@ class ProcessPool:
             if process.is_alive:
                 return process
             self._discard(process)  # it has died meanwhile
-        from sluice.worker.execution.process_pool.process import PoolProcess
+        from sluice.worker.execution.process_pool.process import MOST_REPLY_BYTES, PoolProcess
 
-        process = PoolProcess(self._memory_bytes)
+        process = PoolProcess(self._memory_bytes, self._most_reply_bytes or MOST_REPLY_BYTES)
         self._all.add(process)
         return process
 

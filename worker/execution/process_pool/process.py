@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import os
-import pickle
 import subprocess
 import threading
 from collections.abc import Callable
+from functools import lru_cache
 from typing import IO, Any, Final
 
 from sluice.worker.execution.process_pool import child as compute_child
-from sluice.worker.execution.process_pool import confine
-from sluice.worker.execution.process_pool.child import LENGTH, NOTE
+from sluice.worker.execution.process_pool import confine, plain
+from sluice.worker.execution.process_pool.child import KINDS, LENGTH, NOTE, RAISED, RETURNED
 from sluice.worker.execution.process_pool.errors import ComputeCrashed, ComputeError
+from sluice.worker.execution.process_pool.raised import rebuilt_error
 
 #: Bytes of one reply; a larger one would use too much memory of the worker.
-MOST_ANSWER_BYTES: Final = 256 * 1024 * 1024
+MOST_REPLY_BYTES: Final = 256 * 1024 * 1024
 #: malloc returns larger blocks to the kernel at once, because several processes may work on large
 #: inputs in turn. Smaller blocks are kept: getting them again from the kernel takes time.
 _KEPT_BYTES: Final = 32 * 1024 * 1024
@@ -30,8 +31,9 @@ _PIECE: Final = 1 << 20
 class PoolProcess:
     """A child process that is started by its first call."""
 
-    def __init__(self, memory_bytes: int) -> None:
+    def __init__(self, memory_bytes: int, most_reply_bytes: int = MOST_REPLY_BYTES) -> None:
         self._memory_bytes = memory_bytes
+        self._most_reply_bytes = most_reply_bytes
         self._process: subprocess.Popen[bytes] | None = None
         #: Guards the two flags. The calling thread cleans up after its call: no other thread may
         #: close a pipe that it reads.
@@ -68,7 +70,7 @@ class PoolProcess:
         on_note: Callable[[Any], None] | None,
     ) -> tuple[str, Any]:
         """Run a call; returns the kind of the reply and its value. Raises ComputeCrashed if there
-        is no reply."""
+        is no reply, and ComputeError for an invalid one: then the process must be killed."""
         with self._state:
             if self._killed:
                 raise ComputeCrashed
@@ -92,7 +94,7 @@ class PoolProcess:
         arguments: tuple[Any, ...],
         on_note: Callable[[Any], None] | None,
     ) -> tuple[str, Any]:
-        call = _pickle_call(function, arguments)
+        call = _encode_call(function, arguments)
         if self._process is None:
             process = confine.start_process(
                 compute_child.__name__, str(self._memory_bytes), environment=ENVIRONMENT
@@ -107,7 +109,8 @@ class PoolProcess:
         try:
             _write_call(self._process.stdin, call)
             while True:
-                kind, value = pickle.loads(_read_message(self._process.stdout.fileno()))
+                reply = _read_message(self._process.stdout.fileno(), self._most_reply_bytes)
+                kind, value = _decode_reply(reply, function)
                 if kind != NOTE:
                     return kind, value
                 if on_note is not None:
@@ -123,11 +126,36 @@ class PoolProcess:
         self.ended.set()
 
 
-def _pickle_call(function: Callable[..., Any], arguments: tuple[Any, ...]) -> bytes:
+def _encode_call(function: Callable[..., Any], arguments: tuple[Any, ...]) -> bytes:
     try:
-        return pickle.dumps((function, arguments), pickle.HIGHEST_PROTOCOL)
-    except Exception as error:
-        raise ComputeError(f"{function!r} or its arguments cannot be pickled: {error}") from None
+        return plain.dumps([plain.name_of(function), list(arguments)])
+    except plain.NotPlain as error:
+        raise ComputeError(f"cannot call {function!r} in a process: {error}") from None
+
+
+def _decode_reply(reply: bytes, function: Callable[..., Any]) -> tuple[str, Any]:
+    """Kind and value. Raises ComputeError for anything unexpected: the process may be under the
+    control of its input. A result must have the type of the function's return annotation."""
+    annotation, classes = _result_type(function)
+
+    def class_of(name: str) -> type:
+        return classes[name] if name in classes else plain.no_class(name)
+
+    try:
+        kind, value = plain.loads(reply, class_of)
+        if kind not in KINDS:
+            raise plain.NotPlain(f"{str(kind)[:200]!r} is not a kind of reply")
+        if kind == RETURNED and not plain.fits(value, annotation):
+            raise plain.NotPlain(f"the result is not of the type {annotation}")
+        return kind, rebuilt_error(value) if kind == RAISED else value
+    except (plain.NotPlain, TypeError, ValueError) as error:
+        raise ComputeError(f"invalid reply to the call of {function!r}: {error}") from None
+
+
+@lru_cache(maxsize=256)
+def _result_type(function: Callable[..., Any]) -> tuple[Any, dict[str, type]]:
+    annotation = plain.return_annotation(function)
+    return annotation, plain.classes_in(annotation)
 
 
 def _write_call(pipe: IO[bytes], call: bytes) -> None:
@@ -137,11 +165,11 @@ def _write_call(pipe: IO[bytes], call: bytes) -> None:
             unsent = unsent[pipe.write(unsent) :]
 
 
-def _read_message(descriptor: int) -> bytes:
+def _read_message(descriptor: int, most_bytes: int) -> bytes:
     """Read the next reply."""
     length = LENGTH.unpack(_read_exactly(descriptor, LENGTH.size))[0]
-    if length > MOST_ANSWER_BYTES:
-        raise ComputeError(f"the result has {length} bytes; at most {MOST_ANSWER_BYTES}")
+    if length > most_bytes:
+        raise ComputeError(f"the result has {length} bytes; at most {most_bytes}")
     return _read_exactly(descriptor, length)
 
 

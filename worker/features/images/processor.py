@@ -76,6 +76,12 @@ from sluice.worker.features.images.results import (
 
 log = logging.getLogger(__name__)
 
+#: Stages of the process, by the note that it sends.
+_NOTED_STAGES: Final = {
+    stage.value: stage
+    for stage in (Stage.VALIDATING, Stage.DECODING, Stage.PROCESSING, Stage.ENCODING)
+}
+
 
 class StageWriter:
     """Writes the stages of one attempt in order, without skipping any."""
@@ -88,10 +94,13 @@ class StageWriter:
         #: The last stage noted.
         self.last_stage = Stage.QUEUED
 
-    def note(self, stage: Stage) -> None:
-        """Queue a stage reported by the process."""
-        self.last_stage = stage
-        self._queue.put_nowait(stage)
+    def note(self, value: Any) -> None:
+        """Queue a stage reported by the process. Anything but a later stage is ignored: the image
+        may control the process."""
+        stage = _NOTED_STAGES.get(value) if isinstance(value, str) else None
+        if stage is not None and _progress(stage) > _progress(self.last_stage):
+            self.last_stage = stage
+            self._queue.put_nowait(stage)
 
     def close(self) -> None:
         self._queue.put_nowait(None)
@@ -119,12 +128,16 @@ class StageWriter:
             {
                 StageField.IMAGE_ID: self._processing.image_id,
                 StageField.STAGE: stage.value,
-                StageField.PROGRESS: int(STAGE_PROGRESS[stage]),
+                StageField.PROGRESS: _progress(stage),
                 StageField.ATTEMPT: self._core.attempt,
             },
             step=IMAGE_STEP,
         )
         crashpoints.reach(CrashPoint.AFTER_IMAGE_STAGE)
+
+
+def _progress(stage: Stage) -> int:
+    return int(STAGE_PROGRESS[stage])
 
 
 #: Step saved for the next attempt: a process has crashed on this upload.

@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 
 #: A process is replaced after this many images, to bound what libraries leak.
 IMAGES_PER_PROCESS: Final = 50
+#: Facts about one image. The image may control the process, and the worker keeps them in memory.
+MOST_REPLY_BYTES: Final = 1 << 20
 #: Jobs allowed in addition to those that have a process: they read, store or wait for a process.
 #: Further jobs stay in Redis, where any worker may take them, and leave slots to other tasks.
 EXTRA_JOBS: Final = 2
@@ -56,6 +58,7 @@ class ImageService(Service):
             self.parallel,
             memory_bytes=settings.image_memory_mb << 20,
             most_calls=IMAGES_PER_PROCESS,
+            most_reply_bytes=MOST_REPLY_BYTES,
         )
         self.self_test = DetectorSelfTest(self.pool, choose_detector(settings), settings)
         self.storage = create_storage(settings)

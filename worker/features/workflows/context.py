@@ -159,8 +159,9 @@ class StepContext:
     async def compute(self, function: Callable[..., T], *arguments: Any) -> T:
         """Run `function` in a child process, for CPU-bound work.
 
-        It must be a module-level function; its arguments and its result must be picklable. The
-        process has a memory limit, and is killed if the step is canceled or times out.
+        It must be a module-level function. Its arguments and its result are made of plain values,
+        enums, dataclasses and named tuples; the return annotation must mention the result's
+        classes. The process has a memory limit, and is killed if the step is canceled or times out.
         """
         try:
             return await run_until_canceled(self.core, self._deps.pool.run(function, *arguments))

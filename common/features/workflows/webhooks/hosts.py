@@ -1,9 +1,10 @@
-"""Allowed webhook targets: public addresses, and WORKFLOW_WEBHOOK_ALLOWED_HOSTS."""
+"""Allowed webhook targets: public addresses of other hosts, and WORKFLOW_WEBHOOK_ALLOWED_HOSTS."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
+import socket
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
@@ -16,6 +17,8 @@ SETTING: Final = "WORKFLOW_WEBHOOK_ALLOWED_HOSTS"
 MOST_CHARS: Final = 2048
 #: Schemes and their ports.
 SCHEMES: Final = {"http": 80, "https": 443}
+#: From here on ports are not reserved for services of a system, such as mail or file sharing.
+FIRST_FREE_PORT: Final = 1024
 _URL_CHARS: Final = re.compile(r"\A[!-~]+\Z")
 _NETLOC: Final = re.compile(r"\A(\[[0-9A-Fa-f:.]+\]|[^\[\]:@]*)(:[0-9]{0,5})?\Z")
 _NAME: Final = re.compile(r"\A(?=.{1,253}\Z)[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"
@@ -94,7 +97,7 @@ class WebhookTarget:
 class AllowedHosts:
     """Hosts that are allowed in addition to public addresses."""
 
-    #: Names that may resolve to private addresses and loopback.
+    #: Names that may resolve to private addresses, loopback and addresses of this host.
     names: frozenset[str] = frozenset()
     networks: tuple[IpNetwork, ...] = field(default=())
 
@@ -119,21 +122,30 @@ class AllowedHosts:
     def allows(self, host: str, address: IpAddress) -> bool:
         """True if a delivery to `host` may connect to `address`."""
         actual = _unmapped(address)
-        if any(_contains(network, each) for network in self.networks for each in (address, actual)):
+        if self._contains(address):
             return True
-        if host in self.names and any(_contains(network, actual) for network in _BY_NAME):
-            return True
-        return is_public(address)
+        if host in self.names:
+            return is_public(address) or any(_contains(network, actual) for network in _BY_NAME)
+        return is_public(address) and not is_own_address(actual)
+
+    def allows_any_port(self, host: str, address: IpAddress | None) -> bool:
+        """True if the setting names this host, or the network of this address."""
+        return host in self.names or (address is not None and self._contains(address))
 
     def check(self, host: str, addresses: Iterable[IpAddress]) -> None:
         """Raise WebhookRefused unless all addresses are allowed: any of them may be used."""
         for address in addresses:
             if not self.allows(host, address):
                 what = host if host == str(address) else f"{host} is {address}, which"
+                why = "an address of this host" if is_public(address) else "not a public address"
                 raise WebhookRefused(
-                    f"{what} is not a public address; if webhooks may go there, add {address} to "
-                    f"{SETTING} of gateway and workers"
+                    f"{what} is {why}; if webhooks may go there, add {address} to {SETTING} of "
+                    "gateway and workers"
                 )
+
+    def _contains(self, address: IpAddress) -> bool:
+        either = (address, _unmapped(address))
+        return any(_contains(network, each) for network in self.networks for each in either)
 
 
 def is_public(address: IpAddress) -> bool:
@@ -142,6 +154,20 @@ def is_public(address: IpAddress) -> bool:
     if isinstance(actual, ipaddress.IPv4Address):
         return not any(actual in network for network in _NOT_PUBLIC_4)
     return actual in _UNICAST_6 and not any(actual in network for network in _NOT_PUBLIC_6)
+
+
+def is_own_address(address: IpAddress) -> bool:
+    """True if this host has the address. Its services may be hidden from other hosts by a firewall.
+
+    The kernel uses an own address also as the source to reach it. Nothing is sent.
+    """
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((str(address), 9))
+            return ipaddress.ip_address(probe.getsockname()[0]) == address
+    except OSError:  # not reachable
+        return False
 
 
 def check_url(url: str, allowed: AllowedHosts) -> WebhookTarget:
@@ -173,13 +199,20 @@ def check_url(url: str, allowed: AllowedHosts) -> WebhookTarget:
     if port == 0:
         raise WebhookRefused("port 0 is not valid")
     host, address = _host(parts.hostname or "", in_brackets="[" in parts.netloc)
-    if address is not None:
-        allowed.check(host, (address,))
-    elif host == "localhost" or host.endswith(".localhost"):  # always loopback
-        allowed.check(host, (_LOOPBACK,))
+    is_localhost = host == "localhost" or host.endswith(".localhost")  # always loopback
+    known = _LOOPBACK if is_localhost else address
+    if known is not None:
+        allowed.check(host, (known,))
+    port = port or SCHEMES[scheme]
+    is_free = port in SCHEMES.values() or port >= FIRST_FREE_PORT
+    if not is_free and not allowed.allows_any_port(host, known):
+        raise WebhookRefused(
+            f"port {port} is not for webhooks: use 80, 443, or {FIRST_FREE_PORT} and above; if "
+            f"webhooks may go there, add {host} to {SETTING} of gateway and workers"
+        )
     path = parts.path or "/"
     target = f"{path}?{parts.query}" if parts.query else path
-    return WebhookTarget(scheme, host, port or SCHEMES[scheme], target, address)
+    return WebhookTarget(scheme, host, port, target, address)
 
 
 def _host(written: str, in_brackets: bool) -> tuple[str, IpAddress | None]:

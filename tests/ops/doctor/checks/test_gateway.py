@@ -17,6 +17,7 @@ from sluice.ops.doctor.checks.gateway import listeners
 from sluice.ops.doctor.finding import Health
 from sluice.ops.doctor.machine import Machine
 from sluice.ops.http import Response, fetch_url
+from tests.ops.doctor.checks.test_systemd import RUNNING, Systemd
 from tests.ops.doctor.machines import (
     answering,
     expect,
@@ -63,7 +64,7 @@ def test_gateway_does_not_answer(tmp_path: Path, error: Exception, expected: str
 
     subject = make_machine(tmp_path, fetch=fetch)
     expect(checks.answers, subject, Health.FAIL, cause=expected)
-    for check in (checks.ready, checks.exposure, checks.version):
+    for check in (checks.ready, checks.exposure, checks.local_access, checks.version):
         expect_skipped(check, subject)
 
 
@@ -111,6 +112,55 @@ def test_remote_gateway_needs_keys(tmp_path: Path, code: int, status: Health) ->
     fetch = answering(others=Response(code, b"{}"))
     subject = make_machine(tmp_path, fetch=fetch, url="http://host.lan:8080")
     expect(checks.exposure, subject, status)
+
+
+NO_NETWORK = {"PrivateNetwork": "yes"}
+LOCALHOST = {"IPAddressDeny": "0.0.0.0/0 ::/0", "IPAddressAllow": "127.0.0.0/8 ::1/128"}
+SECOND = {"IPAddressDeny": "0.0.0.0/0 ::/0", "IPAddressAllow": "127.0.0.2/32"}
+PASSWD = """\
+root:x:0:0:root:/root:/bin/bash
+www-data:x:33:33:www-data:/var/www:/usr/sbin/nologin
+mina:x:1000:1000:,,,:/home/mina:/bin/bash
+locked:x:1001:1001::/home/locked:/usr/sbin/nologin
+nobody:x:65534:65534:nobody:/nonexistent:/bin/sh
+"""
+
+
+@pytest.mark.parametrize(
+    ("properties", "status"),
+    [
+        *((NO_NETWORK, Health.OK), (SECOND, Health.OK)),
+        *((LOCALHOST, Health.WARN), ({}, Health.WARN)),
+        ({**LOCALHOST, "ActiveState": "inactive"}, Health.OK),
+    ],
+)
+def test_workers_that_reach_a_keyless_gateway(
+    tmp_path: Path, properties: dict[str, str], status: Health
+) -> None:
+    systemd = Systemd(tmp_path)
+    systemd.units = {name: {**RUNNING, **NO_NETWORK} for name in systemd.units}
+    for name in ("redis-worker@ai.service", "redis-gateway.service"):
+        systemd.units[name] = {**RUNNING, **properties}
+    subject = make_machine(tmp_path, run=systemd.run, fetch=answering())
+    found = expect(checks.local_access, subject, status)
+    if status is Health.WARN:
+        assert found.seen.endswith("can be reached by redis-worker@ai.service")
+        assert "AUTH=required" in found.fix
+    for code in (401, 403):
+        fetch = answering(others=Response(code, b"{}"))
+        subject = make_machine(tmp_path, run=systemd.run, fetch=fetch)
+        expect(checks.local_access, subject, Health.OK, seen="requires API keys")
+
+
+def test_other_users_reach_a_keyless_gateway(tmp_path: Path) -> None:
+    expect(checks.local_access, machine_with(tmp_path), Health.OK)
+    write(tmp_path, "/etc/passwd", PASSWD)
+    found = expect(checks.local_access, machine_with(tmp_path), Health.WARN)
+    assert found.seen.endswith("can be reached by the user mina")
+    own = make_machine(tmp_path, fetch=answering(), environ={"SUDO_UID": "1000"})
+    expect(checks.local_access, own, Health.OK)
+    remote = make_machine(tmp_path, fetch=answering(), url="http://host.lan:8080")
+    expect_skipped(checks.local_access, remote, "another machine")
 
 
 def test_gateway_version(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.common.errors import SettingsError
+from sluice.common.features.workflows.webhooks import hosts
 from sluice.common.features.workflows.webhooks.hosts import (
     AllowedHosts,
     WebhookRefused,
@@ -89,12 +90,45 @@ def test_invalid_urls_are_refused(url: str) -> None:
      ("http://example.com:8080/?", "example.com:8080", "/"),
      ("http://example.com:80/x;y=1", "example.com", "/x;y=1"),
      ("http://a_b.xn--bcher-kva.example/", "a_b.xn--bcher-kva.example", "/"),
-     ("http://[2606:4700:4700:0::1111]:81/", "[2606:4700:4700::1111]:81", "/")],
+     ("http://[2606:4700:4700:0::1111]:8081/", "[2606:4700:4700::1111]:8081", "/")],
 )  # fmt: skip
 def test_parts_of_a_url(url: str, authority: str, path: str) -> None:
     target = check_url(url, NOBODY)
     assert (target.authority, target.path) == (authority, path)
     assert target.origin == f"{target.scheme}://{authority}"
+
+
+@pytest.mark.parametrize("port", [1, 22, 25, 79, 81, 442, 444, 445, 1023])
+def test_ports_of_other_services_are_refused(port: int) -> None:
+    for host in ("example.com", "8.8.8.8", "[2606:4700:4700::1111]"):
+        with pytest.raises(WebhookRefused, match=f"port {port} is not for webhooks.* add "):
+            check_url(f"https://{host}:{port}/", NOBODY)
+        named = AllowedHosts.parse(f"{host.strip('[]')},192.168.1.0/24")
+        assert check_url(f"https://{host}:{port}/", named).port == port
+    with pytest.raises(WebhookRefused, match="is not for webhooks"):
+        check_url(f"http://other.example:{port}/", AllowedHosts.parse("example.com"))
+    for usual in (80, 443, 1024, 65535):
+        assert check_url(f"http://example.com:{usual}/", NOBODY).port == usual
+
+
+def test_addresses_of_this_host_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A firewall may hide its services from other hosts."""
+    own, other = ipaddress.ip_address("8.8.4.4"), ipaddress.ip_address("8.8.8.8")
+    monkeypatch.setattr(hosts, "is_own_address", lambda address: address == own)
+    assert NOBODY.allows("example.com", other)
+    for address in (own, ipaddress.ip_address("::ffff:8.8.4.4")):
+        with pytest.raises(WebhookRefused, match=r"which is an address of this host; .* add "):
+            NOBODY.check("example.com", [other, address])
+    with pytest.raises(WebhookRefused, match=r"8\.8\.4\.4 is an address of this host"):
+        check_url("https://8.8.4.4/", NOBODY)
+    for text in ("8.8.4.4", "example.com"):
+        AllowedHosts.parse(text).check("example.com", [own])
+
+
+def test_own_addresses_are_known_to_the_kernel() -> None:
+    assert hosts.is_own_address(ipaddress.ip_address("127.0.0.1"))
+    for text in ("8.8.8.8", "192.0.2.1", "2001:db8::1"):
+        assert not hosts.is_own_address(ipaddress.ip_address(text))
 
 
 def test_hosts_are_allowed_by_address_network_and_name() -> None:

@@ -80,7 +80,7 @@ class _StageTimer:
 
     @contextmanager
     def stage(self, stage: Stage) -> Iterator[None]:
-        note(stage)
+        note(stage.value)
         began = time.monotonic()
         try:
             yield

@@ -1,4 +1,4 @@
-"""Requests, results and errors of image processing; all picklable."""
+"""Requests, results and errors of image processing."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from sluice.common.contracts.images import ErrorCode, FailureReason
+from sluice.worker.execution.process_pool.errors import ReportedError
 from sluice.worker.features.images.pixels.formats import parse_formats
 
 if TYPE_CHECKING:
@@ -31,28 +32,29 @@ REASON_MESSAGES: Final = {
 _MOST_CHARS: Final = 300
 
 
-class InvalidImage(Exception):
+class InvalidImage(ReportedError):
     """The image is invalid; retrying would give the same result."""
 
-    def __init__(self, code: ErrorCode, reason: str, message: str, cause: str = "") -> None:
-        super().__init__(message)
-        self.code = code
+    def __init__(self, code: str, reason: str, cause: str = "") -> None:
+        """Raises ValueError for an unknown code or reason."""
+        self.code = ErrorCode(code)
         #: A value of `FailureReason`.
-        self.reason = reason
-        self.message = message
+        self.reason = FailureReason(reason).value
+        self.message = REASON_MESSAGES[FailureReason(reason)]
         #: Message of a library, for the log. It may quote the file, so clients do not get it.
-        self.cause = cause
+        self.cause = str(cause)[:_MOST_CHARS]
+        super().__init__(self.message)
 
-    def __reduce__(self) -> tuple[type[InvalidImage], tuple[ErrorCode, str, str, str]]:
-        return InvalidImage, (self.code, self.reason, self.message, self.cause)
+    def __reduce__(self) -> tuple[type[InvalidImage], tuple[str, str, str]]:
+        return InvalidImage, (self.code.value, self.reason, self.cause)
 
 
 def invalid_image(
     code: ErrorCode, reason: FailureReason, cause: BaseException | None = None
 ) -> InvalidImage:
     """The error for a reason, with its usual message."""
-    text = "" if cause is None else f"{type(cause).__name__}: {cause}"[:_MOST_CHARS]
-    return InvalidImage(code, reason.value, REASON_MESSAGES[reason], text)
+    text = "" if cause is None else f"{type(cause).__name__}: {cause}"
+    return InvalidImage(code, reason.value, text)
 
 
 @dataclass(frozen=True)

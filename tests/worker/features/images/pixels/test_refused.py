@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 import resource
 import tempfile
 import time
@@ -192,10 +191,15 @@ def test_an_error_of_the_detector(make: Make, monkeypatch: pytest.MonkeyPatch) -
     assert caught.value.cause == "RuntimeError: no model at /somewhere"
 
 
-def test_a_refusal_can_be_pickled() -> None:
-    error = InvalidImage(ErrorCode.DECODE_FAILED, "damaged", "image file is damaged", "OSError: x")
-    again = pickle.loads(pickle.dumps(error))
+def test_a_refusal_can_be_created_again() -> None:
+    error = InvalidImage("DECODE_FAILED", "damaged", "OSError: x")
+    create, arguments = error.__reduce__()
+    again = create(*arguments)
     assert vars(again) == vars(error)
+    assert (again.code, again.cause) == (ErrorCode.DECODE_FAILED, "OSError: x")
+    for code, reason in (("DECODE_FAILED", "hostile"), ("HOSTILE", "damaged")):
+        with pytest.raises(ValueError, match="is not a valid"):
+            InvalidImage(code, reason)
     assert str(again) == "image file is damaged"
     assert set(types.REASON_MESSAGES) == set(FailureReason)
 
