@@ -15,7 +15,7 @@ def plural(count: int, one: str, many: str | None = None) -> str:
 def escape(text: str) -> str:
     """The text on one line, with escapes for control characters, line breaks and the like.
 
-    So text of a client cannot look like a line of its own, or control a terminal.
+    Text of a client can therefore not pass for a separate line, or control a terminal.
     """
     if text.isprintable():
         return text

@@ -18,7 +18,7 @@ from typing import BinaryIO
 from deploy.installer.errors import Unsuitable
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-#: Enough to go on from a directory; needs no permission to list it.
+#: Enough to open entries of a directory; needs no permission to list it.
 _PASS = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 

@@ -1,4 +1,4 @@
-"""Sluice as users have it: the wheel in a virtualenv of its own, or the source tree."""
+"""Sluice as users have it: the wheel in a separate virtualenv, or the source tree."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class Unit:
 
     @property
     def reaches_loopback(self) -> bool:
-        """True unless it has a network of its own, or may not connect to 127.0.0.1."""
+        """True unless it has a private network, or may not connect to 127.0.0.1."""
         if self["PrivateNetwork"] == "yes":
             return False
         allowed = (ipaddress.ip_network(text, False) for text in self["IPAddressAllow"].split())

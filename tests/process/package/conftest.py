@@ -1,4 +1,4 @@
-"""The built distribution, and the wheel installed in a virtualenv of its own."""
+"""The built distribution, and the wheel installed in a separate virtualenv."""
 
 from __future__ import annotations
 
