@@ -21,6 +21,7 @@ from sluice.gateway.http.security import (
     DOCUMENTS_PREFIX,
     HostPolicy,
     OriginPolicy,
+    check_path,
     effective_method,
     missing_security_headers,
     require_single_header,
@@ -116,6 +117,7 @@ class RequestMiddleware:
                 require_single_header(scope, b"host")
                 require_single_header(scope, b"origin")
             self._hosts.check(scope, headers.get(b"host"))
+            check_path(scope["path"])
             app = self._app
             if b"origin" in headers or b"sec-fetch-site" in headers:
                 by_origin = self._origins.check(effective_method(scope), headers)

@@ -21,6 +21,8 @@ from sluice.gateway.http.problems import Problem
 
 #: Prefix of documents and of searches.
 DOCUMENTS_PREFIX: Final = "/v1/rag/"
+#: C0 and C1 control characters, DEL, and the line breaks of Unicode.
+_CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -30,6 +32,18 @@ def effective_method(scope: Scope) -> str:
     makes_job = path.startswith(DOCUMENTS_PREFIX) and path.endswith("/search")
     method: str = "POST" if makes_job else scope["method"]
     return method
+
+
+def check_path(path: str) -> None:
+    """Raise a problem for control characters and line breaks. A route's pattern may ignore one at
+    the end of a path, so that a check that compares the path would not see which route is called.
+    """
+    if not path.isprintable() and _CONTROL.search(path):
+        raise Problem(
+            400,
+            "malformed_request",
+            "The path has a control character or a line break, such as %0A.",
+        )
 
 
 def is_mutating(scope: Scope) -> bool:

@@ -105,7 +105,7 @@ async def test_invalid_keys_are_rejected(make: Make) -> None:
         headers = {"content-type": "application/json"}
         answer = await gateway.client.send("POST", "/v1/keys", headers, raw)
         assert answer.status in (400, 422)
-    for key_id in ("x", "AAAAAAAA", "aaaaaaaa\n", "aaaa:aaa", "*", "aaaaaaaaa"):
+    for key_id in ("x", "AAAAAAAA", "aaaa:aaa", "*", "aaaaaaaaa"):
         answer = await gateway.client.send("DELETE", f"/v1/keys/{key_id}")
         check_problem(answer, 404, "key_not_found")
     assert await gateway.snapshot() == before

@@ -387,11 +387,12 @@ async def test_path_cannot_forge_an_audit_entry(
     browser = Browser(strict)
     await browser.sign_in(key, actions=True)
     caplog.set_level("INFO", "sluice.common.access.audit_log")
-    forged = "/v1/jobs/x%0Atrail:%20local%20key.create%20\u202e/cancel"
+    check_problem(await browser.send("POST", "/v1/jobs/x%0Atrail:/cancel"), 400)
+    forged = "/v1/jobs/x%20trail:%20local%20key.create%20\u202e/cancel"
     await browser.send("POST", forged)
     who, action, target = (await audit_entries(strict))[-1]
     assert (who, action) == (id_of(key), "ui.action")
-    assert target == "POST /v1/jobs/x%0Atrail:%20local%20key.create%20%E2%80%AE/cancel"
+    assert target == "POST /v1/jobs/x%20trail:%20local%20key.create%20%E2%80%AE/cancel"
     lines = [each for each in caplog.records if each.name == "sluice.common.access.audit_log"]
     assert lines
     assert all(line.getMessage().isprintable() for line in lines)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,9 +12,10 @@ from urllib.parse import unquote
 import pytest
 
 from sluice.common.observability import logs
+from sluice.gateway.auth.permissions import PERMISSIONS
 from tests.support.gateway.asgi import Answer
 from tests.support.gateway.faults import raising
-from tests.support.gateway.harness import CHAT, Gateway, check_problem
+from tests.support.gateway.harness import CHAT, Gateway, Make, check_problem
 
 pytestmark = pytest.mark.fakeredis_only
 
@@ -48,6 +50,33 @@ async def test_log_lines_have_the_request_id(gateway: Gateway) -> None:
     assert lines[1].startswith("GET /nowhere 404 ")
     for line in lines:
         assert line.isprintable(), f"a path forges log lines: {line!r}"
+
+
+CONTROLS = ("%0A", "%0D", "%00", "%1B", "%7F", "%C2%85", "%E2%80%A8", "%E2%80%A9")
+
+
+async def test_no_path_may_have_control_characters(make: Make) -> None:
+    gateway = make()
+    for template in sorted({path for _, path in PERMISSIONS}):
+        path = re.sub(r"\{[^}]*\}", "x", template)
+        for place in (f"{path}%0A", f"{path}%0a?q=x", f"{path[:2]}%0A{path[2:]}"):
+            for method in ("GET", "POST"):
+                answer = await gateway.client.send(method, place)
+                assert answer.status == 400, place
+                assert b"control character" in answer.body, place
+    for control in CONTROLS:
+        check_problem(await gateway.client.get(f"/healthz{control}"), 400, "malformed_request")
+    check_problem(await gateway.client.get("/%F0%9F%8E%AC%C2%A0"), 404, "not_found")
+
+
+async def test_another_sites_page_cannot_start_a_search_with_a_line_break(make: Make) -> None:
+    gateway = make()
+    cross_site = {"sec-fetch-site": "cross-site"}
+    search = "/v1/rag/default/search"
+    check_problem(await gateway.client.get(f"{search}?q=x", cross_site), 403, "foreign_origin")
+    answer = await gateway.client.get(f"{search}%0A?q=x&answer=true", cross_site)
+    check_problem(answer, 400, "malformed_request")
+    assert await gateway.redis.xlen("jobs:stream") == 0
 
 
 async def test_a_request_does_not_inherit_the_log_fields_of_another(gateway: Gateway) -> None:

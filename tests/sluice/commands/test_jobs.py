@@ -217,6 +217,13 @@ def test_output_in_a_pipe_is_unchanged(site: Site) -> None:
     assert ran.out == "a\x1b[2Jb\x07c\u202ed\n"
 
 
+def test_an_id_with_a_line_break_is_a_usage_error(site: Site) -> None:
+    ran = site.run("get", "a\nb")
+    assert (ran.code, ran.out) == (ExitCode.USAGE, "")
+    assert "control character" in ran.err
+    assert len(ran.err.splitlines()) == 1
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -224,7 +231,7 @@ def test_output_in_a_pipe_is_unchanged(site: Site) -> None:
         ("retry", UNKNOWN), ("trace", UNKNOWN), ("cancel", UNKNOWN), ("get", "../keys"),
         ("get", "."), ("get", ""), ("dlq", "show", "1-1"), ("image", "show", "x"),
         ("workflow", "show", "wf_20200101_001"), ("worker", "show", "unknown"),
-        ("get", "a\nb"), ("watch", "ä"), ("workflow", "watch", "wf_20200101_001"),
+        ("get", "a b"), ("watch", "ä"), ("workflow", "watch", "wf_20200101_001"),
         ("workflow", "watch", "../../v1/keys"), ("workflow", "watch", "wf_1?x=y#z"),
     ],
 )  # fmt: skip

@@ -16,7 +16,7 @@ from tests.support.gateway.harness import Gateway, Make, check_problem, partitio
 
 pytestmark = pytest.mark.fakeredis_only
 
-IMPOSSIBLE_IDS = ["x", "1", "1-", "-1", "1-1-1", "1-x", "+", "-", "(1-1", "9" * 21 + "-0", "1%00-1"]
+IMPOSSIBLE_IDS = ["x", "1", "1-", "-1", "1-1-1", "1-x", "+", "-", "(1-1", "9" * 21 + "-0", "1%20-1"]
 
 
 async def page(gateway: Gateway, query: str = "") -> dict[str, Any]:

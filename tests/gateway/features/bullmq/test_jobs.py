@@ -414,7 +414,7 @@ async def test_a_queue_that_is_not_configured_is_not_found(api: QueueApi, make: 
 async def test_unknown_and_invalid_job_ids_are_not_found(api: QueueApi) -> None:
     await api.add()
     before = await api.gateway.snapshot()
-    for job_id in ("7", "meta", "wait", "events", "x" * 2000, "%F0%9F%8E%AC", "a:lock", "1%00"):
+    for job_id in ("7", "meta", "wait", "events", "x" * 2000, "%F0%9F%8E%AC", "a:lock"):
         check_problem(await api.get(job_id), 404, "job_not_found")
         check_problem(await api.delete(job_id), 404, "job_not_found")
         stream = f"{api.path}/jobs/{job_id}/events"

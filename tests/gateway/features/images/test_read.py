@@ -198,7 +198,7 @@ async def test_an_invalid_record_is_tolerated(images: Images) -> None:
     assert not {"detections", "timings_ms"} & set(view)
     await images.redis.delete(KEYS.record(image_id))
     await images.redis.set(KEYS.record(image_id), "no hash")
-    for unknown in (image_id, UNKNOWN, "x", "%00", "é"):
+    for unknown in (image_id, UNKNOWN, "x", "%C2%A0", "é"):
         check_problem(await images.read(unknown), 404, "image_not_found")
 
 
