@@ -12,7 +12,7 @@ import socket
 import struct
 from collections.abc import Callable, Mapping
 
-from sluice.common.text import plural
+from sluice.common.text import escape_lines, plural, shown_fields
 
 SOCKET = "/run/systemd/journal/socket"
 #: Longest line written to stderr instead: poll guarantees space for this many bytes.
@@ -57,8 +57,8 @@ class JournalHandler(logging.Handler):
             if self._send(encode(self._entry(record, message, fields))):
                 self._report_losses()
             else:
-                about = "".join(f" {name}={value}" for name, value in fields.items())
-                self._write_stderr(priority(record.levelno), message + about)
+                text = escape_lines(message) + shown_fields(fields)
+                self._write_stderr(priority(record.levelno), text)
         except Exception:
             self.handleError(record)
 
@@ -107,7 +107,7 @@ class JournalHandler(logging.Handler):
 
     def _write_stderr(self, level: int, message: str) -> None:
         """Write a line to stderr, if it would not block; systemd reads the level prefix."""
-        text = "".join(f"<{level}>{line}\n" for line in message.splitlines() or [""])
+        text = "".join(f"<{level}>{line}\n" for line in message.split("\n"))
         if not is_writable(_STDERR):
             self._lost += 1
             return

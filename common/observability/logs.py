@@ -6,13 +6,14 @@ import logging
 import re
 import sys
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sluice.common import codec
 from sluice.common.contracts.jobs import JobField, LeaseField
 from sluice.common.observability import journal
 from sluice.common.observability.journal import JournalHandler
 from sluice.common.observability.log_throttle import ThrottlingHandler
+from sluice.common.text import escape, escape_lines, shown_fields
 
 if TYPE_CHECKING:
     from sluice.common.settings.base import CommonSettings
@@ -107,12 +108,21 @@ def _is_about_job(record: logging.LogRecord) -> bool:
 
 
 class TextFormatter(logging.Formatter):
-    """`time level logger: message key=value`, for people."""
+    """`time level logger: message key=value`, for people. No text can forge a line or a value."""
 
     def format(self, record: logging.LogRecord) -> str:
         """One line, or several if there is a traceback."""
-        context = "".join(f" {name}={value}" for name, value in context_fields(record).items())
-        return mask(_encodable(super().format(record) + context))
+        return mask(_encodable(super().format(record) + shown_fields(context_fields(record))))
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        """The line without the traceback."""
+        if not record.message.isprintable():
+            record.message = escape(mask(record.message))
+        return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802
+        """The traceback, indented: the message of an exception may have several lines."""
+        return escape_lines(mask(super().formatException(ei)))
 
 
 class JsonFormatter(logging.Formatter):

@@ -151,7 +151,10 @@ def test_without_journal_lines_go_to_stderr(
     with logger_to(str(directory / "nobody")) as log:
         log.error("one\ntwo")
         log.debug("three", extra=logs.job_extra("j1"))
-    assert capfd.readouterr().err == "<3>one\n<3>two\n<7>three job_id=j1\n"
+        log.info("four", extra=logs.job_extra("x\n<3>forged"))
+    assert capfd.readouterr().err == (
+        "<3>one\n<3>    two\n<7>three job_id=j1\n<6>four job_id='x\\n<3>forged'\n"
+    )
 
 
 def test_restarted_journal_is_used_again(

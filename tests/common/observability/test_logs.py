@@ -174,6 +174,36 @@ def test_a_json_line_is_always_one_line(odd: str) -> None:
     assert "ValueError" in json.loads(line)["exception"]
 
 
+FORGED = (
+    "x\n2026-01-01 00:00:00,000 INFO sluice.common.access.audit_log: audit log: local key.create"
+)
+
+
+def test_a_value_cannot_forge_a_text_line() -> None:
+    log_format = TextFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    for odd in (FORGED, "x\r", "\x1b[2J", "\x85", "\u2028", "\u202e", "\ud800", "x tenant=other"):
+        record = logging.LogRecord("a", logging.INFO, __file__, 1, "lost: %s", (odd,), None)
+        record.job_id = odd
+        line = log_format.format(record)
+        assert line.isprintable(), line
+        assert line.endswith(f"job_id={odd!r}")
+    plain = logging.LogRecord("a", logging.INFO, __file__, 1, "größe 日本 🎬", (), None)
+    assert log_format.format(plain).endswith(" INFO a: größe 日本 🎬")
+
+
+def test_the_message_of_an_exception_cannot_forge_a_text_line() -> None:
+    try:
+        raise ValueError(FORGED + "\x1b[2J")
+    except ValueError:
+        fault = sys.exc_info()
+    record = logging.LogRecord("a", logging.ERROR, __file__, 1, "failed", (), fault)
+    first, second, *others = TextFormatter("%(name)s %(message)s").format(record).splitlines()
+    assert (first, second) == ("a failed", "Traceback (most recent call last):")
+    assert others
+    assert all(line.startswith("    ") and line.isprintable() for line in others)
+    assert FORGED.splitlines()[1] in others[-1]
+
+
 def test_configure_writes_to_stderr(root: logging.Logger) -> None:
     logs.configure(GatewaySettings(log_format="json", log_level="warning"))
     [guard] = root.handlers
