@@ -81,7 +81,7 @@ async def _cancel(request: Request, job_id: str, wanted: CancelRequest, wait_s: 
     settings = state.settings
     data = codec.dumps(wanted.model_dump(exclude_none=True))
     caller = caller_of(request)
-    if caller.key_id and not caller.owns(job_id):
+    if not caller.owns(job_id):
         await state.access.record(request, AuditAction.JOB_CANCEL, job_id)
     crashpoints.reach(CrashPoint.BEFORE_CANCEL)
     reply = await state.store.cancel(job_id, settings.worker_group, data, settings.job_ttl_s)

@@ -8,7 +8,9 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from sluice.common.contracts.access import AuditAction
 from sluice.common.contracts.bullmq import BullAnswer
+from sluice.common.features.bullmq.job import has_tenant_mark
 from sluice.gateway.auth.callers import caller_of
 from sluice.gateway.events.frames import Source
 from sluice.gateway.events.response import (
@@ -165,8 +167,11 @@ async def read_bull_job(
     summary="Remove a BullMQ job",
     **REMOVE,
 )
-async def remove_job(queue: CheckedQueue, job_id: CheckedJobId) -> Response:
+async def remove_job(request: Request, queue: CheckedQueue, job_id: CheckedJobId) -> Response:
     """Removes the job with its children. A running job is asked to stop."""
+    if has_tenant_mark(job_id) and not caller_of(request).owns(job_id):
+        target = f"{queue.keys.queue}/{job_id}"
+        await state_of(request).access.record(request, AuditAction.JOB_CANCEL, target)
     answer = await queue.remove(job_id)
     if answer is BullAnswer.MISSING:
         raise job_not_found()

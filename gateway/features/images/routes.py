@@ -223,7 +223,7 @@ async def delete_image(request: Request, image_id: CheckedImageId) -> Response:
     """Deletes the image, its stored object, its upload and its job. Idempotent."""
     state, caller = state_of(request), caller_of(request)
     check_task(caller)
-    if caller.key_id and not caller.owns(image_id):
+    if not caller.owns(image_id):
         await state.access.record(request, AuditAction.IMAGE_DELETE, image_id)
     await delete.delete(request, image_id)
     return Response(None, 204)

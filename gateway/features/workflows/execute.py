@@ -75,7 +75,7 @@ async def cancel(request: Request, job_id: str, body: Any) -> Response:
     job = await find_job(request, job_id)
     state, caller = state_of(request), caller_of(request)
     check_task(caller)
-    if caller.key_id and caller.tenant != job.tenant:
+    if caller.tenant != job.tenant:
         await state.access.record(request, AuditAction.JOB_CANCEL, job.job_id)
     known = identify_request(request, body, f"cancel:{job.job_id}", ANSWER_MARGIN_MS)
     outcome = await workflows_of(request).store.cancel(job.job_id, known.once, wanted.reason)

@@ -245,9 +245,14 @@ async def test_requests_without_a_key_are_recorded_as_local(make: Make) -> None:
     gateway = make()
     await call(gateway, "DELETE", "/v1/dlq?all=true")
     job_id = await gateway.create()
-    await call(gateway, "DELETE", f"/v1/jobs/{job_id}")  # without tenants, a cancel is not recorded
-    [entry] = await entries(gateway, None)
-    assert (entry["who"], entry["name"], entry["action"]) == ("local", "", "dlq.purge")
+    await call(gateway, "DELETE", f"/v1/jobs/{job_id}")
+    own_id = (await post(gateway, await key_for(gateway, tenant="acme"))).json()["job_id"]
+    await call(gateway, "POST", f"/v1/jobs/{own_id}/cancel")
+    expected = [("dlq.purge", "all"), ("job.cancel", job_id), ("job.cancel", own_id)]
+    assert await actions(gateway, None) == expected
+    assert {(entry["who"], entry["name"]) for entry in await entries(gateway, None)} == {
+        ("local", "")
+    }
 
 
 async def test_an_action_that_cannot_be_recorded_is_refused(strict: Gateway, admin: str) -> None:

@@ -261,6 +261,19 @@ async def test_tenants_do_not_see_jobs_of_other_tenants(api: QueueApi) -> None:
     check_problem(await api.get(numbered, own_key), 404, "job_not_found")
 
 
+async def test_removing_a_tenants_job_without_its_key_is_recorded(api: QueueApi) -> None:
+    own_key = await key_for(api.gateway, tenant="own")
+    mine, others, plain = [
+        (await api.post({"name": "a"}, bearer(key) if key else {})).json()["id"]
+        for key in (own_key, own_key, "")
+    ]
+    for job_id, key in ((mine, own_key), (others, ""), (plain, "")):
+        assert (await api.delete(job_id, key)).status == 200
+    [entry] = (await api.gateway.client.get("/v1/trail")).json()["items"]
+    found = entry["who"], entry["action"], entry["target"]
+    assert found == ("local", "job.cancel", f"video/{others}")
+
+
 FORBIDDEN_OPTIONS: dict[str, tuple[Any, ...]] = {
     "removeOnComplete": (0, 5, {"count": 1}, {"age": 1}, {}),
     "removeOnFail": (1, {"count": 1, "age": 60, "limit": 9}),

@@ -228,6 +228,15 @@ async def test_delete_is_retryable_if_the_storage_fails(
     assert await images.services.storage.read(storage_key(image_id)) is None
 
 
+async def test_a_deletion_without_a_key_is_recorded(make_images: MakeImages) -> None:
+    images = make_images()
+    shop = bearer(await key_for(images.gateway, tenant="shop"))
+    image_id = (await images.client.send("POST", IMAGES, shop)).json()["image_id"]
+    assert (await delete(images, image_id)).status == 204
+    [entry] = (await images.client.get("/v1/trail")).json()["items"]
+    assert (entry["who"], entry["action"], entry["target"]) == ("local", "image.delete", image_id)
+
+
 async def test_deleting_for_another_tenant_is_recorded(make_images: MakeImages) -> None:
     images = make_images(auth="required")
     shop = bearer(await key_for(images.gateway, tenant="shop"))

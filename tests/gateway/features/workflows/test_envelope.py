@@ -187,6 +187,18 @@ async def test_jobs_of_other_tenants_look_like_missing_ones(workflows: Workflows
     assert job_id.encode() in b"".join(b"".join(fields.values()) for _, fields in audit_log)
 
 
+async def test_the_local_operators_cancel_of_a_tenants_job_is_recorded(
+    workflows: Workflows,
+) -> None:
+    own = bearer(await key_for(workflows.gateway, tenant="own"))
+    for headers, recorded in ((own, 1), ({}, 0)):
+        job_id = await workflows.create_job(**headers)
+        assert (await workflows.post(f"/{job_id}/cancel")).status == 200
+        entries = (await workflows.gateway.client.get("/v1/trail")).json()["items"]
+        found = [entry["who"] for entry in entries if entry["target"] == job_id]
+        assert found == ["local"] * recorded
+
+
 async def test_a_caller_without_read_scope_gets_no_result(workflows: Workflows) -> None:
     writes, both = await key_of(workflows, "jobs:write"), await key_of(workflows, *BOTH)
     job_id = await workflows.create_job(None, **writes)
