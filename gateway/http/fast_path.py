@@ -37,7 +37,7 @@ class GatewayApp(FastAPI):
                 problem = problem_of(error)
                 if problem is None:
                     raise
-                response = problem.response(scope["path"])
+                response = problem.response(scope)
             await response(scope, receive, send)
 
         self._fast_path = method, path, wrap(lane)

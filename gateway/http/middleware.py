@@ -16,7 +16,7 @@ from sluice.gateway.features.images.upload.sink import FORM_BYTES
 from sluice.gateway.http import paths as workflow
 from sluice.gateway.http.body import TOO_LARGE, Body, DiscardLimits
 from sluice.gateway.http.paths import is_image_upload
-from sluice.gateway.http.problems import Problem, store_unavailable
+from sluice.gateway.http.problems import Problem, gateway_stopping
 from sluice.gateway.http.security import (
     DOCUMENTS_PREFIX,
     HostPolicy,
@@ -127,12 +127,10 @@ class RequestMiddleware:
         except Problem as problem:
             await self._answer(problem, scope, receive, send_with_id, status)
         except asyncio.CancelledError:
-            # The server cancels requests that delay its shutdown; the client should retry.
             if status:
                 raise
             body.give_up()
-            stopping = store_unavailable("this gateway is stopping")
-            await self._answer(stopping, scope, receive, send_with_id, status)
+            await self._answer(gateway_stopping(), scope, receive, send_with_id, status)
         except Exception:
             log.exception("%s %s failed", scope["method"], quote(scope["path"]))
             internal_error = Problem(
@@ -161,7 +159,7 @@ class RequestMiddleware:
         problem: Problem, scope: Scope, receive: Receive, send: Send, status: int
     ) -> None:
         if not status:  # no response was sent yet
-            await problem.response(scope["path"])(scope, receive, send)
+            await problem.response(scope)(scope, receive, send)
 
 
 def _remote_address(scope: Scope) -> str:

@@ -5,8 +5,9 @@ The OpenAI API and the workflow API render the same problems in their own format
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import Any
 
@@ -23,9 +24,12 @@ from sluice.common.codec import json_pointer
 from sluice.common.errors import CorruptKey, NotReplicated, StoreUnavailable
 from sluice.common.observability import logs
 from sluice.common.text import plural
+from sluice.gateway.auth.callers import SCOPE_KEY, Caller
 from sluice.gateway.http import error_formats as workflow_errors
 from sluice.gateway.http.error_formats import openai_error_view
 from sluice.gateway.http.paths import is_openai, is_workflow, workflow_job_id_in
+
+log = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
 _JSON = "application/json"
@@ -71,9 +75,14 @@ class Problem(Exception):
     detail: str
     errors: Sequence[FieldProblem] = ()
     headers: Mapping[str, str] = field(default_factory=dict)
+    #: Added to the detail for operators only: it may name the address of Redis.
+    cause: str = ""
 
-    def response(self, path: str) -> Response:
-        """The response to a request for `path`."""
+    def response(self, scope: Scope) -> Response:
+        """The response to a request."""
+        path: str = scope["path"]
+        if self.cause:
+            return self._explained(scope.get(SCOPE_KEY)).response(scope)
         if is_openai(path):
             pointer = self.errors[0].pointer if self.errors else ""
             view = openai_error_view(self.status, self.code, self.detail, pointer)
@@ -84,6 +93,12 @@ class Problem(Exception):
             return _ProblemResponse(self.code, raw, self.status, self.headers, _JSON)
         body = self.body(path, logs.request_id.get())
         return _ProblemResponse(self.code, body, self.status, self.headers, MEDIA_TYPE)
+
+    def _explained(self, caller: Caller | None) -> Problem:
+        """The problem with its cause, or where to find it."""
+        is_operator = caller is not None and caller.sees_all
+        cause = self.cause if is_operator else "the gateway's log has it under this request id"
+        return replace(self, detail=f"{self.detail} Cause: {cause}.", cause="")
 
     def envelope(self, path: str) -> bytes:
         """The problem in the format of the workflow API."""
@@ -132,13 +147,25 @@ def retry_headers(seconds: float) -> dict[str, str]:
     }
 
 
-def store_unavailable(detail: str) -> Problem:
-    """Redis is unreachable or refuses the command."""
+def store_unavailable(cause: str) -> Problem:
+    """Redis is unreachable or refuses the command. The cause is logged under the request id."""
+    log.warning("Redis does not accept a request: %s", cause)
     return Problem(
         503,
         "store_unavailable",
-        f"Redis does not accept the request at the moment ({detail}). With an Idempotency-Key "
-        "the request can be repeated safely.",
+        "Redis does not accept the request at the moment. With an Idempotency-Key the request can "
+        "be repeated safely.",
+        headers=retry_headers(2.0),
+        cause=cause.rstrip("."),
+    )
+
+
+def gateway_stopping() -> Problem:
+    """The server cancels requests that delay its shutdown; the client should retry."""
+    return Problem(
+        503,
+        "store_unavailable",
+        "This gateway is stopping. With an Idempotency-Key the request can be repeated safely.",
         headers=retry_headers(2.0),
     )
 
@@ -210,12 +237,12 @@ def install(app: FastAPI) -> None:
     async def on_expected(request: Request, error: Exception) -> Response:
         problem = problem_of(error)
         assert problem is not None
-        return problem.response(request.scope["path"])
+        return problem.response(request.scope)
 
     async def on_invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
         stripped = [{**item, "loc": tuple(item["loc"][1:])} for item in error.errors()]
-        return invalid_request(stripped).response(request.scope["path"])
+        return invalid_request(stripped).response(request.scope)
 
     async def on_http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -224,9 +251,7 @@ def install(app: FastAPI) -> None:
         headers = dict(error.headers or {})
         if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
             headers["Allow"] = ", ".join(_allowed(request))
-        return Problem(error.status_code, code, detail, headers=headers).response(
-            request.scope["path"]
-        )
+        return Problem(error.status_code, code, detail, headers=headers).response(request.scope)
 
     for expected in (Problem, StoreUnavailable, CorruptKey):
         app.add_exception_handler(expected, on_expected)

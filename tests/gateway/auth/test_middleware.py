@@ -16,6 +16,7 @@ from sluice.common.access.record import AccessRecord, KeySpec
 from sluice.common.access.store import KeyStore
 from sluice.common.contracts.access import Scope
 from sluice.common.errors import SettingsError, StoreUnavailable
+from sluice.common.observability.logs import TextFormatter
 from sluice.common.process.host import is_loopback
 from sluice.common.settings.gateway import GatewaySettings
 from sluice.gateway.app import create_app
@@ -40,7 +41,8 @@ from sluice.gateway.auth.permissions import (
 from sluice.gateway.http.paths import is_openai, is_workflow
 from tests.gateway.http.test_routing import WithoutFastPath
 from tests.support.gateway.access import bearer, call, client_at, id_of, key_for, post
-from tests.support.gateway.asgi import Client
+from tests.support.gateway.asgi import JSON, Client
+from tests.support.gateway.dashboard import PAGE, SESSION
 from tests.support.gateway.faults import raising
 from tests.support.gateway.harness import CHAT, Gateway, Make, check_problem
 from tests.support.gateway.workflows import check_envelope
@@ -432,6 +434,45 @@ async def test_response_is_503_without_redis(
     await strict.redis.delete("access:keys")
     await strict.redis.set("access:keys", "a key of another type")
     check_problem(await post(strict, key), 503)
+
+
+ADDRESS = "10.9.8.7:6379"
+
+
+async def test_only_operators_see_the_address_of_redis(
+    strict: Gateway, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(callers_module, "CACHE_TTL_S", 600.0)
+    operator, tenant = await key_for(strict), await key_for(strict, tenant="shop")
+    for key in (operator, tenant):
+        assert (await call(strict, "GET", "/v1/whoami", key)).status == 200
+    job_id = (await post(strict, tenant)).json()["job_id"]
+    away = raising(StoreUnavailable(f"Error 111 connecting to {ADDRESS}. Connection refused."))
+    store, access = strict.state.store, strict.state.access
+    for owner, method in ((store, "check_writable"), (store, "get"), (access.keys, "find")):
+        monkeypatch.setattr(owner, method, away)
+    caplog.set_level(logging.WARNING, "sluice.gateway.http.problems")
+    caplog.handler.setFormatter(TextFormatter("%(message)s"))
+    unknown = generate_key("aaaaaaaa")
+    known_id = {"x-request-id": "r-7"}
+    send, job = strict.client.send, f"/v1/jobs/{job_id}"
+    answers = [
+        await send("GET", "/readyz", known_id),
+        await send("POST", SESSION, {**PAGE, **JSON, **known_id}, {"key": unknown}),
+        await send("GET", job, bearer(unknown, **known_id)),
+        await send("GET", job, bearer(tenant, **known_id)),
+        await send("GET", job, bearer(operator, **known_id)),
+    ]
+    shown = []
+    for answer in answers:
+        problem = check_problem(answer, 503, "store_unavailable")
+        assert problem["request_id"] == "r-7"
+        shown.append(ADDRESS in answer.body.decode())
+        assert shown[-1] or "under this request id" in problem["detail"]
+    assert shown == [False, False, False, False, True]
+    lines = caplog.text.splitlines()
+    assert len(lines) == len(answers)
+    assert all(ADDRESS in line and "request_id=r-7" in line for line in lines)
 
 
 async def test_keys_are_never_logged(strict: Gateway, caplog: pytest.LogCaptureFixture) -> None:

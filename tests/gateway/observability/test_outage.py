@@ -114,6 +114,8 @@ async def test_requests_fail_while_redis_is_down_and_recover(
     job = f"/v1/jobs/{job_id}"
     await check_unreachable(gateway, "/readyz", job, f"{job}/events", "/v1/jobs", "/v1/jobs?q=x")
     assert (await gateway.client.get("/healthz")).status == 200
+    problem = check_problem(await gateway.client.get("/readyz"), 503, "store_unavailable")
+    assert str(server.dir) in problem["detail"], "the local operator sees the cause"
     send = gateway.client.send
 
     async def send_others() -> list[Answer]:
