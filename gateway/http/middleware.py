@@ -13,12 +13,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sluice.common.observability import logs
 from sluice.gateway.features.images.upload.sink import FORM_BYTES
-from sluice.gateway.http import paths as workflow
 from sluice.gateway.http.body import TOO_LARGE, Body, DiscardLimits
-from sluice.gateway.http.paths import is_image_upload
+from sluice.gateway.http.paths import is_image_upload, may_have_document
 from sluice.gateway.http.problems import Problem, gateway_stopping
 from sluice.gateway.http.security import (
-    DOCUMENTS_PREFIX,
     HostPolicy,
     OriginPolicy,
     check_path,
@@ -33,8 +31,6 @@ log = logging.getLogger("sluice.gateway.access")
 
 #: Statuses of requests that were not authenticated or not authorised.
 AUTH_REFUSALS = (401, 403)
-#: Paths below which a body may be as long as a document.
-LONG_BODY_PREFIXES = (DOCUMENTS_PREFIX, workflow.WORKFLOW_PREFIX)
 #: Seconds for which the rest of a refused upload is read, so that the client receives the error.
 UPLOAD_DISCARD_S = 30.0
 _CLOSE = (b"connection", b"close")
@@ -82,7 +78,7 @@ class RequestMiddleware:
         answered = 0.0
         status = 0
         upload = is_image_upload(scope["method"], scope["path"])
-        body = self._body(scope["path"], receive, upload=upload)
+        body = self._body(scope, receive, upload=upload)
         by_origin = self._origins.default_headers
 
         async def send_with_id(message: Message) -> None:
@@ -146,11 +142,11 @@ class RequestMiddleware:
             source = _remote_address(scope) if status in AUTH_REFUSALS else ""
             log.info("%s %s %d %.1fms%s", scope["method"], quote(scope["path"]), status, ms, source)
 
-    def _body(self, path: str, receive: Receive, *, upload: bool) -> Body:
+    def _body(self, scope: Scope, receive: Receive, *, upload: bool) -> Body:
         if upload:
             bounds = self._max_upload_bytes, self._upload_timeout_s
             return Body(receive, *bounds, self._upload_discard)
-        is_long = path.startswith(LONG_BODY_PREFIXES)
+        is_long = may_have_document(scope["method"], scope["path"])
         most = self._max_document_bytes if is_long else self._max_body_bytes
         return Body(receive, most, self._body_timeout_s)
 

@@ -74,6 +74,10 @@ def image_content_url(image_id: str) -> str:
     return IMAGE_CONTENT.replace("{image_id}", image_id)
 
 
+#: Prefix of documents and of searches, and suffix of the documents of a namespace.
+RAG_PREFIX: Final = "/v1/rag/"
+_DOCUMENTS_SUFFIX: Final = "/documents"
+
 OPENAI_CHAT: Final = "/v1/chat/completions"
 OPENAI_EMBEDDINGS: Final = "/v1/embeddings"
 OPENAI_MODELS: Final = "/v1/models"
@@ -111,6 +115,14 @@ _WORKFLOW_JOBS_PREFIX: Final = WORKFLOW_JOBS + "/"
 def is_workflow(path: str) -> bool:
     """True for a path of the workflow API."""
     return path.startswith(WORKFLOW_PREFIX) or path == WORKFLOW
+
+
+def may_have_document(method: str, path: str) -> bool:
+    """True for requests whose body may be as long as a document: adding one to a namespace or to a
+    new workflow job."""
+    return method == "POST" and (
+        path == WORKFLOW_JOBS or (path.startswith(RAG_PREFIX) and path.endswith(_DOCUMENTS_SUFFIX))
+    )
 
 
 def workflow_job_id_in(path: str) -> str | None:

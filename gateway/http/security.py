@@ -17,10 +17,9 @@ from starlette.responses import Response
 from starlette.types import Message, Scope
 
 from sluice.common.errors import SettingsError
+from sluice.gateway.http.paths import RAG_PREFIX
 from sluice.gateway.http.problems import Problem
 
-#: Prefix of documents and of searches.
-DOCUMENTS_PREFIX: Final = "/v1/rag/"
 #: C0 and C1 control characters, DEL, and the line breaks of Unicode.
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -29,7 +28,7 @@ SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 def effective_method(scope: Scope) -> str:
     """The request's method. A search creates a job, so it counts as POST."""
     path: str = scope["path"]
-    makes_job = path.startswith(DOCUMENTS_PREFIX) and path.endswith("/search")
+    makes_job = path.startswith(RAG_PREFIX) and path.endswith("/search")
     method: str = "POST" if makes_job else scope["method"]
     return method
 

@@ -46,6 +46,7 @@ REJECTION_REASONS: Final[Mapping[str, str]] = {
     "payload_too_large": "size",
     "document_too_large": "size",
     "headers_too_large": "size",
+    "too_many_parts": "size",
     "request_timeout": "slow",
     "malformed_request": "malformed",
     "rate_limited": "rate",
