@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header
@@ -13,11 +14,11 @@ from sluice.gateway.auth.callers import SCOPE_KEY, Caller, caller_of
 from sluice.gateway.auth.middleware import invalid_key
 from sluice.gateway.dashboard import request_checks
 from sluice.gateway.dashboard.models import SessionView, SignInRequest
-from sluice.gateway.dashboard.sessions import SESSION_TTL_S, Session
+from sluice.gateway.dashboard.sessions import MAX_SIGN_INS, SESSION_TTL_S, Session
 from sluice.gateway.http.headers import text_schema
 from sluice.gateway.http.openapi.schema import problem_responses
 from sluice.gateway.http.paths import DASHBOARD_SESSION
-from sluice.gateway.http.problems import Problem
+from sluice.gateway.http.problems import Problem, retry_headers
 from sluice.gateway.http.routing import JsonBody, JsonRoute, declare
 from sluice.gateway.state import state_of
 
@@ -43,7 +44,7 @@ SIGN_IN: dict[str, Any] = {
         **problem_responses(
             _401="The key is not valid.",
             _403=_FORBIDDEN,
-            _503="Redis does not answer.",
+            _503="Redis does not answer, or too many clients are signing in.",
         ),
     },
 }
@@ -62,6 +63,26 @@ _NO_STORE = {"Cache-Control": "no-store"}
 router = APIRouter(route_class=JsonRoute, tags=["dashboard"])
 
 
+async def _sign_in_slot(request: Request) -> AsyncIterator[None]:
+    """Count the sign-in from before its body is read until it is answered."""
+    sessions = state_of(request).access.sessions
+    if sessions.sign_ins >= MAX_SIGN_INS:
+        raise Problem(
+            503,
+            "too_many_sign_ins",
+            f"{sessions.sign_ins} clients are signing in to the dashboard, the maximum. Try again.",
+            headers=retry_headers(2.0),
+        )
+    sessions.sign_ins += 1
+    try:
+        yield
+    finally:
+        sessions.sign_ins -= 1
+
+
+SignInSlot = Annotated[None, Depends(_sign_in_slot)]
+
+
 @router.get(
     DASHBOARD_SESSION,
     response_model=SessionView,
@@ -77,7 +98,7 @@ async def read_session(request: Request) -> Response:
 @router.post(
     DASHBOARD_SESSION, response_model=SessionView, summary="Sign in to the dashboard", **SIGN_IN
 )
-async def sign_in(request: Request, body: SignInBody) -> Response:
+async def sign_in(request: Request, slot: SignInSlot, body: SignInBody) -> Response:
     """Creates a session for an API key with the scope `ui`. The response sets the cookie."""
     state = state_of(request)
     access = state.access

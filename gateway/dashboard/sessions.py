@@ -28,6 +28,8 @@ MAX_SESSIONS_PER_KEY: Final = 100
 #: Seconds for which a session record is cached, as for keys.
 CACHE_TTL_S: Final = 1.0
 MAX_CACHED_SESSIONS: Final = 4096
+#: Most sign-ins at a time, from the headers to the answer. No key is known while one is read.
+MAX_SIGN_INS: Final = 32
 _COOKIE = re.compile(r"\A[A-Za-z0-9_-]{43}\Z")
 _DIGEST = re.compile(r"\A[0-9a-f]{64}\Z")
 
@@ -97,6 +99,8 @@ class SessionStore:
         self._clock = clock
         self._cache: dict[str, _CachedSession] = {}
         self._lookup = BatchedLookup(self._find)
+        #: Requests to sign in that are not answered yet.
+        self.sign_ins = 0
 
     async def begin(self, key_id: str, key_digest: str, *, actions: bool) -> NewSession:
         """Create a session for an authenticated key."""

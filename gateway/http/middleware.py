@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from sluice.common.observability import logs
 from sluice.gateway.features.images.upload.sink import FORM_BYTES
 from sluice.gateway.http.body import TOO_LARGE, Body, DiscardLimits
-from sluice.gateway.http.paths import is_image_upload, may_have_document
+from sluice.gateway.http.paths import DASHBOARD_SESSION, is_image_upload, may_have_document
 from sluice.gateway.http.problems import Problem, gateway_stopping
 from sluice.gateway.http.security import (
     HostPolicy,
@@ -31,6 +31,9 @@ log = logging.getLogger("sluice.gateway.access")
 
 #: Statuses of requests that were not authenticated or not authorised.
 AUTH_REFUSALS = (401, 403)
+#: Most bytes of a request to sign in to the dashboard, and seconds for them to arrive.
+SIGN_IN_BYTES = 1024
+SIGN_IN_TIMEOUT_S = 2.0
 #: Seconds for which the rest of a refused upload is read, so that the client receives the error.
 UPLOAD_DISCARD_S = 30.0
 _CLOSE = (b"connection", b"close")
@@ -146,6 +149,8 @@ class RequestMiddleware:
         if upload:
             bounds = self._max_upload_bytes, self._upload_timeout_s
             return Body(receive, *bounds, self._upload_discard)
+        if scope["path"] == DASHBOARD_SESSION:  # read before it is known whose request it is
+            return Body(receive, SIGN_IN_BYTES, min(SIGN_IN_TIMEOUT_S, self._body_timeout_s))
         is_long = may_have_document(scope["method"], scope["path"])
         most = self._max_document_bytes if is_long else self._max_body_bytes
         return Body(receive, most, self._body_timeout_s)

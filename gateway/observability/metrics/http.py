@@ -55,6 +55,7 @@ REJECTION_REASONS: Final[Mapping[str, str]] = {
     "schedule_full": "backpressure",
     "under_pressure": "pressure",
     "too_many_streams": "streams",
+    "too_many_sign_ins": "connections",
     "too_many_connections": "connections",
     "gateway_stopping": "stopping",
     "audit_running": "busy",

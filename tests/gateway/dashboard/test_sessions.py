@@ -12,10 +12,13 @@ import pytest
 from sluice.common.access.record import KeySpec
 from sluice.common.contracts.access import AccessKeys
 from sluice.gateway.dashboard import sessions as module
+from sluice.gateway.http import middleware
 from tests.support.gateway.access import bearer, call, client_at, id_of, key_for
+from tests.support.gateway.asgi import JSON, Exchange
 from tests.support.gateway.dashboard import PAGE, SESSION, Browser
 from tests.support.gateway.faults import raising, record_calls
 from tests.support.gateway.harness import CHAT, Gateway, Make, check_problem
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.fakeredis_only
 
@@ -28,6 +31,48 @@ async def audit_entries(gateway: Gateway) -> list[tuple[str, str, str]]:
 
 
 # -- sign-in ---------------------------------------------------------------------------------------
+
+
+def slow_sign_in(gateway: Gateway) -> Exchange:
+    """A request to sign in whose body does not arrive."""
+    headers = {**PAGE, **JSON, "content-length": "100"}
+    return gateway.client.begin("POST", SESSION, headers, [])
+
+
+async def test_a_sign_in_is_short_and_fast(
+    strict: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(middleware, "SIGN_IN_TIMEOUT_S", 0.01)
+    answer = await slow_sign_in(strict).answer()
+    check_problem(answer, 408, "request_timeout")
+    monkeypatch.undo()
+    browser = Browser(strict)
+    check_problem(await browser.sign_in("x" * 1024), 413, "body_too_large")
+    for declared in ({}, {"content-length": "1025"}):
+        chunks = [b'{"key":"', b"x" * 1020, b'"}']
+        headers = {**PAGE, **JSON, **declared}
+        answer = await strict.client.begin("POST", SESSION, headers, chunks).answer()
+        check_problem(answer, 413, "body_too_large")
+    key = await key_for(strict, "n" * 100, scopes=("ui",))
+    assert (await browser.sign_in(key, actions=True)).status == 200
+
+
+async def test_the_number_of_concurrent_sign_ins_is_limited(
+    strict: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(middleware, "SIGN_IN_TIMEOUT_S", 600.0)
+    key = await key_for(strict, scopes=("ui",))
+    sessions = strict.state.access.sessions
+    slow = [slow_sign_in(strict) for _ in range(module.MAX_SIGN_INS)]
+    await eventually(lambda: sessions.sign_ins == module.MAX_SIGN_INS)
+    refused = await Browser(strict).sign_in(key)
+    check_problem(refused, 503, "too_many_sign_ins")
+    assert refused.header("retry-after") == "2"
+    for exchange in slow:
+        await exchange.hang_up()
+    await eventually(lambda: sessions.sign_ins == 0)
+    assert (await Browser(strict).sign_in(key)).status == 200
+    assert sessions.sign_ins == 0
 
 
 async def test_cookie_replaces_the_key_after_sign_in(strict: Gateway) -> None:
@@ -74,7 +119,7 @@ async def test_invalid_sign_in_creates_no_session(strict: Gateway) -> None:
         ({"key": writer}, 403, "insufficient_scope"),
         ({"key": ""}, 422, "invalid_request"),
         ({"key": 5}, 422, "invalid_request"),
-        ({"key": "x" * 5000}, 422, "invalid_request"),
+        ({"key": "x" * 500}, 422, "invalid_request"),
         ({"key": "x", "actions": "yes"}, 422, "invalid_request"),
         ({"key": "x", "more": 1}, 422, "invalid_request"),
         ([], 422, "invalid_request"),
