@@ -32,6 +32,7 @@ from sluice.common.redis.scripts import BatchScript
 from sluice.common.settings.gateway import GatewaySettings
 from sluice.gateway.auth.access import Access
 from sluice.gateway.events.hub import EventHub
+from sluice.gateway.events.slots import StreamSlots
 from sluice.gateway.feature import Feature, FeatureContext, background_tasks
 from sluice.gateway.jobs.backpressure import DrainRate, PressureMonitor
 from sluice.gateway.jobs.partitioned_store import build_stores
@@ -203,6 +204,7 @@ def build_state(
         store=store,
         hub=hub,
         streams=streams,
+        stream_slots=StreamSlots(settings.sse_max_clients),
         drain_rate=DrainRate(store),
         queue=queue,
         auditor=auditor,

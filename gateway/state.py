@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sluice.common.jobs.protocols import JobStoreProtocol, QueueProtocol
     from sluice.gateway.auth.access import Access
     from sluice.gateway.events.hub import EventHub
+    from sluice.gateway.events.slots import StreamSlots
     from sluice.gateway.jobs.backpressure import DrainRate, PressureMonitor
 
 
@@ -80,6 +81,7 @@ class GatewayState:
     hub: EventHub
     #: The job hub and those of the features.
     streams: StreamHubs
+    stream_slots: StreamSlots
     drain_rate: DrainRate
     queue: QueueProtocol
     auditor: Auditor

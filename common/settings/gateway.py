@@ -59,7 +59,10 @@ class GatewaySettings(
         description="Seconds of inactivity after which a comment is sent on an event stream.",
     )
     sse_max_clients: int = Field(
-        5000, ge=1, description="Maximum number of open event streams per process; more get 503."
+        5000,
+        ge=1,
+        description="Maximum number of open event streams and long polls per process; more get "
+        "503. One key may have a tenth, at least 10; a tenth is reserved for admins.",
     )
     sse_max_life_s: float = Field(
         3600.0,

@@ -12,6 +12,7 @@ from urllib.parse import quote
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sluice.common.observability import logs
+from sluice.gateway.events.slots import STREAM_SLOT
 from sluice.gateway.features.images.upload.sink import FORM_BYTES
 from sluice.gateway.http.body import TOO_LARGE, Body, DiscardLimits
 from sluice.gateway.http.paths import DASHBOARD_SESSION, is_image_upload, may_have_document
@@ -139,6 +140,8 @@ class RequestMiddleware:
             )
             await self._answer(internal_error, scope, receive, send_with_id, status)
         finally:
+            if STREAM_SLOT in scope:
+                scope[STREAM_SLOT].release()
             numbers.record_response(scope, status, (answered or time.perf_counter()) - started)
         if log.isEnabledFor(logging.INFO):
             ms = (time.perf_counter() - started) * 1000

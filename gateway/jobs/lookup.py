@@ -19,6 +19,7 @@ from sluice.gateway.auth.middleware import invalid_key
 from sluice.gateway.events.frames import Source
 from sluice.gateway.http.headers import Prefer, parse_prefer_wait
 from sluice.gateway.http.problems import Problem
+from sluice.gateway.jobs.refusals import check_streams
 from sluice.gateway.state import GatewayState, state_of
 
 JobIdPath = Annotated[
@@ -129,7 +130,9 @@ async def poll_until(
     types: frozenset[str] = frozenset(),
 ) -> None:
     """Call `check` now and after each event (of `types`), until it returns true, the time is up or
-    the client disconnects. Raises a problem if the caller's key is no longer valid."""
+    the client disconnects. Raises a problem if the caller's key is no longer valid, or if too many
+    requests wait."""
+    check_streams(request)
     state, caller = state_of(request), caller_of(request)
     hub = state.hub
     watch = hub.subscribe(source, await hub.last_position(source))

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 
+from starlette.requests import Request
+
 from sluice.common.contracts.jobs import Task
 from sluice.common.errors import QueueFull, QuotaExceeded, RateLimited, StoreUnavailable
 from sluice.common.text import plural
-from sluice.gateway.auth.callers import Caller
+from sluice.gateway.auth.callers import Caller, caller_of
+from sluice.gateway.events.slots import STREAM_SLOT
 from sluice.gateway.http.problems import Problem, retry_headers
 from sluice.gateway.jobs.backpressure import DEFAULT_RETRY_S, bound_retry_s
-from sluice.gateway.state import GatewayState
+from sluice.gateway.state import GatewayState, state_of
 
 
 def queue_full(state: GatewayState, full: QueueFull) -> Problem:
@@ -66,16 +69,21 @@ def quota_exceeded(state: GatewayState, exceeded: QuotaExceeded, most: int) -> P
     )
 
 
-def check_streams(state: GatewayState) -> None:
-    """Raise a problem if this process serves as many event streams as it may."""
-    clients = state.streams.clients
-    if clients >= state.settings.sse_max_clients:
-        raise Problem(
-            503,
-            "too_many_streams",
-            f"{clients} event streams are open, the maximum of this process (SSE_MAX_CLIENTS).",
-            headers=retry_headers(5.0),
-        )
+def check_streams(request: Request) -> None:
+    """Count the request as an event stream or long poll until it is over; raises a problem if the
+    process or the caller's key has too many."""
+    if STREAM_SLOT not in request.scope:
+        slots = state_of(request).stream_slots
+        request.scope[STREAM_SLOT] = slots.take(caller_of(request))
+
+
+def may_wait(request: Request) -> bool:
+    """The same for a request that has done its work: without a slot it does not wait."""
+    try:
+        check_streams(request)
+    except Problem:
+        return False
+    return True
 
 
 def check_tool_jobs(caller: Caller, work: str) -> None:

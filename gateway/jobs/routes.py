@@ -125,7 +125,7 @@ async def watch_job(request: Request) -> Response:
             return Response(None, 204)
         # An id from before a FLUSHALL or a restored backup may lie beyond the stream's end.
         after = min(after, last.position if last is not None else (0, 0))
-    check_streams(state)
+    check_streams(request)
     facts = {JobField.JOB_ID: job.job_id, JobField.STATUS: job.status}
     if after is not None:
         state.hub.metrics.resumes += 1

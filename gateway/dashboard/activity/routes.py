@@ -82,7 +82,7 @@ async def watch_all(request: Request) -> Response:
     state, caller = state_of(request), caller_of(request)
     services = history_of(request)
     events = _requested_events(request, caller)
-    check_streams(state)
+    check_streams(request)
     points = None
     begin = 0
     if FeedEvent.STATS in events:

@@ -108,7 +108,7 @@ def _stream(
     resumed: bool,
 ) -> Response:
     state, hub = state_of(request), bullmq_of(request).hub
-    check_streams(state)
+    check_streams(request)
     if resumed:
         hub.metrics.resumes += 1
     frames = stream_events(

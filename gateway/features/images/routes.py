@@ -114,7 +114,7 @@ def _stream(
         if known == event_id_of(current) and all(image.ended for image in current):
             return Response(None, 204)
         state.hub.metrics.resumes += 1
-    check_streams(state)
+    check_streams(request)
     opening = partial(images_of(request).hub.subscribe, current, known)
     frames = relay(
         state, caller_of(request), opening, hello_frame(state, facts), media_type, numbered=True

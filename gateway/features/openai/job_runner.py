@@ -190,7 +190,7 @@ class PendingJob:
 async def submit_job(request: Request, task: Task, payload: dict[str, Any]) -> PendingJob:
     """Submit the job of a request; raises the problem of a refusal."""
     state = state_of(request)
-    check_streams(state)
+    check_streams(request)
     body = {JobField.TASK: task.value, JobField.PAYLOAD: payload}
     submitted = await submit(request, body)
     return PendingJob(

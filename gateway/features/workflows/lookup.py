@@ -252,7 +252,7 @@ async def wait_for_step(
     # No event ends the wait by itself; only `check` does.
     source = workflow_source(workflows_of(request).reader.keys, job.job_id, frozenset())
     try:
-        if not await check() and wait_s > 0:
+        if not await check() and wait_s > 0 and refusals.may_wait(request):
             await poll_until(request, source, check, wait_s, _WAKING_EVENTS)
     except (StoreUnavailable, CorruptKey):
         return found or job

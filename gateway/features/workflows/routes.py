@@ -269,7 +269,7 @@ async def watch_workflow(request: Request) -> Response:
         # If the job has ended, the client then gets all events.
         after = (0, 0) if ended and after > last else min(after, last)
         state.hub.metrics.resumes += 1
-    check_streams(state)
+    check_streams(request)
     facts = {
         WorkflowFact.JOB_ID: job.job_id,
         WorkflowFact.STATUS: job.status.value,

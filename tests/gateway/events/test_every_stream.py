@@ -156,6 +156,63 @@ async def test_the_number_of_streams_is_limited(build: Make, opening: Open) -> N
 
 
 @every_stream
+async def test_a_key_cannot_take_all_streams(build: Make, opening: Open) -> None:
+    """A key may have ten of 20 streams here, and two are reserved for operators."""
+    gateway = build(sse_max_clients=20)
+    scopes = ("jobs:read", "jobs:write", "ui", "metrics")
+    alpha, beta = [bearer(await key_for(gateway, scopes=scopes)) for _ in range(2)]
+    admin = bearer(await key_for(gateway, scopes=("admin",)))
+    stream = await opening(gateway, {})
+    slots = gateway.state.stream_slots
+    answers = await asyncio.gather(
+        *(gateway.client.begin("GET", stream.path, alpha).start() for _ in range(15))
+    )
+    streams = [each for each in answers if each.status == 200]
+    assert [len(streams), len(answers)] == [10, 15]
+    refused = await gateway.client.get(stream.path, alpha)
+    check_refused(refused, 503, "too_many_streams")
+    assert b"of one key" in refused.body
+    assert int(refused.header("retry-after") or "") >= 1
+    streams += [await watch(gateway, stream, beta) for _ in range(8)]
+    refused = await gateway.client.get(stream.path, beta)
+    check_refused(refused, 503, "too_many_streams")
+    assert b"SSE_MAX_CLIENTS), of which 2 are reserved" in refused.body
+    streams += [await watch(gateway, stream, caller) for caller in (admin, {})]
+    check_refused(await gateway.client.get(stream.path, admin), 503, "too_many_streams")
+    for exchange in streams[:2]:
+        await exchange.hang_up()
+    await streams[-1].hang_up()
+    assert slots.open == 17
+    await watch(gateway, stream, alpha)
+
+
+async def test_long_polls_count_as_streams(build: Make) -> None:
+    gateway = build(sse_max_clients=100)
+    alpha = bearer(await key_for(gateway))
+    beta = bearer(await key_for(gateway))
+    job_id = (await gateway.client.post(CHAT, alpha)).json()["job_id"]
+    path, wait = f"/v1/jobs/{job_id}", {"prefer": "wait=60"}
+    slots = gateway.state.stream_slots
+    waiting = [gateway.client.begin("GET", path, {**alpha, **wait}) for _ in range(10)]
+    await eventually(lambda: slots.open == 10)
+    check_refused(await gateway.client.get(path, {**alpha, **wait}), 503, "too_many_streams")
+    check_refused(await gateway.client.get(f"{path}/events", alpha), 503, "too_many_streams")
+    # A request that has done its work is answered at once.
+    assert (await gateway.client.post(CHAT, {**alpha, **wait})).status == 202
+    workflows = Workflows(gateway)
+    workflow = await workflows.create_job(**alpha)
+    assert (await workflows.execute(workflow, "sources", **alpha, **wait)).status == 202
+    assert (await gateway.client.get(path, alpha)).status == 200
+    waiting.append(gateway.client.begin("GET", path, {**beta, **wait}))
+    await eventually(lambda: slots.open == 11)
+    assert (await gateway.client.send("DELETE", path, alpha)).status == 200
+    for each in waiting:
+        assert (await each.answer()).json()["status"] == "canceled"
+    assert slots.open == 0
+    assert not slots._by_key
+
+
+@every_stream
 async def test_a_stream_ends_at_shutdown_and_at_its_maximum_age(build: Make, opening: Open) -> None:
     gateway = build(sse_heartbeat_s=0.05)
     stream = await opening(gateway, {})
