@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from typing import Any, Final
 
@@ -39,6 +40,8 @@ from sluice.gateway.observability.metrics import routes as metrics
 from sluice.gateway.observability.metrics.collector import GatewayMetrics
 from sluice.gateway.observability.status import routes as status
 
+#: uvicorn's environment variable with the addresses of proxies whose headers it trusts.
+TRUSTED_PROXIES: Final = "FORWARDED_ALLOW_IPS"
 #: Bytes that a body may have besides the payload.
 ENVELOPE_BYTES: Final = 4096
 
@@ -127,6 +130,7 @@ def _add_middleware(app: GatewayApp, settings: GatewaySettings, *, beyond_loopba
         required=keys_required(settings, beyond_loopback=beyond_loopback),
         upload_tokens=UploadTokens.of(settings.image_upload_secret),
         dashboard=settings.dashboard,
+        expects_proxy=settings.auth == "off" or bool(os.environ.get(TRUSTED_PROXIES)),
     )
     app.add_middleware(PollCacheMiddleware)
     app.add_middleware(guard)

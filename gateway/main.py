@@ -12,7 +12,7 @@ from sluice.common.observability import logs
 from sluice.common.process import runtime
 from sluice.common.settings.base import load_settings
 from sluice.common.settings.gateway import GatewaySettings
-from sluice.gateway.app import create_app
+from sluice.gateway.app import TRUSTED_PROXIES, create_app
 from sluice.gateway.http import server as listening
 from sluice.gateway.http.connection_limits import ConnectionLimits
 from sluice.gateway.http.protocol import protocol_for
@@ -42,7 +42,7 @@ def run(settings: GatewaySettings) -> int:
         access_log=False,
         server_header=False,
         # Only if the operator has named the proxies whose forwarded headers are trusted.
-        proxy_headers=bool(os.environ.get("FORWARDED_ALLOW_IPS")),
+        proxy_headers=bool(os.environ.get(TRUSTED_PROXIES)),
         http=protocol_for(limits),
         ws="none",
         timeout_graceful_shutdown=GRACEFUL_S,

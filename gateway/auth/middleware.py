@@ -4,6 +4,8 @@
 - A local request without a key is the operator's and has all scopes. A key that is sent anyway is
   checked. The exception: on the OpenAI paths, a bearer token that is not a Sluice key is ignored,
   because OpenAI SDKs always send one.
+- A local request without a key that a proxy has forwarded needs a key, unless the settings announce
+  the proxy: its client may be anywhere.
 - With IMAGE_UPLOAD_SECRET, an image upload is authenticated by its upload token instead of a key.
 - A dashboard session has the permissions of the key it was created with. An expired session is
   ignored.
@@ -59,9 +61,12 @@ class AuthMiddleware:
         required: bool,
         upload_tokens: UploadTokens | None = None,
         dashboard: str = "on",
+        expects_proxy: bool = False,
     ) -> None:
+        """`expects_proxy`: a request that a proxy has forwarded may be the local operator's."""
         self._app = app
         self._required = required
+        self._expects_proxy = expects_proxy
         self._upload_tokens = upload_tokens
         self._dashboard = dashboard != "off"
         self._read_only = dashboard == "read-only"
@@ -77,6 +82,8 @@ class AuthMiddleware:
                 scope[SCOPE_KEY], session = signed
             elif self._required or not _is_local(scope) or not _has_no_key(scope, shown.keys):
                 scope[SCOPE_KEY] = await self._authenticate(scope, shown.keys)
+            elif shown.proxy_header and not self._expects_proxy:
+                scope[SCOPE_KEY] = _forwarded(scope, shown.proxy_header)
             else:
                 scope[SCOPE_KEY] = LOCAL
             if self._dashboard and (
@@ -186,6 +193,20 @@ def _key_required() -> Problem:
         "key_required",
         "API key required: send `Authorization: Bearer sluice_…`. The operator creates keys with "
         "`sluice key create`.",
+        headers={"WWW-Authenticate": _REALM},
+    )
+
+
+def _forwarded(scope: Scope, header: str) -> Caller:
+    """The caller of a forwarded request without a key, whose client may be anywhere."""
+    if permission_for(scope["method"], scope["path"]).public:
+        return ANONYMOUS
+    raise Problem(
+        401,
+        "key_required",
+        f"API key required: the request has the header {header.title()}, so a proxy has forwarded "
+        "it, and it does not count as the local operator's. Send `Authorization: Bearer sluice_…`. "
+        "If the proxy itself authenticates its clients, name its address in FORWARDED_ALLOW_IPS.",
         headers={"WWW-Authenticate": _REALM},
     )
 

@@ -22,6 +22,11 @@ COOKIE: Final = "sluice_session"
 PAGE_HEADER: Final = b"x-sluice-ui"
 #: ASGI scope key under which the auth middleware stores the session for the routes.
 SCOPE_KEY: Final = "sluice.session"
+#: Headers that proxies add to requests, besides those with the prefix.
+PROXY_HEADERS: Final = frozenset((b"forwarded", b"via", b"x-real-ip"))
+PROXY_PREFIX: Final = b"x-forwarded-"
+#: First bytes of these headers and of PAGE_HEADER: few others have to be compared.
+_PROXY_INITIALS: Final = frozenset((b"f", b"v", b"x"))
 _SAME_ORIGIN_FETCHES = (b"same-origin", b"none")
 #: Characters of a path that the audit log keeps unescaped. A line break, for example, is escaped,
 #: because it could pass for another entry.
@@ -35,6 +40,8 @@ class Credentials(NamedTuple):
     cookie: str
     #: True if the request has the header of dashboard pages.
     from_dashboard: bool
+    #: Name of a header that only proxies add; empty without one.
+    proxy_header: str
 
 
 def credentials_in(headers: Iterable[tuple[bytes, bytes]]) -> Credentials:
@@ -42,14 +49,19 @@ def credentials_in(headers: Iterable[tuple[bytes, bytes]]) -> Credentials:
     keys: list[bytes] = []
     cookies = b""
     from_dashboard = False
+    proxy_header = b""
     for name, value in headers:
         if name == b"authorization":
             keys.append(value)
         elif name == b"cookie":
             cookies += b";" + value
-        elif name == PAGE_HEADER:
-            from_dashboard = True
-    return Credentials(keys, _cookie_in(cookies) if cookies else "", from_dashboard)
+        elif name[:1] in _PROXY_INITIALS:
+            if name == PAGE_HEADER:
+                from_dashboard = True
+            elif name in PROXY_HEADERS or name.startswith(PROXY_PREFIX):
+                proxy_header = name
+    cookie = _cookie_in(cookies) if cookies else ""
+    return Credentials(keys, cookie, from_dashboard, proxy_header.decode("latin-1"))
 
 
 def is_same_origin_fetch(scope: Scope) -> bool:

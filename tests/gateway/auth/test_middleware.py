@@ -112,6 +112,44 @@ async def test_local_end_of_the_connection_decides(make: Make, auth: str) -> Non
         assert (await client.get("/healthz")).status == 200
 
 
+PROXY_HEADERS = (
+    *("forwarded", "via", "x-real-ip", "x-forwarded-for", "x-forwarded-host"),
+    *("x-forwarded-proto", "x-forwarded-anything"),
+)
+
+
+async def test_a_forwarded_request_without_a_key_is_not_the_operators(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FORWARDED_ALLOW_IPS", raising=False)
+    gateway = make()
+    send, key = gateway.client.send, await key_for(gateway)
+    for name in PROXY_HEADERS:
+        headers = {name: "203.0.113.9"}
+        for method, path in (("GET", "/v1/keys"), ("POST", "/v1/jobs"), ("GET", "/v1/models")):
+            answer = await send(method, path, headers, CHAT if method == "POST" else None)
+            assert answer.status == 401, (name, path)
+            assert name.title() in answer.body.decode()
+        assert (await send("GET", "/v1/whoami", {**headers, **bearer(key)})).status == 200
+        for path in ("/healthz", "/readyz", "/ui"):
+            assert (await send("GET", path, headers)).status == 200
+        assert (await send("GET", SESSION, headers)).json()["scopes"] == []
+    placeholder = {"x-forwarded-for": "203.0.113.9", "authorization": "Bearer sk-none"}
+    assert (await send("GET", "/v1/models", placeholder)).status == 401
+    for name in ("viaduct", "x-forward", "forwarded-by", "x-request-id", "from", "x-real-ipv6"):
+        assert (await send("GET", "/v1/keys", {name: "x"})).status == 200
+    assert await gateway.redis.xlen("jobs:stream") == 0
+
+
+async def test_settings_may_announce_a_proxy(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    forwarded = {"x-forwarded-for": "203.0.113.9"}
+    monkeypatch.delenv("FORWARDED_ALLOW_IPS", raising=False)
+    assert (await make(auth="off").client.get("/v1/keys", forwarded)).status == 200
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "127.0.0.1")
+    assert (await make().client.get("/v1/keys", forwarded)).status == 200
+    assert (await make(auth="required").client.get("/v1/keys", forwarded)).status == 401
+
+
 # -- keys ------------------------------------------------------------------------------------------
 
 

@@ -400,6 +400,11 @@ def test_forwarded_addresses_need_a_trusted_proxy(
 ) -> None:
     gateway = start_gateway(module_server.url, FORWARDED_ALLOW_IPS=trusted)
     headers = {"X-Forwarded-For": "203.0.113.9", "X-Request-Id": f"forwarded-by-{trusted}-"}
+    if not trusted:
+        refused = gateway.http.post("/v1/keys", json={"name": "proxied"}, headers=headers)
+        assert (refused.status_code, refused.json()["code"]) == (401, "key_required")
+        admin = gateway.http.post("/v1/keys", json={"name": "admin", "scopes": ["admin"]}).json()
+        headers["Authorization"] = f"Bearer {admin['key']}"
     made = gateway.http.post("/v1/keys", json={"name": "proxied"}, headers=headers)
     assert made.status_code == 201
     entries = gateway.http.get("/v1/trail").json()["items"]
