@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.servers import missing
 from tests.system.machine import Machine
 from tests.system.sluice import GATEWAY, URL, ask, assert_no_warnings, curl, replace_worker
 
 IMAGES = f"{URL}/v1/images"
 UNIT = "redis-worker@pixels"
+UNITS = Path(__file__).parents[2] / "deploy" / "systemd"
 SHARED = "/var/lib/sluice-images"
 PYTHON = "/opt/redis-worker/venv/bin/python"
 PHOTO = "/root/photo.jpg"
@@ -64,6 +68,38 @@ def test_a_photograph_is_processed_and_deleted(image_machine: Machine) -> None:
     assert machine.run(files).stdout
     assert curl(machine, f"-X DELETE -w '%{{http_code}}' {url}") == "204"
     assert not machine.run(files).stdout
+
+
+HIDE = """
+import ctypes, os
+from sluice.worker.execution.process_pool.confine import hide_credentials
+directory = os.environ['CREDENTIALS_DIRECTORY']
+path = directory + '/redis_url'
+open(path).close()
+print('version', ctypes.CDLL(None).syscall(444, None, 0, 1))
+hide_credentials(directory)
+try:
+    open(path).close()
+    print('readable')
+except PermissionError:
+    print('hidden')
+"""
+
+
+def test_the_unit_lets_a_process_hide_its_credentials(image_machine: Machine) -> None:
+    """With the system calls and the user of the unit."""
+    machine = image_machine
+    unit = (UNITS / "redis-worker@.service").read_text().splitlines()
+    names = ("SystemCall", "NoNewPrivileges", "User", "Group", "LoadCredential", "PrivateUsers")
+    options = " ".join(f"-p {shlex.quote(line)}" for line in unit if line.startswith(names))
+    command = f"systemd-run --quiet --pipe --wait {options} {PYTHON} -c {shlex.quote(HIDE)}"
+    has_landlock = "import ctypes; print(ctypes.CDLL(None).syscall(444, None, 0, 1) > 0)"
+    found = machine.run(
+        f"systemd-run --quiet --pipe --wait {PYTHON} -c {shlex.quote(has_landlock)}"
+    )
+    if found.stdout.strip() != "True":
+        missing("the kernel has no Landlock")
+    assert machine.run(command).stdout.split("\n")[1:] == ["hidden", ""]
 
 
 def test_no_redis_command_was_denied(image_machine: Machine) -> None:

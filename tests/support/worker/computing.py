@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import os
+import resource
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -150,3 +151,18 @@ def writes_and_dies(reply: bytes) -> Drawing:
 def writes_message(message: bytes) -> Drawing:
     """The same, with a correct length."""
     return writes(LENGTH.pack(len(message)) + message)
+
+
+def reads(path: str) -> str:
+    return Path(path).read_text(errors="replace")
+
+
+def writes_file(path: str, size: int) -> int:
+    return Path(path).write_bytes(bytes(size))
+
+
+def limits() -> tuple[int, int]:
+    """Bytes of a file, and processes of the user."""
+    file_bytes, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    tasks, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    return file_bytes, tasks

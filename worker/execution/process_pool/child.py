@@ -24,6 +24,10 @@ NOTE, RETURNED, RAISED, MEMORY, BROKEN = "note", "returned", "raised", "memory",
 KINDS: Final = (NOTE, RETURNED, RAISED, MEMORY, BROKEN)
 #: The attribute of a `TransientError` that is not one of its arguments.
 RETRY_AFTER_S: Final = "retry_after_s"
+#: Limits of a process for hostile input: bytes of a file that it writes, and threads and processes
+#: in addition to those that the user has. (Decoders start one thread per core.)
+MOST_FILE_BYTES: Final = 64 * 1024 * 1024
+EXTRA_TASKS: Final = 256
 #: The worker has more urgent work: renewing leases, writing events.
 NICENESS: Final = 5
 #: If memory runs out, the kernel should kill this process and not the worker.
@@ -75,13 +79,19 @@ def note(value: Any) -> None:
     _RESPONSES.note(value)
 
 
-def main(memory_bytes: str) -> None:
-    """Run calls until standard input ends."""
+def main(memory_bytes: str, most_tasks: str = "") -> None:
+    """Run calls until standard input ends.
+
+    With `most_tasks`, threads and processes of the user, it can write no large files either.
+    """
     # Libraries that start a thread per core would use up the memory for their stacks alone.
     os.environ.update(dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"), "1"))
     from sluice.worker.execution.process_pool.confine import limit_resources
 
-    limit_resources(int(memory_bytes))
+    limits = {}
+    if most_tasks:
+        limits = {"RLIMIT_FSIZE": MOST_FILE_BYTES, "RLIMIT_NPROC": int(most_tasks)}
+    limit_resources(int(memory_bytes), **limits)
     with contextlib.suppress(OSError):  # a sandbox may forbid it, as redis-worker@.service does
         os.nice(NICENESS)
     with contextlib.suppress(OSError):  # exists only on Linux

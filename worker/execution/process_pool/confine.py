@@ -6,19 +6,24 @@ process can.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
 import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 from sluice.worker.errors import TransientError
 
-#: The child gets the parent's `sys.path`, and no environment except `_PASSED_ON`.
+#: The child gets the parent's `sys.path`, and no environment except `_PASSED_ON`. It cannot read
+#: the credentials of the unit, where the kernel has Landlock.
 _BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from {module} import main; main(*sys.argv[2:])"
+    "from sluice.worker.execution.process_pool.confine import hide_credentials; "
+    "hide_credentials(sys.argv[2]); "
+    "from {module} import main; main(*sys.argv[3:])"
 )
 _PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL")
 
@@ -29,9 +34,10 @@ def start_process(
     """Run `main(*arguments)` of a module in a process that communicates over standard streams;
     raises TransientError if it cannot be started."""
     boot = _BOOT.format(module=module)
+    credentials = os.environ.get("CREDENTIALS_DIRECTORY", "")
     try:
         return subprocess.Popen(
-            [sys.executable, "-IB", "-c", boot, json.dumps(sys.path), *arguments],
+            [sys.executable, "-IB", "-c", boot, json.dumps(sys.path), credentials, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -44,6 +50,24 @@ def start_process(
         )
     except OSError as error:
         raise TransientError(f"cannot start a child process: {error}") from error
+
+
+def hide_credentials(directory: str) -> None:
+    """Make systemd's directory of credentials unreadable for this process, if there is one."""
+    if os.path.isdir(directory):
+        from sluice.worker.execution.process_pool.landlock import hide
+
+        hide(directory)
+
+
+def own_tasks() -> int:
+    """Threads of this process's user."""
+    count = 0
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended
+            if path.stat().st_uid == os.getuid():
+                count += len(os.listdir(f"{path}/task"))
+    return count
 
 
 def limit_resources(memory_bytes: int, **limits: int) -> None:

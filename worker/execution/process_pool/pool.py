@@ -41,6 +41,7 @@ class ProcessPool:
         memory_bytes: int = MEMORY_BYTES,
         most_calls: int | None = None,
         most_reply_bytes: int | None = None,
+        input_is_hostile: bool = False,
     ) -> None:
         self._semaphore = asyncio.Semaphore(most or available_cores())
         self._idle_s = idle_s
@@ -48,6 +49,8 @@ class ProcessPool:
         #: Calls after which a process is replaced, to free the memory that libraries leak.
         self._most_calls = most_calls
         self._most_reply_bytes = most_reply_bytes
+        #: Whether the functions parse what others have made; see `child.main`.
+        self._input_is_hostile = input_is_hostile
         self._free: dict[PoolProcess, asyncio.TimerHandle] = {}
         self._all: set[PoolProcess] = set()
 
@@ -127,7 +130,8 @@ class ProcessPool:
             self._discard(process)  # it has died meanwhile
         from sluice.worker.execution.process_pool.process import MOST_REPLY_BYTES, PoolProcess
 
-        process = PoolProcess(self._memory_bytes, self._most_reply_bytes or MOST_REPLY_BYTES)
+        most_bytes = self._most_reply_bytes or MOST_REPLY_BYTES
+        process = PoolProcess(self._memory_bytes, most_bytes, self._input_is_hostile)
         self._all.add(process)
         return process
 

@@ -11,7 +11,14 @@ from typing import IO, Any, Final
 
 from sluice.worker.execution.process_pool import child as compute_child
 from sluice.worker.execution.process_pool import confine, plain
-from sluice.worker.execution.process_pool.child import KINDS, LENGTH, NOTE, RAISED, RETURNED
+from sluice.worker.execution.process_pool.child import (
+    EXTRA_TASKS,
+    KINDS,
+    LENGTH,
+    NOTE,
+    RAISED,
+    RETURNED,
+)
 from sluice.worker.execution.process_pool.errors import ComputeCrashed, ComputeError
 from sluice.worker.execution.process_pool.raised import rebuilt_error
 
@@ -31,8 +38,14 @@ _PIECE: Final = 1 << 20
 class PoolProcess:
     """A child process that is started by its first call."""
 
-    def __init__(self, memory_bytes: int, most_reply_bytes: int = MOST_REPLY_BYTES) -> None:
+    def __init__(
+        self,
+        memory_bytes: int,
+        most_reply_bytes: int = MOST_REPLY_BYTES,
+        input_is_hostile: bool = False,
+    ) -> None:
         self._memory_bytes = memory_bytes
+        self._input_is_hostile = input_is_hostile
         self._most_reply_bytes = most_reply_bytes
         self._process: subprocess.Popen[bytes] | None = None
         #: Guards the two flags. The calling thread cleans up after its call: no other thread may
@@ -96,8 +109,11 @@ class PoolProcess:
     ) -> tuple[str, Any]:
         call = _encode_call(function, arguments)
         if self._process is None:
+            limits = [str(self._memory_bytes)]
+            if self._input_is_hostile:
+                limits.append(str(confine.own_tasks() + EXTRA_TASKS))
             process = confine.start_process(
-                compute_child.__name__, str(self._memory_bytes), environment=ENVIRONMENT
+                compute_child.__name__, *limits, environment=ENVIRONMENT
             )
             with self._state:
                 self._process = process

@@ -59,6 +59,7 @@ class ImageService(Service):
             memory_bytes=settings.image_memory_mb << 20,
             most_calls=IMAGES_PER_PROCESS,
             most_reply_bytes=MOST_REPLY_BYTES,
+            input_is_hostile=True,
         )
         self.self_test = DetectorSelfTest(self.pool, choose_detector(settings), settings)
         self.storage = create_storage(settings)

@@ -139,8 +139,8 @@ def test_a_face_visible_through_transparency_is_found() -> None:
     assert detect(centerface(), hidden) == []
 
 
-def count_faces(size: int) -> int:
-    return len(detect(centerface(size=size), astronaut()))
+def count_faces(choice: DetectorChoice) -> int:
+    return len(detect(choice, astronaut()))
 
 
 @pytest.mark.slow("builds large networks; smaller ones are used above")
@@ -148,7 +148,7 @@ def count_faces(size: int) -> int:
 async def test_other_sizes_of_the_square(size: int) -> None:
     pool = ProcessPool(1, memory_bytes=MEMORY_BYTES)  # the memory stays out of this process
     try:
-        assert await pool.run(count_faces, size) == 1
+        assert await pool.run(count_faces, centerface(size=size)) == 1
     finally:
         await pool.close()
 
