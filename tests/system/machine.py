@@ -89,7 +89,7 @@ class Machine:
         booting = [
             *("systemd-nspawn", "--quiet", "-D", str(self._root), f"--machine={self.name}"),
             *("--boot", "--private-network", "--console=pipe", "--link-journal=no"),
-            # On a machine of its own, no container would filter them.
+            # Without a container, nothing would filter them.
             f"--system-call-filter={LANDLOCK}",
             # Required on a host without systemd and machined.
             *("--register=no", *([] if has_systemd() else ["--keep-unit"])),
