@@ -13,7 +13,7 @@ PYTHONS ?= python3.10 python3.13
 # Bytecode is kept: without it, pytest rewrites the assertions of every module in each run.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup run model model-install test test-all coverage test-system test-topologies test-browser test-aarch64 test-pythons newer-servers client-generators screenshots recording lint docs docs-site sync-client bench bench-peers chaos mutants clean lock check-python wheelhouse
+.PHONY: setup run model model-install test test-all coverage test-system test-topologies test-browser test-aarch64 test-pythons newer-servers client-generators screenshots recording lint docs docs-site sync-client bench bench-peers chaos mutants clean lock wheelhouse
 
 # The packages of all features, and the tools of tests, benchmarks and checks.
 setup: $(DEV_STAMP)
@@ -188,6 +188,8 @@ lock:
 	  $(LOCK_OPTIONS) --no-annotate --constraint requirements.lock -o requirements-run.lock
 	@$(VENV)/bin/uv pip compile pyproject.toml --extra server --extra rag --extra bullmq --extra images --extra s3 \
 	  $(LOCK_OPTIONS) --no-annotate --constraint requirements.lock -o deploy/requirements.lock
+	@echo hatchling | $(VENV)/bin/uv pip compile - \
+	  $(LOCK_OPTIONS) --no-annotate --constraint requirements.lock -o deploy/build.lock
 	@for set in $(PEERS); do \
 	  $(VENV)/bin/uv pip compile bench/peers/requirements/$$set.in --universal --python-version 3.10 \
 	    --generate-hashes --no-emit-index-url --no-header --no-annotate --quiet --upgrade \

@@ -22,7 +22,7 @@ from sluice.common.settings.worker import WorkerSettings
 from sluice.ops.doctor.checks import settings
 from sluice.ops.doctor.machine import Machine
 from sluice.ops.redis_target import mask_password
-from sluice.ops.terminal import printable
+from sluice.ops.terminal import add_format_option, printable
 
 OK, INVALID, USAGE = 0, 1, 2
 _PROCESSES: dict[str, type[CommonSettings]] = {
@@ -82,10 +82,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--installed", action="store_true", help="read /etc/sluice/*.env, as the systemd units do"
     )
-    parser.add_argument("-o", "--output", choices=("table", "json", "jsonl"), default="table")
-    parser.add_argument(
-        "--json", dest="output", action="store_const", const="json", help="the same as -o json"
-    )
+    add_format_option(parser, "table", "json", "jsonl")
     parser.add_argument("-q", "--quiet", action="store_true", help="print only values, or errors")
 
 

@@ -43,7 +43,7 @@ from sluice.common.redis.partitions import HOME_PARTITION
 from sluice.common.settings.base import CommonSettings, load_settings
 from sluice.common.text import plural
 from sluice.ops import redis_target
-from sluice.ops.terminal import discard_stdout
+from sluice.ops.terminal import add_format_option, discard_stdout
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 _DURATION = re.compile(r"\A([0-9]{1,9})([smhdw])\Z")
@@ -196,10 +196,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     revoke.add_argument("id", type=parse_key_id)
     revoke.set_defaults(work=_revoke)
     for action in actions.choices.values():
-        action.add_argument("-o", "--output", choices=("text", "json"), default="text")
-        action.add_argument(
-            "--json", dest="output", action="store_const", const="json", help="the same as -o json"
-        )
+        add_format_option(action, "text", "json")
 
 
 def _add_create(parser: argparse.ArgumentParser) -> None:

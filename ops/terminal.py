@@ -1,7 +1,8 @@
-"""Terminal output of the operator commands: safe text, readable units, progress."""
+"""Terminal output of the operator commands: formats, safe text, readable units, progress."""
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import threading
@@ -15,6 +16,14 @@ SHOW_AFTER_S = 2.0
 #: Seconds between updates on a terminal, and in a log.
 TERMINAL_EVERY_S, LOG_EVERY_S = 0.5, 5.0
 _MB = 1_000_000
+
+
+def add_format_option(parser: argparse.ArgumentParser, *formats: str) -> None:
+    """Add -o and --json. The first of `formats` is the default."""
+    parser.add_argument("-o", "--output", choices=formats, default=formats[0], help="output format")
+    parser.add_argument(
+        "--json", dest="output", action="store_const", const="json", help="the same as -o json"
+    )
 
 
 def printable(text: str) -> str:

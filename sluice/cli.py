@@ -54,6 +54,8 @@ _SYNONYMS = {
     "error": "failed",
     "canceled": "cancelled",
 }
+#: How argparse begins the error for missing arguments, such as the action of a group of commands.
+_MISSING = "the following arguments are required"
 #: Characters of a complete job id.
 _JOB_ID_CHARS = 36
 #: The first line of a parser's epilog; its other lines are commands.
@@ -107,7 +109,7 @@ class Parser(argparse.ArgumentParser):
             raise
 
     def error(self, message: str) -> NoReturn:
-        if self._subparsers is not None and "required" in message:
+        if self._subparsers is not None and message.startswith(_MISSING):
             self.print_help(sys.stderr)
             self.exit(ExitCode.USAGE, f"\n{self.prog}: choose one of the actions above\n")
         unknown = re.fullmatch(r"unrecognized arguments: (--\w\S*).*", message, re.DOTALL)

@@ -20,6 +20,8 @@ from deploy.installer.errors import Unsuitable
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 #: Enough to open entries of a directory; needs no permission to list it.
 _PASS = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+#: A file, directory or link itself, which is not opened for reading.
+_ENTRY = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -160,21 +162,19 @@ def give_contents(path: Path, directory: int, user_id: int, group_id: int) -> No
     """
     for where, directories, files, parent in os.fwalk(".", dir_fd=directory):
         for name in (*directories, *files):
-            found = os.stat(name, dir_fd=parent, follow_symlinks=False)
-            if stat.S_ISREG(found.st_mode):
-                entry = path / where / name
-                descriptor = _open_entry(entry, parent, _FILE)
-                try:
-                    if os.fstat(descriptor).st_nlink > 1:
-                        raise Unsuitable(
-                            f"{entry} has a second name (hard link); its owner is not changed",
-                            "Remove it, then run the command again.",
-                        )
-                    os.fchown(descriptor, user_id, group_id)
-                finally:
-                    os.close(descriptor)
-            else:
-                os.chown(name, user_id, group_id, dir_fd=parent, follow_symlinks=False)
+            descriptor = os.open(name, _ENTRY, dir_fd=parent)
+            try:
+                found = os.fstat(descriptor)
+                if found.st_nlink > 1 and not stat.S_ISDIR(found.st_mode):
+                    raise Unsuitable(
+                        f"{path / where / name} has a second name (hard link); its owner is not "
+                        "changed",
+                        "Remove it, then run the command again.",
+                    )
+                # What was checked, even if `name` is something else by now.
+                os.chown(f"/proc/self/fd/{descriptor}", user_id, group_id)
+            finally:
+                os.close(descriptor)
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from sluice.ops.doctor.finding import Check, Finding, Health
 from sluice.ops.doctor.machine import Machine
 from sluice.ops.doctor.redis_server import RedisServer
 from sluice.ops.doctor.runner import run_checks
-from sluice.ops.terminal import discard_stdout, printable
+from sluice.ops.terminal import add_format_option, discard_stdout, printable
 
 HEALTHY, UNHEALTHY, USAGE, INTERRUPTED = 0, 1, 2, 130
 EXAMPLE_URL = "http://127.0.0.1:8080"
@@ -54,10 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--redis", metavar="URL", help="URL of Redis (default: REDIS_URL, or that of this host)"
     )
-    parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
-    parser.add_argument(
-        "--json", dest="output", action="store_const", const="json", help="the same as -o json"
-    )
+    add_format_option(parser, "table", "json")
     parser.add_argument(
         "-q", "--quiet", action="store_true", help="print only warnings and failures"
     )

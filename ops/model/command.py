@@ -15,6 +15,7 @@ from sluice.ops.model.engine import ServeOptions, default_threads
 from sluice.ops.model.install import InstallPlan, install
 from sluice.ops.model.serve import ServeSettings, is_verbose, resolve_model, serve, settings_for
 from sluice.ops.model.status import as_json, status, status_lines
+from sluice.ops.terminal import add_format_option
 
 INTERRUPTED = 130
 PORT = 8090
@@ -45,10 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
     )
     show = actions.add_parser("status", help="show what is installed and served")
-    show.add_argument("-o", "--output", choices=("text", "json"), default="text")
-    show.add_argument(
-        "--json", dest="output", action="store_const", const="json", help="the same as -o json"
-    )
+    add_format_option(show, "text", "json")
     show.set_defaults(work=_status)
 
 

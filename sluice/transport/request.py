@@ -177,7 +177,7 @@ def error_from(url: str, response: Response) -> Refused:
     status = response.status
     text = f"{url} refused the request: {status} {detail or _phrase(status)}".rstrip()
     if status == 401:
-        text += f" Set it in {KEY_VARIABLE}."
+        text = f"{text.rstrip('.')}. Set the API key in {KEY_VARIABLE}."
     kind: type[Refused] = Refused
     if status in (401, 403):
         kind = NotAllowed

@@ -6,6 +6,7 @@ import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -192,6 +193,31 @@ def test_a_hard_link_keeps_its_owner(live: LiveHost, tmp_path: Path, outside: Pa
     os.link(outside / "shadow", spool / "upload")
     with pytest.raises(Unsuitable, match="has a second name"):
         MakeDirectory(live, spool, 0o770, USER, GROUP).apply()
+    assert (outside / "shadow").stat().st_uid == 0
+
+
+def test_a_name_that_changes_after_the_check_gives_nothing_away(
+    live: LiveHost, tmp_path: Path, outside: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool = tmp_path / "spool"
+    spool.mkdir()
+    os.mkfifo(spool / "pipe")
+
+    def replacing(check: Callable[..., os.stat_result]) -> Callable[..., os.stat_result]:
+        def checked(*words: Any, **given: Any) -> os.stat_result:
+            found = check(*words, **given)
+            if stat.S_ISFIFO(found.st_mode) and not (spool / "old").is_symlink():
+                (spool / "old").symlink_to("pipe")
+                (spool / "pipe").unlink()
+                os.link(outside / "shadow", spool / "pipe")
+            return found
+
+        return checked
+
+    for name in ("stat", "fstat"):
+        monkeypatch.setattr(os, name, replacing(getattr(os, name)))
+    MakeDirectory(live, spool, 0o770, USER, GROUP).apply()
+    assert (spool / "pipe").samefile(outside / "shadow")
     assert (outside / "shadow").stat().st_uid == 0
 
 

@@ -194,7 +194,11 @@ def test_messages_of_errors_say_what_to_do(client: Any, script: ScriptedGateway)
         client.submit("chat", {}, ttl_s=0)
     assert str(invalid.value).count(first) == 1
     script.respond(problem(401, "key_required", "An API key is required."))
-    with pytest.raises(NotAllowed, match="SLUICE_API_KEY"):
+    remedy = r"\. Set the API key in SLUICE_API_KEY\.$"
+    with pytest.raises(NotAllowed, match=f"is required{remedy}"):
+        client.job("j1").get()
+    script.respond(answer(401))  # of a proxy
+    with pytest.raises(NotAllowed, match=f"401 Unauthorized{remedy}"):
         client.job("j1").get()
     script.respond(answer(404, {"detail": "Gone.", "instance": "/v1/jobs/j1"}))
     with pytest.raises(NotFound, match=r"Gone\. \(/v1/jobs/j1\)"):

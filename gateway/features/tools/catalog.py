@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
@@ -43,15 +42,20 @@ class ToolCatalog:
 
     async def served(self, workers: Sequence[Heartbeat]) -> list[ServedTool]:
         """The tools of these workers by name; raises a 503 if Redis does not answer."""
-        numbers = Counter(beat.tools.digest for beat in workers if beat.tools is not None)
-        wanted = [digest for digest, _ in numbers.most_common(MOST_LISTS)]
-        lists = await self._read(wanted)
-        offered: dict[tuple[str, bytes], tuple[ListedTool, list[str]]] = {}
+        consumers: dict[str, list[str]] = {}
         for beat in workers:
-            for tool in lists.get(beat.tools.digest, ()) if beat.tools is not None else ():
+            if beat.tools is not None:
+                consumers.setdefault(beat.tools.digest, []).append(beat.consumer)
+        wanted = sorted(consumers, key=lambda digest: len(consumers[digest]), reverse=True)
+        lists = await self._read(wanted[:MOST_LISTS])
+        offered: dict[tuple[str, bytes], tuple[ListedTool, list[str]]] = {}
+        for digest, tools in lists.items():  # once for all workers with the same tools
+            for tool in tools:
                 key = tool.name, codec.dumps_canonical(asdict(tool))
-                offered.setdefault(key, (tool, []))[1].append(beat.consumer)
-        found = [ServedTool(tool, tuple(names)) for _, (tool, names) in sorted(offered.items())]
+                offered.setdefault(key, (tool, []))[1].extend(consumers[digest])
+        found = [
+            ServedTool(tool, tuple(sorted(names))) for _, (tool, names) in sorted(offered.items())
+        ]
         return found[:MOST_TOOLS]
 
     async def _read(self, digests: Sequence[str]) -> Mapping[str, Sequence[ListedTool]]:

@@ -24,6 +24,7 @@ def summary(tool: Row) -> str:
     return str(tool.get("description") or "").partition("\n")[0]
 
 
+_NONE = "no worker offers tools (the echo worker has none); start one: sluice up --worker real"
 COLUMNS = (
     Column("TOOL", lambda row: row.get("name")),
     Column("ORIGIN", origin),
@@ -45,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     console = Console.from_arguments(arguments)
     found = [dict(tool.raw) for tool in connect(arguments).tools()]
     if arguments.name is None:
-        console.print_rows(COLUMNS, found, "no worker offers tools; `sluice up` starts one")
+        console.print_rows(COLUMNS, found, _NONE)
         return ExitCode.OK
     named = [tool for tool in found if tool.get("name") == arguments.name]
     if not named:

@@ -13,7 +13,6 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from fastapi.testclient import TestClient
 
 from tests.support.gateway.sse import Parser
 from tests.support.processes.gateway import GatewayProcess, StartGateway, free_port
@@ -47,6 +46,13 @@ def require_flask() -> None:
     """Flask is installed as a dependency of another package of the tests."""
     if importlib.util.find_spec("flask") is None:
         missing("flask is not installed")
+
+
+def web_client(app: Any) -> Any:
+    """The test client of FastAPI, imported when it is used: it loads an HTTP library."""
+    from fastapi.testclient import TestClient
+
+    return TestClient(app)
 
 
 def frames(text: str) -> list[tuple[str | None, str | None]]:
@@ -83,7 +89,7 @@ def check_application(client: Any) -> None:
 
 def test_fastapi_application(gateway: GatewayProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLUICE_URL", gateway.url)
-    with TestClient(load("fastapi_app").app) as client:
+    with web_client(load("fastapi_app").app) as client:
         check_application(client)
         assert client.post("/answers", json={"text": ""}).status_code == 422
 
@@ -102,7 +108,7 @@ def test_without_a_gateway_the_answer_is_503(name: str, monkeypatch: pytest.Monk
         require_flask()
     monkeypatch.setenv("SLUICE_URL", f"http://127.0.0.1:{free_port()}")
     app = load(name).app
-    client = TestClient(app) if name == "fastapi_app" else app.test_client()
+    client = web_client(app) if name == "fastapi_app" else app.test_client()
     answer = client.post("/answers", json={"text": "hello"})
     assert (answer.status_code, answer.headers["Retry-After"]) == (503, "2")
 

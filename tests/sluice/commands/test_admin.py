@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from sluice.errors import ExitCode
+from tests.support.client.scripted_gateway import ScriptedGateway, answer
 from tests.support.client.site import Site
-from tests.support.processes.commands import TIMEOUT_S, Terminal
+from tests.support.processes.commands import TIMEOUT_S, Terminal, run_here
 from tests.support.processes.worker import wait_until
 
 pytestmark = pytest.mark.process
@@ -263,3 +264,10 @@ def test_tools_of_workers(site: Site) -> None:
     missing = site.run("tools", "hammer")
     assert missing.code == ExitCode.NOT_FOUND
     assert "no worker offers the tool hammer" in missing.err
+
+
+def test_without_tools_the_command_says_how_to_get_them(script: ScriptedGateway) -> None:
+    script.respond(answer(200, {"tools": []}))
+    ran = run_here("tools", SLUICE_URL=script.url)
+    assert (ran.code, ran.out) == (0, "")
+    assert "start one: sluice up --worker real" in ran.err

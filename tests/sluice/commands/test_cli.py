@@ -108,6 +108,7 @@ def test_misspelt_command_gets_a_suggestion() -> None:
     ("words", "hint"),
     [
         (("queue", "puase"), "did you mean pause?"),
+        (("queue", "required"), "invalid choice: 'required'"),
         (("submit", "chatt", "x"), "did you mean chat?"),
         (("submit", "chat", "x", "--strem"), "did you mean --stream?"),
         (("queue", "ls", "--quite"), "did you mean --quiet?"),

@@ -35,6 +35,10 @@ def dumps(value: Any) -> bytes:
         return json.dumps(_encoded(value), separators=(",", ":")).encode()
     except RecursionError:
         raise NotPlain("the value is nested too deeply") from None
+    except NotPlain:
+        raise
+    except ValueError as error:  # an integer with thousands of digits
+        raise NotPlain(str(error)) from None
 
 
 def loads(raw: bytes, class_of: Callable[[str], type]) -> Any:

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 #: Texts per request.
 BATCH_SIZE: Final = 32
-#: Seconds until a server is asked again that computes no embeddings, and one that is down.
+#: Seconds until a server is asked again that computes no embeddings, and one that is down or busy.
 REFUSED_CHECK_EVERY_S: Final = 60.0
 DOWN_CHECK_EVERY_S: Final = 2.0
 
@@ -95,6 +95,8 @@ class ProbedEmbedder(ServerEmbedder):
         super().__init__(client, model)
         self._missing = missing
         self._serves = False
+        #: Outcome of the last trial request.
+        self._outcome: TrialOutcome | None = None
         self._asked_at = float("-inf")
         self._lock = asyncio.Lock()
 
@@ -122,19 +124,27 @@ class ProbedEmbedder(ServerEmbedder):
             await asyncio.sleep(0 if self._serves else pause_s)
 
     async def check(self) -> None:
-        """Ask the server, unless it has refused a moment ago.
+        """Ask the server, unless it was asked a moment ago.
 
-        Raises NoModel, or ModelUnavailable while the server is down.
+        Raises NoModel, or ModelUnavailable while the server is down or too busy to decide.
         """
         async with self._lock:
-            due = time.monotonic() - self._asked_at >= REFUSED_CHECK_EVERY_S / 2
-            if self._serves or not due:
-                return
-            outcome = await self._client.try_embedding(self._model)
-            self._asked_at = time.monotonic()
-            self._serves = outcome is TrialOutcome.ANSWERED
-            if self._serves:
-                log.info("the model server computes embeddings: EMBEDDER=auto uses %s", self.name)
+            is_known = self._outcome is not TrialOutcome.NO_ANSWER
+            pause_s = (REFUSED_CHECK_EVERY_S if is_known else DOWN_CHECK_EVERY_S) / 2
+            if not self._serves and time.monotonic() - self._asked_at >= pause_s:
+                await self._ask()
+            if self._outcome is TrialOutcome.NO_ANSWER:
+                raise ModelUnavailable(
+                    "the server at MODEL_URL has not answered a trial request for an embedding",
+                    retry_after_s=DOWN_CHECK_EVERY_S,
+                )
+
+    async def _ask(self) -> None:
+        self._outcome = await self._client.try_embedding(self._model)
+        self._asked_at = time.monotonic()
+        self._serves = self._outcome is TrialOutcome.ANSWERED
+        if self._serves:
+            log.info("the model server computes embeddings: EMBEDDER=auto uses %s", self.name)
 
     async def embed_all(
         self, texts: Sequence[str], dimensions: int | None = None, on_done: OnDone | None = None

@@ -386,7 +386,8 @@ class ModelMonitor:
             return False
         self._next_trial = now + TRIAL_EVERY_S
         outcome = await self._send_trial(endpoint, self.model)
-        self._trial_failed = self._trial_failed or outcome is TrialOutcome.FAILED
+        if outcome in (TrialOutcome.FAILED, TrialOutcome.NO_ANSWER):
+            self._trial_failed = True
         if outcome is not TrialOutcome.ANSWERED or not self._trial_failed:
             return False
         self._close_circuit()

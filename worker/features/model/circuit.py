@@ -70,6 +70,8 @@ class TrialOutcome(Enum):
 
     ANSWERED = "answered"
     FAILED = "failed"
+    #: The server is unreachable, loading or overloaded, or did not answer within TIMEOUT_S.
+    NO_ANSWER = "no_answer"
     #: The server does not accept the request.
     REFUSED = "refused"
 
@@ -107,6 +109,11 @@ async def send_trial(
         await asyncio.wait_for(partial(request, http, endpoint, model)(), TIMEOUT_S)
     except ModelRefused:
         return TrialOutcome.REFUSED
-    except (RetryableFailure, ModelAnswerInvalid, ModelTooSlow, asyncio.TimeoutError):
+    except (ModelTooSlow, asyncio.TimeoutError):
+        return TrialOutcome.NO_ANSWER
+    except RetryableFailure as failure:
+        is_away = failure.busy or failure.loading or not failure.reached
+        return TrialOutcome.NO_ANSWER if is_away else TrialOutcome.FAILED
+    except ModelAnswerInvalid:
         return TrialOutcome.FAILED
     return TrialOutcome.ANSWERED

@@ -71,6 +71,21 @@ async def test_tools_of_all_workers_are_merged(gateway: Gateway) -> None:
     assert [each["worker_count"] for each in await listed(gateway)] == [1, 1]
 
 
+async def test_workers_with_equal_tools_cost_no_more_than_one(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[Any] = []
+    encode = module.codec.dumps_canonical
+    monkeypatch.setattr(
+        module.codec, "dumps_canonical", lambda value: compared.append(value) or encode(value)
+    )
+    for consumer in ("w3", "w1", "w2"):
+        await offer(gateway, consumer, ADD, READ)
+    found = await listed(gateway)
+    assert [each["workers"] for each in found] == [["w1", "w2", "w3"]] * 2
+    assert len(compared) == 2
+
+
 async def test_a_list_is_read_once_and_may_be_missing_for_a_moment(gateway: Gateway) -> None:
     key = await offer(gateway, "w1", ADD, write=False)
     assert await listed(gateway) == []

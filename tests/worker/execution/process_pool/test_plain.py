@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Literal
@@ -167,6 +168,9 @@ def test_values_are_the_same_again() -> None:
         deep = [deep]
     with pytest.raises(plain.NotPlain, match="nested too deeply"):
         plain.dumps(deep)
+    if hasattr(sys, "get_int_max_str_digits"):
+        with pytest.raises(plain.NotPlain, match="digits"):
+            plain.dumps([10**5000])
 
 
 async def test_a_process_that_ends_in_a_reply(pool: ProcessPool) -> None:

@@ -208,6 +208,31 @@ async def test_while_the_model_server_is_down_nothing_is_decided(
     await eventually(lambda: embedder.ready)
 
 
+@pytest.mark.parametrize("status", [429, 503])
+async def test_while_the_model_server_is_busy_nothing_is_decided(
+    open_embedder: Opener, chats: ModelServer, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    chats.embeddings = lambda body: error_answer(status, "no slot is available")
+    embedder, _ = await open_embedder(model_url=chats.url)
+    for _ in range(3):
+        with pytest.raises(ModelUnavailable, match="has not answered a trial request") as raised:
+            await embedder.embed(["a"])
+    assert raised.value.retry_after_s
+    assert len(chats.requests) == 1
+    chats.embeddings = None
+    monkeypatch.setattr("sluice.worker.features.embedding.server.DOWN_CHECK_EVERY_S", 0.0)
+    assert await embedder.embed(["a"]) == [vector_of("a")]
+
+
+async def test_a_slow_answer_to_the_trial_decides_nothing(
+    open_embedder: Opener, chats: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sluice.worker.features.model.circuit.TIMEOUT_S", 0.0)
+    embedder, _ = await open_embedder(model_url=chats.url)
+    with pytest.raises(ModelUnavailable, match="has not answered a trial request"):
+        await embedder.embed(["a"])
+
+
 # -- choice of the embedder ----------------------------------------------------------------------
 
 
