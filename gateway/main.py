@@ -22,6 +22,9 @@ __all__ = ["create_app", "main", "run"]
 
 #: How long requests under way and unread shutdown notices may delay the end of the process.
 GRACEFUL_S: Final = 4
+#: Idle connections are closed after this time. Many clients close theirs after 5 s; if the gateway
+#: did so at the same moment, it could reset the connection of a client that sends a request.
+KEEP_ALIVE_S: Final = 15
 
 
 def run(settings: GatewaySettings) -> int:
@@ -46,6 +49,7 @@ def run(settings: GatewaySettings) -> int:
         http=protocol_for(limits),
         ws="none",
         timeout_graceful_shutdown=GRACEFUL_S,
+        timeout_keep_alive=KEEP_ALIVE_S,
     )
     server = GatewayServer(config, lambda: app.state.gateway)
     for number in (signal.SIGTERM, signal.SIGINT):

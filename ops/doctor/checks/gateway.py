@@ -164,9 +164,19 @@ def local_access(machine: Machine) -> Finding:
     return warn(
         f"requires no API keys, and can be reached by {', '.join(found)}",
         "each of them may read, submit and cancel jobs of all tenants, and create an admin key",
-        "set AUTH=required in /etc/sluice/gateway.env, create a key with `sudo sluice key create "
-        f"--scope admin --name NAME`, then {machine.remedies.restart('redis-gateway')}",
+        _require_keys(machine),
     )
+
+
+def _require_keys(machine: Machine) -> str:
+    create = "sluice key create --scope admin --name NAME"
+    restart = machine.remedies.restart("redis-gateway")
+    if machine.remedies.installed:
+        return (
+            f"set AUTH=required in /etc/sluice/gateway.env, create a key with `sudo {create}`, "
+            f"then {restart}"
+        )
+    return f"create a key with `{create}`, then {restart}, with AUTH=required"
 
 
 def _units_on_loopback(machine: Machine) -> list[str]:
