@@ -127,7 +127,8 @@ def test_html_keeps_blocks_and_drops_invisible_content() -> None:
 
 @pytest.mark.parametrize(
     ("source", "text"),
-    [("plain", "plain"), ("a<p>b", "a\n\nb"), ("<p>a</p><p>b</p>", "a\n\nb"),
+    [("<p>a<![<b>c", "ac"), ("<p>a<![x[b>c", "ac"),
+     ("plain", "plain"), ("a<p>b", "a\n\nb"), ("<p>a</p><p>b</p>", "a\n\nb"),
      ("a<!-- b -->c", "ac"), ("<h2></h2><p>a", "a"),
      ("<li><p>a</p></li><li><p>b</p></li>", "- a\n\n- b"),
      ("<td><p>a</p></td><td>b</td>", "a\n\nb"), ("<b>a</b> <i>b</i>", "a b"),

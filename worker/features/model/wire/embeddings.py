@@ -90,9 +90,12 @@ def _vector(value: Any) -> list[float]:
         raise _invalid_answer(
             "has a vector for each token; start llama-server with `--pooling mean`"
         )
-    if not all(isinstance(each, (int, float)) and math.isfinite(each) for each in value):
-        raise _invalid_answer("has a vector with values that are not numbers")
-    return [float(each) for each in value]
+    try:
+        if all(isinstance(each, (int, float)) and math.isfinite(each) for each in value):
+            return [float(each) for each in value]
+    except OverflowError:  # an integer that is larger than any float
+        pass
+    raise _invalid_answer("has a vector with values that are not numbers")
 
 
 def _invalid_answer(what: str) -> ModelAnswerInvalid:

@@ -120,6 +120,13 @@ class _HtmlExtractor(HTMLParser):
         else:
             self._write_text(data)
 
+    def parse_marked_section(self, i: int, report: bool = True) -> int:
+        """Skip an invalid `<![…`, as browsers do; HTMLParser of Python 3.13 raises."""
+        try:
+            return super().parse_marked_section(i, report)
+        except AssertionError:
+            return self.parse_bogus_comment(i)
+
     # -- output -----------------------------------------------------------------------------------
 
     @property
