@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
+from collections.abc import Iterator
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -103,6 +106,14 @@ PDF_PIECES = st.sampled_from(
 )
 
 
+@pytest.fixture
+def logging_enabled_again() -> Iterator[None]:
+    """The function that reads PDF files disables logging, which is meant for a child process."""
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.usefixtures("logging_enabled_again")
 @settings(USUAL, max_examples=120)
 @given(st.booleans(), st.data())
 def test_damaged_pdf_files(compressed: bool, data: st.DataObject) -> None:
