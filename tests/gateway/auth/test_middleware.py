@@ -258,7 +258,7 @@ OTHER_PERMISSIONS: dict[Permission, str] = {
         GET /ui/static/{name:path}, GET /ui/session, POST /ui/session, DELETE /ui/session""",
     ANY_KEY: """GET /openapi.json, GET /docs, GET /v1/whoami, GET /v1/models,
         GET /v1/models/{model:path}, GET /v1/tools""",
-    SEARCH: "GET /v1/rag/{ns}/search",
+    SEARCH: "GET /v1/rag/{ns}/search, POST /v1/tokens",
     METRICS: "GET /metrics, GET /v1/workers, GET /v1/stats, GET /v1/queues",
     STATUS: "GET /v1/status, GET /v1/stream",
     SUBMIT_AND_READ: """POST /v1/chat/completions, POST /v1/embeddings,
