@@ -14,7 +14,7 @@ from sluice.common.version import VERSION
 from sluice.gateway.admin import audit_log, integrity_audit
 from sluice.gateway.admin import queues as queue_admin
 from sluice.gateway.admin.dlq import routes as dlq
-from sluice.gateway.auth import key_routes
+from sluice.gateway.auth import key_routes, token_routes
 from sluice.gateway.auth.middleware import AuthMiddleware, keys_required
 from sluice.gateway.dashboard import session_routes, static_files
 from sluice.gateway.dashboard.poll_cache import PollCacheMiddleware
@@ -60,7 +60,7 @@ FEATURES: Final[tuple[Feature[Any], ...]] = (
     images.FEATURE,
     bullmq.FEATURE,
     Feature([integrity_audit.router]),
-    Feature([key_routes.router]),
+    Feature([key_routes.router, token_routes.router]),
     Feature([audit_log.router]),
     Feature([metrics.router]),
     Feature([status.router, root.router]),

@@ -51,7 +51,10 @@ KEY_PREFIXES = ("job:", "jobs:", "idempotency:", "idempotency.", "access:", "rag
 #: Contract names that are also used with another meaning, with the files that do so.
 OTHER_MEANINGS = {
     "result": {"gateway/observability/status/status.py"},  # a counted noun
-    "token": {"worker/features/model/output_parsing.py"},  # likewise
+    "token": {
+        "worker/features/model/output_parsing.py",  # likewise
+        "gateway/http/headers.py",  # a query parameter
+    },
     "message": {
         "worker/queue/recovery.py",  # likewise
         "common/observability/logs.py",
@@ -101,6 +104,7 @@ OTHER_MEANINGS = {
         "gateway/http/openapi/docs_page.py",
         "gateway/http/middleware.py",
         "gateway/auth/middleware.py",
+        "gateway/auth/read_tokens.py",
         "gateway/http/fast_path.py",
         "gateway/jobs/lookup.py",
         "gateway/features/openai/chat/request.py",

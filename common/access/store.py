@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -22,6 +23,8 @@ DEFAULT_ROTATION_GRACE_S = 24 * 3600
 LONGEST_GRACE_S = 30 * 24 * 3600
 #: Maximum number of keys.
 MOST_KEYS = 1000
+#: Length of the secret of read tokens.
+TOKEN_SECRET_BYTES = 32
 #: Attempts of a change while other processes change keys.
 _TRIES = 16
 
@@ -77,6 +80,12 @@ class KeyStore:
         stored = await read_reply(command) or {}
         return {codec.decode_text(name): codec.parse_int(raw) for name, raw in stored.items()}
 
+    async def token_secret(self) -> bytes | None:
+        """The secret with which all gateways sign read tokens; None without a valid one."""
+        command: Any = self._client.get(self.keys.token_secret)
+        secret: bytes | None = await read_reply(command)
+        return None if secret is None or len(secret) < TOKEN_SECRET_BYTES else secret
+
     # -- changing --------------------------------------------------------------------------
 
     async def create(self, spec: KeySpec, key_id: str | None = None) -> IssuedKey:
@@ -90,6 +99,17 @@ class KeyStore:
         if not self._require_hash(await read_reply(adding)):
             raise StoreUnavailable("the id of the new key is taken; try again")
         return IssuedKey(record, key)
+
+    async def create_token_secret(self) -> bytes:
+        """The secret of read tokens; a new one if there is none yet."""
+        adding: Any = self._client.set(
+            self.keys.token_secret, secrets.token_bytes(TOKEN_SECRET_BYTES), nx=True
+        )
+        await read_reply(adding)
+        secret = await self.token_secret()
+        if secret is None:
+            raise CorruptKey(f"{self.keys.token_secret} is not a secret")
+        return secret
 
     async def rotate(
         self, key_id: str, grace_s: float = DEFAULT_ROTATION_GRACE_S

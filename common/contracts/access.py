@@ -106,6 +106,11 @@ class AccessKeys:
         return f"{self.tag}access:used"
 
     @property
+    def token_secret(self) -> str:
+        """STRING, 32 random bytes with which gateways sign read tokens."""
+        return f"{self.tag}access:read_tokens"
+
+    @property
     def audit_log(self) -> str:
         """STREAM, administrative actions; capped."""
         return f"{self.tag}access:trail"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 #: Most lines contain none of these, and cost only a few substring searches. In lower case, because
 #: the searched text is too.
-_TRIGGERS = ("sluice_", "bearer", "authorization", "password=", "://")
+_TRIGGERS = ("sluice_", "bearer", "authorization", "password=", "://", "rd1", "up1")
 
 _SECRETS = re.compile(
     r"""
@@ -29,6 +29,7 @@ _SECRETS = re.compile(
     | (?P<header> authorization ['"]? \s* [:=,] \s* (?:b?['"])? )
         (?: [a-z0-9-]+ [ ]+ ['"]? )? [^\s'",;)\]}]+
     | (?P<bearer> bearer [ ]+ ) [a-z0-9._~+/=-]{8,}
+    | (?P<token> (?: rd | up ) 1 (?: ~ | %7e ) ) [a-z0-9._~%-]{43,}   # a read or upload token
     """,
     re.VERBOSE | re.IGNORECASE,
 )

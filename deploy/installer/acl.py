@@ -155,7 +155,7 @@ def _access_keys(keys: JobKeys, tag: str) -> list[str]:
     access, limits = AccessKeys(tag), AccessKeys(keys.tag)
     names = (
         *(access.records, access.last_used, access.audit_log, limits.rate("*"), limits.active("*")),
-        *(access.session("*"), access.sessions("*")),
+        *(access.session("*"), access.sessions("*"), access.token_secret),
     )
     return [f"~{name}" for name in names]
 

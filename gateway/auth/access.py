@@ -18,6 +18,7 @@ from sluice.common.jobs.protocols import JobStoreProtocol, QueueProtocol
 from sluice.common.jobs.store import AcceptedJob, NewJob
 from sluice.common.observability import logs
 from sluice.gateway.auth.callers import Callers, caller_of
+from sluice.gateway.auth.read_tokens import ReadTokens
 from sluice.gateway.dashboard.sessions import SessionStore
 
 #: Seconds before the quota of a key is recounted after a recount that found no finished jobs.
@@ -82,13 +83,14 @@ class Quotas:
 
 @dataclass(frozen=True)
 class Access:
-    """API keys, callers, quotas, the audit log and dashboard sessions."""
+    """API keys, callers, quotas, the audit log, dashboard sessions and read tokens."""
 
     keys: KeyStore
     callers: Callers
     quotas: Quotas
     audit_log: AuditLog
     sessions: SessionStore
+    read_tokens: ReadTokens
 
     @classmethod
     def over(
@@ -100,7 +102,14 @@ class Access:
     ) -> Access:
         keys, sessions = KeyStore(client, names), SessionStore(client, names)
         callers = Callers(keys, sessions=sessions)
-        return cls(keys, callers, Quotas(store, queue), AuditLog(client, names), sessions)
+        return cls(
+            keys=keys,
+            callers=callers,
+            quotas=Quotas(store, queue),
+            audit_log=AuditLog(client, names),
+            sessions=sessions,
+            read_tokens=ReadTokens(keys),
+        )
 
     async def record(self, request: Request, action: AuditAction, target: str = "") -> None:
         """Write an audit log entry for an action before it happens; raises if that fails."""
@@ -119,3 +128,4 @@ class Access:
 
     async def close(self) -> None:
         await self.callers.close()
+        await self.read_tokens.close()

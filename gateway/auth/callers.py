@@ -33,6 +33,7 @@ MAX_CACHED_KEYS = 4096
 #: ASGI scope key under which the auth middleware stores the caller for the routes.
 SCOPE_KEY = "sluice.caller"
 _ALL_SCOPES = frozenset(scope.value for scope in Scope)
+_TOKEN_SCOPES = frozenset((Scope.JOBS_READ.value,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,8 @@ class Caller:
     digest: str = field(default="", repr=False)
     #: Digest of the dashboard session it signed in with; '' without one.
     session: str = field(default="", repr=False)
+    #: When the read token of the request expires, in Unix seconds; 0 without one.
+    token_expires_s: int = 0
 
     @property
     def who(self) -> str:
@@ -76,6 +79,15 @@ class Caller:
         if self.limits is None or self.record is None:
             return self.limits
         return self.record.limits(AccessKeys(tag))
+
+    @property
+    def may_lapse(self) -> bool:
+        """True if its authorisation may end while a request is served."""
+        return bool(self.key_id or self.token_expires_s)
+
+    def with_token(self, expires_s: int) -> Caller:
+        """The caller behind a read token of this one. The token's routes limit what it reads."""
+        return replace(self, scopes=_TOKEN_SCOPES, token_expires_s=expires_s)
 
     def may(self, scope: Scope) -> bool:
         return scope.value in self.scopes
@@ -162,16 +174,24 @@ class Callers:
         return replace(caller, session=session.digest)
 
     async def is_still_valid(self, caller: Caller) -> bool:
-        """True if the caller's key and session are still valid; checked by long-lived streams.
+        """True if the caller's key, session or token are still valid; checked by long-lived
+        streams.
 
-        Also true while Redis is unreachable.
+        Also true while Redis is unreachable, except for an expired token.
         """
+        if caller.token_expires_s and caller.token_expires_s <= time.time():
+            return False
         if not caller.key_id:
             return True
         if caller.session and self._sessions is not None:
             try:
                 if await self._sessions.by_digest(caller.session) is None:
                     return False
+            except SluiceError:
+                return True
+        if caller.token_expires_s:
+            try:
+                return await self.by_key_id(caller.key_id) is not None
             except SluiceError:
                 return True
         cached = self._cache.get(caller.key_id)

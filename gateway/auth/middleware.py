@@ -7,6 +7,7 @@
 - A local request without a key that a proxy has forwarded needs a key, unless the settings announce
   the proxy: its client may be anywhere.
 - With IMAGE_UPLOAD_SECRET, an image upload is authenticated by its upload token instead of a key.
+- On the routes of one job or workflow job, a read token is checked before anything else.
 - A dashboard session has the permissions of the key it was created with. An expired session is
   ignored.
 """
@@ -24,7 +25,14 @@ from sluice.common.process.host import is_loopback
 from sluice.common.settings.gateway import GatewaySettings
 from sluice.gateway.auth.access import Access
 from sluice.gateway.auth.callers import ANONYMOUS, LOCAL, SCOPE_KEY, Caller, Callers
-from sluice.gateway.auth.permissions import Permission, permission_for
+from sluice.gateway.auth.permissions import TOKENS, Permission, permission_for
+from sluice.gateway.auth.read_tokens import (
+    ReadTarget,
+    invalid_token,
+    read_target,
+    take_token,
+    without_caching,
+)
 from sluice.gateway.dashboard import request_checks
 from sluice.gateway.dashboard.sessions import Session
 from sluice.gateway.features.images.upload import tokens
@@ -78,6 +86,11 @@ class AuthMiddleware:
             session = None
             if self._upload_tokens is not None and is_image_upload(scope["method"], scope["path"]):
                 scope[SCOPE_KEY] = await self._authenticate_upload(scope, self._upload_tokens)
+            elif (target := read_target(scope["method"], scope["path"])) and (
+                token := take_token(scope, shown.keys)
+            ) is not None:
+                scope[SCOPE_KEY] = await self._authenticate_token(scope, token, target)
+                send = without_caching(send)
             elif shown.cookie and not shown.keys and (signed := await self._session(scope, shown)):
                 scope[SCOPE_KEY], session = signed
             elif self._required or not _is_local(scope) or not _has_no_key(scope, shown.keys):
@@ -135,6 +148,23 @@ class AuthMiddleware:
             raise tokens.key_revoked()
         logs.tenant.set(caller.tenant)
         return caller
+
+    async def _authenticate_token(self, scope: Scope, token: str, target: ReadTarget) -> Caller:
+        """The caller that created the read token, with no more permission than the token has."""
+        access: Access = scope["app"].state.gateway.access
+        try:
+            claims = await access.read_tokens.check(token, target)
+            creator = LOCAL if not claims.key_id else await access.callers.by_key_id(claims.key_id)
+        except StoreUnavailable as error:
+            raise store_unavailable(str(error)) from None
+        if creator is None:
+            raise invalid_token("The API key behind this token was revoked or has expired.")
+        if not claims.key_id and (self._required or not _is_local(scope)):
+            raise invalid_token("The token was created without an API key, which is required now.")
+        if not TOKENS.allows(creator.scopes):
+            raise _insufficient_scope(TOKENS)
+        logs.tenant.set(creator.tenant)
+        return creator.with_token(claims.expires_s)
 
     async def _authenticate(self, scope: Scope, shown: list[bytes]) -> Caller:
         permission = permission_for(scope["method"], scope["path"])

@@ -40,6 +40,8 @@ WRITE = _any_of(Scope.JOBS_WRITE)
 READ = _any_of(Scope.JOBS_READ, Scope.UI)
 #: A read that runs as a job; `ui` is not sufficient.
 SEARCH = _any_of(Scope.JOBS_READ)
+#: What a read token permits; `ui` is not sufficient to create one.
+TOKENS = SEARCH
 METRICS = _any_of(Scope.METRICS, Scope.UI)
 #: Submits a job and returns its outcome.
 SUBMIT_AND_READ = _any_of(Scope.JOBS_WRITE, Scope.JOBS_READ)._replace(needs_all=True)
@@ -62,6 +64,7 @@ PERMISSIONS: dict[tuple[str, str], Permission] = {
     ("GET", "/openapi.json"): ANY_KEY,
     ("GET", "/docs"): ANY_KEY,
     ("GET", "/v1/whoami"): ANY_KEY,
+    ("POST", "/v1/tokens"): TOKENS,
     ("GET", "/v1/jobs"): READ,
     ("POST", "/v1/jobs"): WRITE,
     ("GET", "/v1/jobs/{job_id}"): READ,

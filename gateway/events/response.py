@@ -92,8 +92,8 @@ async def relay(
     try:
         yield hello.sse if media_type == SSE else hello.ndjson
         while batch := await watch.next_batch():
-            if caller.key_id and not await state.access.callers.is_still_valid(caller):
-                return  # revoked meanwhile; a new request gets a 401
+            if caller.may_lapse and not await state.access.callers.is_still_valid(caller):
+                return  # revoked or expired meanwhile; a new request gets a 401
             if media_type == SSE:
                 data = b"".join([frame.sse for frame in batch])
             else:

@@ -62,6 +62,16 @@ LastEventIdQuery = Annotated[
     ),
     text_schema(),
 ]
+#: The query parameter with a read token.
+READ_TOKEN_PARAM: Final = "token"
+ReadTokenQuery = Annotated[
+    str | None,
+    Query(
+        alias=READ_TOKEN_PARAM,
+        description="A read token of this job, for clients that cannot send headers.",
+    ),
+    text_schema(),
+]
 Traceparent = Annotated[
     str | None,
     Header(

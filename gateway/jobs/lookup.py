@@ -36,7 +36,11 @@ def checked_job_id(request: Request) -> str:
 
     The response does not reveal whether another tenant's job exists.
     """
-    job_id: str = request.path_params[JobField.JOB_ID]
+    return check_job_id(request, request.path_params[JobField.JOB_ID])
+
+
+def check_job_id(request: Request, job_id: str) -> str:
+    """The same for an id from elsewhere in the request."""
     if not JOB_ID_PATTERN.match(job_id):
         raise Problem(404, "job_not_found", "This is not a valid job id; ids are UUIDs.")
     if not caller_of(request).may_see(job_id):
@@ -154,8 +158,9 @@ async def poll_until(
         )
         if following.done():
             following.result()  # raises its exception
-        if caller.key_id and not await state.access.callers.is_still_valid(caller):
-            raise invalid_key("The API key was revoked or expired during the request.")
+        if caller.may_lapse and not await state.access.callers.is_still_valid(caller):
+            what = "read token" if caller.token_expires_s else "API key"
+            raise invalid_key(f"The {what} was revoked or expired during the request.")
     finally:
         watch.close()
         for task in (following, leaving):

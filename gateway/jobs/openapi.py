@@ -14,6 +14,7 @@ from sluice.gateway.http.headers import (
     LastEventId,
     LastEventIdQuery,
     Prefer,
+    ReadTokenQuery,
     Traceparent,
 )
 from sluice.gateway.http.openapi.schema import problem_responses
@@ -103,7 +104,9 @@ READ_JOB: dict[str, Any] = {
             _404="The job does not exist or has expired.", _503="Redis does not answer."
         ),
     },
-    "dependencies": [declare(job_id=JobIdPath, prefer=Prefer, if_none_match=IfNoneMatch)],
+    "dependencies": [
+        declare(job_id=JobIdPath, prefer=Prefer, if_none_match=IfNoneMatch, token=ReadTokenQuery)
+    ],
 }
 
 
@@ -113,7 +116,7 @@ def event_stream(
     """A route that streams events.
 
     `ends`: what ends the stream. `example`: of an event. `event`: its schema as NDJSON.
-    `parameters`: those of the path.
+    `parameters`: those of the path, and further ones.
     """
     return {
         "responses": {
@@ -146,6 +149,7 @@ WATCH_JOB: dict[str, Any] = event_stream(
     "id: 1760000000000-0\nevent: queued\n"
     'data: {"type":"queued","ts":1760000000000,"step":"gateway.enqueue","data":{}}\n\n',
     job_id=JobIdPath,
+    token=ReadTokenQuery,
 )
 
 CANCEL_JOB: dict[str, Any] = {

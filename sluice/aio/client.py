@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sluice.aio.admin import AsyncAdminClient
 from sluice.aio.jobs import AsyncJobHandle
 from sluice.api import jobs as api
-from sluice.api.jobs import JobPage, JobSummary
+from sluice.api.jobs import JobPage, JobSummary, ReadToken
 
 if TYPE_CHECKING:
     from sluice.aio.documents import Documents
@@ -84,6 +84,19 @@ class AsyncSluice(AsyncAdminClient):
     def job(self, job_id: str) -> AsyncJobHandle:
         """A handle for an existing job; sends no request."""
         return AsyncJobHandle(self, job_id)
+
+    async def create_token(
+        self,
+        *,
+        job_id: str | None = None,
+        workflow_job_id: str | None = None,
+        ttl_s: int | None = None,
+    ) -> ReadToken:
+        """Create a token with which a web page may read one job or workflow job.
+
+        It is valid for `ttl_s` seconds (1 to 3600, default 600).
+        """
+        return await self.send(api.create_token(job_id, workflow_job_id, ttl_s))
 
     def jobs(
         self,

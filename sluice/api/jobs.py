@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -34,7 +34,7 @@ MESSAGE = "message"
 #: Frames sent by the gateway itself; they have no id.
 HELLO, GAP, GONE, SHUTDOWN, HEARTBEAT = "hello", "gap", "gone", "shutdown", "heartbeat"
 
-JOBS = "/v1/jobs"
+JOBS, TOKENS = "/v1/jobs", "/v1/tokens"
 #: Seconds that one request of a wait asks the gateway to hold the response.
 WAIT_S = 20.0
 #: Seconds between two requests of a wait, if the gateway responds immediately.
@@ -96,6 +96,15 @@ class CancelResult:
     job_id: str
     status: str
     canceling: bool = False
+    raw: Mapping[str, Any] = raw_field()
+
+
+@dataclass(frozen=True)
+class ReadToken:
+    """A token with which a web page may read one job. `expires_ts`: Unix milliseconds."""
+
+    token: str = field(repr=False)
+    expires_ts: int
     raw: Mapping[str, Any] = raw_field()
 
 
@@ -178,6 +187,16 @@ def cancel(
         body=None if reason is None else {"reason": reason},
         idempotent=True,
         wait_s=wait_s,
+    )
+
+
+def create_token(
+    job_id: str | None = None, workflow_job_id: str | None = None, ttl_s: int | None = None
+) -> Request[ReadToken]:
+    """Creates a read token. Repeating the request is safe: tokens are not stored."""
+    options = {"job_id": job_id, "workflow_job_id": workflow_job_id, "ttl_s": ttl_s}
+    return build_request(
+        "POST", TOKENS, model_reader(ReadToken), body=drop_none(options), idempotent=True
     )
 
 

@@ -25,6 +25,7 @@ GROUPS: dict[str, dict[str, Command]] = {
         "result": Command("sluice.commands.jobs.result", "print the result of a job"),
         "events": Command("sluice.commands.jobs.events", "print the events of a job"),
         "trace": Command("sluice.commands.jobs.trace", "show how long each phase of a job took"),
+        "token": Command("sluice.commands.jobs.token", "let a web page read one job"),
         "ls": Command("sluice.commands.jobs.list", "list and search jobs"),
         "cancel": Command("sluice.commands.jobs.cancel", "cancel jobs"),
         "retry": Command("sluice.commands.jobs.retry", "submit jobs again as new jobs"),

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from sluice.api import jobs as api
-from sluice.api.jobs import JobPage, JobSummary
+from sluice.api.jobs import JobPage, JobSummary, ReadToken
 from sluice.sync.admin import AdminClient
 from sluice.sync.jobs import JobHandle
 
@@ -85,6 +85,19 @@ class Sluice(AdminClient):
     def job(self, job_id: str) -> JobHandle:
         """A handle for an existing job; sends no request."""
         return JobHandle(self, job_id)
+
+    def create_token(
+        self,
+        *,
+        job_id: str | None = None,
+        workflow_job_id: str | None = None,
+        ttl_s: int | None = None,
+    ) -> ReadToken:
+        """Create a token with which a web page may read one job or workflow job.
+
+        It is valid for `ttl_s` seconds (1 to 3600, default 600).
+        """
+        return self.send(api.create_token(job_id, workflow_job_id, ttl_s))
 
     def jobs(
         self,

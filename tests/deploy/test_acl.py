@@ -25,6 +25,7 @@ from tests.support.deploy.acl import InstalledRedis
 QUEUE, JOB, EVENTS = "jobs:stream", "job:a", "job:a:events"
 WORKFLOW, RESULTS = "workflow:job:wf_20260214_001", "image:result"
 SESSION, SESSIONS = AccessKeys().session("d"), AccessKeys().sessions("k")
+TOKENS = AccessKeys().token_secret
 Command = tuple[str, ...]
 
 
@@ -59,7 +60,7 @@ GATEWAY_MAY = [
     *commands(f"""
         XADD {QUEUE} * job_id b; XLEN {QUEUE}; XRANGE {EVENTS} - +; XREAD STREAMS {EVENTS} 0;
         HGETALL {JOB}; SET {JobKeys().replication_marker} x EX 60; WAIT 0 1;
-        SET {SESSION} x EX 9; MGET {SESSION}; DEL {SESSION};
+        SET {SESSION} x EX 9; MGET {SESSION}; DEL {SESSION}; SET {TOKENS} x NX; GET {TOKENS};
         ZADD {SESSIONS} 2 d; EXPIRE {SESSIONS} 9; ZREMRANGEBYSCORE {SESSIONS} -inf 1;
         ZRANGE {SESSIONS} 0 -2; ZREM {SESSIONS} d; GET idempotency.img:k;
         HSET idempotency.wf:create:k f x; HSET idempotency.wf.of:red:create:k f x
@@ -81,7 +82,7 @@ NEITHER_MAY = commands(f"""
 """)
 #: Keys that workers may neither read nor write.
 ELSEWHERE = [
-    *("foo", "jobs", "access:keys", "access:rate:k", "access:session:k"),
+    *("foo", "jobs", "access:keys", "access:rate:k", "access:session:k", TOKENS),
     *("idempotency:k", "idempotency.fingerprint:k", "idempotency.img:k"),
     *("idempotency.wf:create:k", "idempotency.wf.of:red:create:k"),
 ]

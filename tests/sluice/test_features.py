@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -166,6 +167,23 @@ def test_add_search_and_delete_documents(sluice: Any) -> None:
         sluice.rag.get("hours", ns)
     with pytest.raises((Invalid, JobFailed)):
         sluice.rag.add(b"%PDF-1.4 no", namespace=ns, media_type="application/pdf")
+
+
+def test_a_read_token_reads_one_job(connect_to_site: Connect, site: Site, sluice: Any) -> None:
+    handle, other = sluice.submit("chat", {"text": "a"}), sluice.submit("chat", {"text": "b"})
+    created = sluice.create_token(job_id=handle.id, ttl_s=60)
+    assert created.expires_ts <= (time.time() + 60) * 1000
+    assert created.token not in repr(created)
+    reader = connect_to_site(site.url, created.token)
+    assert reader.job(handle.id).wait(60).status == "done"
+    assert [event.type for event in reader.job(handle.id).stream()][-1] == "done"
+    with pytest.raises(NotAllowed) as raised:
+        reader.job(other.id).get()
+    assert raised.value.code == "token_mismatch"
+    with pytest.raises(NotFound):
+        sluice.create_token(workflow_job_id="wf_20000101_001")
+    with pytest.raises(Invalid):
+        sluice.create_token()
 
 
 def test_key_scopes_are_enforced(connect_to_site: Connect, site: Site, sluice: Any) -> None:

@@ -19,7 +19,7 @@ from sluice.gateway.features.workflows.models.requests import (
     UndoRequest,
 )
 from sluice.gateway.features.workflows.models.responses import ExecuteResponse, UndoResponse
-from sluice.gateway.http.headers import IdempotencyKey, text_schema
+from sluice.gateway.http.headers import IdempotencyKey, ReadTokenQuery, text_schema
 from sluice.gateway.http.openapi.schema import problem_responses
 from sluice.gateway.http.routing import RawJsonBody, declare
 from sluice.gateway.jobs.openapi import event_stream
@@ -46,6 +46,8 @@ IfMatch = Annotated[
 ]
 #: `sluice.gateway.features.workflows.idempotency` reads the key, here or in the body.
 IDEMPOTENT = [declare(idempotency_key=IdempotencyKey)]
+#: The authentication reads the token.
+_WITH_TOKEN = [declare(token=ReadTokenQuery)]
 
 
 def _body(model: type[BaseModel], example: dict[str, Any], *, required: bool = True) -> Any:
@@ -88,7 +90,8 @@ STATUS: dict[str, Any] = {
     "responses": {
         304: {"description": "Not changed since the version in If-None-Match."},
         **problem_responses(_404=_GONE, _503=_AWAY),
-    }
+    },
+    "dependencies": _WITH_TOKEN,
 }
 LIST: dict[str, Any] = {
     "responses": problem_responses(
@@ -106,7 +109,7 @@ _OF_A_JOB: dict[str, Any] = {
     )
 }
 RESULTS = _OF_A_JOB
-EVENTS = _OF_A_JOB
+EVENTS: dict[str, Any] = {**_OF_A_JOB, "dependencies": _WITH_TOKEN}
 
 
 _CLAIMED = "the first request with this Idempotency-Key is still being processed."
@@ -185,4 +188,5 @@ WATCH: dict[str, Any] = event_stream(
     "id: 1-0\nevent: job.created\n"
     'data: {"type":"job.created","ts":1760000000000,"step":"","data":{"metadata":{}}}\n\n',
     job_id=JobPath,
+    token=ReadTokenQuery,
 )

@@ -16,6 +16,7 @@ TAGS: Final = {
     "bullmq": "Jobs in BullMQ queues that are shared with Node.",
     "integrity": "Check that no job was lost or ended twice.",
     "keys": "Create, rotate and revoke API keys.",
+    "tokens": "Let a web page read one job without an API key.",
     "audit-log": "Administrative actions, with the key that performed them.",
     "health": "Probes and checks.",
     "statistics": "Metrics, history and live activity.",
@@ -30,6 +31,7 @@ _TITLES: Final = {
     "openai": "OpenAI",
     "bullmq": "BullMQ",
     "keys": "API keys",
+    "tokens": "Read tokens",
     "integrity": "Integrity checks",
 }
 

@@ -245,6 +245,9 @@ KEY = "sluice_ab12cd34_9fKsPq7ZrT0vWx8yAa1Bb2Cc3Dd4Ee5Ff6Gg7Hh"
 SECRET = "9fKsPq7ZrT0vWx8yAa1Bb2Cc3Dd4Ee5Ff6Gg7Hh"
 
 
+TOKEN = f"rd1~job~6f1c0f0e-8f0a-4a51-9a55-0d4a6c4f2b7e~1760000600~k3x9q2ab~{'x-_' * 14}A"
+
+
 @pytest.mark.parametrize(
     ("line", "shown"),
     [
@@ -264,6 +267,9 @@ SECRET = "9fKsPq7ZrT0vWx8yAa1Bb2Cc3Dd4Ee5Ff6Gg7Hh"
         (f"http://host/?key={KEY}&next=redis://me:hunter2@host",
          "http://host/?key=sluice_ab12cd34_***&next=redis://me:***@host"),
         ('authorization: Bearer "abcdefgh"', 'authorization: ***"'),
+        (f"GET /v1/jobs/x?token={TOKEN}&y=1", "GET /v1/jobs/x?token=rd1~***&y=1"),
+        (f"GET /?token={TOKEN.replace('~', '%7E')} 1", "GET /?token=rd1%7E*** 1"),
+        (f"{TOKEN.replace('rd1', 'up1')!r} is", "'up1~***' is"),
     ],
 )  # fmt: skip
 def test_secrets_are_masked(line: str, shown: str) -> None:
@@ -286,7 +292,8 @@ def test_other_text_is_unchanged(line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "piece", ["://a:", "//b:", "://", "@a://b:", "authorization ", "authorization: '", "bearer "]
+    "piece",
+    ["://a:", "//b:", "://", "@a://b:", "authorization ", "authorization: '", "bearer ", "rd1~"],
 )
 def test_a_long_text_is_masked_quickly(piece: str) -> None:
     text = f"://a:{piece * (500_000 // len(piece))}"

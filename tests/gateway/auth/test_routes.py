@@ -38,6 +38,7 @@ TABLE = Path(__file__).with_name("routes.txt")
 TENANT, OTHER_TENANT = "shop", "bakery"
 #: Part of everything that the tenant stores.
 SECRET = "s3cret-of-the-shop"
+TOKENS = "/v1/tokens"
 SCOPES = tuple(scope.value for scope in Scope)
 CROSS_SITE = {"origin": "https://other.example", "sec-fetch-site": "cross-site"}
 QUERIES = {"/v1/rag/{ns}/search": "?q=office", "/v1/images/events": "?image_ids={image_id}"}
@@ -48,6 +49,7 @@ BODIES: dict[tuple[str, str], object] = {
     ("POST", "/v1/rag/{ns}/documents"): {"id": "note", "text": "Closed on Sunday."},
     ("POST", "/v1/bullmq/{queue}/jobs"): {"name": "render"},
     ("POST", "/v1/keys"): {"name": "another"},
+    ("POST", TOKENS): {"job_id": "x"},
     ("POST", "/api/workflow/jobs"): {},
     ("POST", "/api/workflow/jobs/{job_id}/proposals/bulk"): {
         "action": "approve",
@@ -184,9 +186,17 @@ async def strict_and_local(make: Make, tmp_path: Path) -> tuple[Gateway, Gateway
     return make(auth="required", **options), make(**options)
 
 
-async def ask(gateway: Gateway, row: Row, target: str, headers: dict[str, str]) -> Answer:
+async def ask(
+    gateway: Gateway,
+    row: Row,
+    target: str,
+    headers: dict[str, str],
+    stored: Stored | None = None,
+) -> Answer:
     """The response; of a stream that stays open, its first event."""
     body = BODIES.get((row.method, row.path))
+    if row.path == TOKENS and stored is not None:
+        body = {"job_id": stored.job_id}
     exchange = await gateway.client.request(row.method, target, headers, body).start()
     if exchange.status == 200 and row.method == "GET" and is_stream(exchange.header):
         text = repr(await exchange.next()).encode()
@@ -262,7 +272,7 @@ async def test_keys_with_other_scopes(strict_and_local: tuple[Gateway, Gateway])
         for scope, key in keys.items():
             if row.allows(scope):
                 continue
-            answer = await ask(gateway, row, stored.target(row), bearer(key))
+            answer = await ask(gateway, row, stored.target(row), bearer(key), stored)
             differences.compare(row, "403:insufficient_scope", answer, scope)
             assert SECRET.encode() not in answer.body
             challenge = answer.header("www-authenticate") or ""
@@ -320,7 +330,7 @@ async def test_read_only_dashboard_sessions(strict_and_local: tuple[Gateway, Gat
     before = await gateway.snapshot()
     for row in ROWS:
         if row.path != SESSION:
-            answer = await ask(gateway, row, stored.target(row), headers)
+            answer = await ask(gateway, row, stored.target(row), headers, stored)
             differences.compare(row, row.session, answer, "read-only session")
     assert await gateway.snapshot() == before
     for row in ROWS:
@@ -338,7 +348,7 @@ async def test_pages_of_other_origins(strict_and_local: tuple[Gateway, Gateway])
     before = await local.snapshot()
     for row in ROWS:
         for headers in (CROSS_SITE, {"sec-fetch-site": "cross-site"}, {"origin": "null"}):
-            answer = await ask(local, row, stored.target(row), headers)
+            answer = await ask(local, row, stored.target(row), headers, stored)
             differences.compare(row, row.cross_site, answer, f"{headers}")
             assert not [name for name, _ in answer.headers if name.startswith("access-control")]
             assert answer.header("cross-origin-resource-policy") == "same-origin"

@@ -233,6 +233,7 @@ def test_an_id_with_a_line_break_is_a_usage_error(site: Site) -> None:
     [
         ("get", UNKNOWN), ("watch", UNKNOWN), ("events", UNKNOWN), ("result", UNKNOWN),
         ("retry", UNKNOWN), ("trace", UNKNOWN), ("cancel", UNKNOWN), ("get", "../keys"),
+        ("token", UNKNOWN), ("token", "wf_20200101_001", "--workflow"),
         ("get", "."), ("get", ""), ("dlq", "show", "1-1"), ("image", "show", "x"),
         ("workflow", "show", "wf_20200101_001"), ("worker", "show", "unknown"),
         ("get", "a b"), ("watch", "ä"), ("workflow", "watch", "wf_20200101_001"),
@@ -244,6 +245,16 @@ def test_unknown_objects_exit_66(site: Site, words: tuple[str, ...]) -> None:
     assert ran.code == ExitCode.NOT_FOUND, ran
     assert ran.out == ""
     assert len(ran.err.splitlines()) == 1
+
+
+def test_token_reads_its_job(site: Site) -> None:
+    job_id = site.submit("a b")
+    [token] = site.run("token", job_id, "--ttl", "1m").out.split()
+    assert site.run("get", job_id, SLUICE_API_KEY=token).code == 0
+    refused = site.run("get", site.submit("c"), SLUICE_API_KEY=token)
+    assert refused.code == ExitCode.AUTH
+    assert set(json.loads(site.run("token", job_id, "-o", "json").out)) == {"token", "expires_ts"}
+    assert site.run("token", job_id, "--ttl", "2h").code == ExitCode.USAGE
 
 
 def test_short_id_prints_how_to_search_for_it(site: Site) -> None:

@@ -7,9 +7,6 @@ the key revokes its tokens, and the jobs of uploads count against its limits.
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import hmac
 import re
 import time
 from collections.abc import Iterable
@@ -17,6 +14,7 @@ from typing import Final, NamedTuple
 
 from pydantic import SecretStr
 
+from sluice.gateway.auth.signature import SIGNATURE, Signer
 from sluice.gateway.http.paths import image_id_in
 from sluice.gateway.http.problems import Problem
 
@@ -26,9 +24,7 @@ _BEARER: Final = b"bearer "
 _REALM: Final = 'Bearer realm="sluice"'
 _VERSION: Final = "up1"
 #: Version, image, expiry in Unix seconds, key (may be empty), signature.
-_TOKEN: Final = re.compile(
-    r"up1~([0-9a-f-]{36})~([0-9]{1,12})~([0-9A-Za-z_-]{0,64})~([0-9A-Za-z_-]{43})"
-)
+_TOKEN: Final = re.compile(r"up1~([0-9a-f-]{36})~([0-9]{1,12})~([0-9A-Za-z_-]{0,64})~" + SIGNATURE)
 
 
 class UploadClaims(NamedTuple):
@@ -44,8 +40,7 @@ class UploadTokens:
     """Issues and checks tokens, with the secret that all gateways share."""
 
     def __init__(self, secret: str) -> None:
-        # Derived, in case the secret is used for other purposes too.
-        self._key = hashlib.sha256(b"sluice upload token\0" + secret.encode()).digest()
+        self._signer = Signer("upload token", secret.encode())
 
     @classmethod
     def of(cls, secret: SecretStr) -> UploadTokens | None:
@@ -56,7 +51,7 @@ class UploadTokens:
     def issue(self, signed: UploadClaims) -> str:
         """The token of these claims; equal for equal claims."""
         content = f"{_VERSION}~{signed.image_id}~{signed.expires_s}~{signed.key_id}"
-        return f"{content}~{self._signature(content)}"
+        return f"{content}~{self._signer.sign(content)}"
 
     def check(self, scope_headers: Iterable[tuple[bytes, bytes]], path: str) -> UploadClaims:
         """The claims of a request's token; raises the problem of an invalid one."""
@@ -68,7 +63,7 @@ class UploadTokens:
             )
         found = _TOKEN.fullmatch(token)
         content = token.rpartition("~")[0]
-        if found is None or not hmac.compare_digest(self._signature(content), found[4]):
+        if found is None or not self._signer.is_signed(content, found[4]):
             raise _refused("invalid_upload_token", "The upload token is not valid.")
         signed = UploadClaims(found[1], int(found[2]), found[3])
         if signed.image_id != image_id_in(path):
@@ -78,10 +73,6 @@ class UploadTokens:
                 "upload_token_expired", "The upload token has expired; create another image."
             )
         return signed
-
-    def _signature(self, content: str) -> str:
-        digest = hmac.new(self._key, content.encode(), hashlib.sha256).digest()
-        return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
 
 
 def key_revoked() -> Problem:

@@ -147,10 +147,10 @@ def parameters(document: dict[str, Any], method: str, path: str) -> dict[str, di
 
 PARAMETERS: dict[tuple[str, str], set[str]] = {
     ("post", JOBS): {"Idempotency-Key", "Prefer", "traceparent"},
-    ("get", JOB): {"job_id", "Prefer", "If-None-Match"},
+    ("get", JOB): {"job_id", "Prefer", "If-None-Match", "token"},
     ("delete", JOB): {"job_id", "Prefer"},
     ("post", f"{JOB}/cancel"): {"job_id", "Prefer"},
-    ("get", f"{JOB}/events"): {"job_id", "Last-Event-ID", "last_event_id"},
+    ("get", f"{JOB}/events"): {"job_id", "Last-Event-ID", "last_event_id", "token"},
     ("get", DEAD_LETTERS): {"limit", "before", "reason", "fingerprint"},
     ("delete", DEAD_LETTERS): {"reason", "fingerprint", "all"},
     ("post", f"{DEAD_LETTERS}/redrive"): set(),
