@@ -33,6 +33,7 @@ USUAL = settings(
 )
 #: For a single example, which takes milliseconds.
 TIMEOUT_S = 10.0
+MANY_REQUESTS = pytest.mark.slow("sends many requests, which take 30 MB")
 
 
 @asynccontextmanager
@@ -198,6 +199,7 @@ JSON_TEXTS = st.one_of(
 JSON_PATHS = ("/v1/jobs", "/v1/chat/completions", "/v1/images", "/api/workflow/jobs", "/v1/keys")
 
 
+@MANY_REQUESTS
 @settings(USUAL, max_examples=60)
 @given(st.lists(JSON_TEXTS, min_size=1, max_size=4))
 async def test_random_json_bodies(bodies: list[bytes]) -> None:
@@ -262,6 +264,7 @@ LISTS = {
 }
 
 
+@MANY_REQUESTS
 @settings(USUAL, max_examples=60)
 @given(st.lists(POSITIONS, min_size=1, max_size=4))
 async def test_random_cursors_of_lists(cursors: list[str]) -> None:
@@ -276,6 +279,7 @@ async def test_random_cursors_of_lists(cursors: list[str]) -> None:
                 assert answer.status in (200, 400, 422), (target, answer)
 
 
+@MANY_REQUESTS
 @settings(USUAL, max_examples=60)
 @given(st.lists(POSITIONS, min_size=1, max_size=4))
 async def test_random_positions_in_streams(positions: list[str]) -> None:
