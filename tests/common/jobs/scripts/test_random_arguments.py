@@ -14,7 +14,7 @@ from sluice.common.jobs.store import NewJob, PendingEvent
 from tests.support.store.jobs import StoreHarness
 
 #: The embedded Redis and newer servers run the scripts with their own Lua.
-pytestmark = pytest.mark.real_redis
+pytestmark = [pytest.mark.real_redis, pytest.mark.plain_names]
 
 USUAL = settings(
     deadline=None,
