@@ -90,8 +90,7 @@ async def create_token(request: Request, body: TokenBody) -> Response:
     claims = ReadClaims(target, expires_s, caller.key_id)
     token = await state_of(request).access.read_tokens.issue(claims)
     view = TokenView(token=token, expires_ts=expires_s * 1000)
-    headers = {"Cache-Control": "no-store"}
-    return Response(view.model_dump_json(), 201, headers, "application/json")
+    return Response(view.model_dump_json(), 201, media_type="application/json")
 
 
 async def _target(request: Request, body: TokenRequest) -> ReadTarget:

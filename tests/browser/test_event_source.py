@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,8 +11,6 @@ import pytest
 from playwright.sync_api import Browser
 
 from tests.browser.support.live_server import LiveServer, run_server
-from tests.support.processes.gateway import environment
-from tests.support.processes.worker import ROOT
 
 #: Follows a stream to its end; returns the types of its events, or what the browser reports.
 _WATCH = """
@@ -66,15 +62,7 @@ def server(
 
 @pytest.fixture(scope="module")
 def key(server: LiveServer) -> str:
-    result = subprocess.run(
-        [sys.executable, "-m", "sluice", "key", "create", "--name", "page", "--tenant", "shop"],
-        env=environment(REDIS_URL=server.redis.url),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return result.stdout.strip()
+    return server.create_key("--name", "page", "--tenant", "shop")
 
 
 def test_event_source_reads_a_stream_with_a_token(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,8 +11,6 @@ from playwright.sync_api import Browser, expect
 
 from tests.browser.support.dashboard_page import DashboardPage
 from tests.browser.support.live_server import LiveServer, run_server
-from tests.support.processes.gateway import environment
-from tests.support.processes.worker import ROOT
 
 #: Console errors of Chromium for 401 and 403 responses.
 REFUSED = r"status of 40[13]"
@@ -28,15 +24,7 @@ def server(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture(scope="module")
 def admin(server: LiveServer) -> str:
-    result = subprocess.run(
-        [sys.executable, "-m", "sluice", "key", "create", "--name", "boss", "--scope", "admin"],
-        env=environment(REDIS_URL=server.redis.url),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return result.stdout.strip()
+    return server.create_key("--name", "boss", "--scope", "admin")
 
 
 def create_key(server: LiveServer, admin: str, *scopes: str) -> str:

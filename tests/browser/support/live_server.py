@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
+from tests.support.processes import commands
 from tests.support.processes.base import Processes, Spawn
 from tests.support.processes.worker import ROOT, spawner, wait_until
 from tests.support.servers import SYSTEM, RealServer, require_binary
@@ -45,6 +46,12 @@ class LiveServer(Processes):
         given = {} if body is None else {kind: body}
         answer = self.gateway.http.request(method, path, headers=sent, **given)
         return answer.status_code, _parse_json(answer.content)
+
+    def create_key(self, *options: str) -> str:
+        """The new API key. The command needs none, unlike the gateway with AUTH=required."""
+        created = commands.run("key", "create", *options, REDIS_URL=self.redis.url)
+        assert created.code == 0, created.err
+        return created.out.strip()
 
     def submit(self, task: str, payload: dict[str, Any], **options: Any) -> str:
         key = options.pop("key", None)
